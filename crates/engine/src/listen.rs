@@ -20,9 +20,28 @@ pub(crate) const BACKLOG: i32 = 4096;
 pub(crate) struct Shared {
     /// Of each worker: clients wait there.
     pub(crate) listeners: Vec<Vec<OwnedFd>>,
-    /// For the last workers, of which there are too few: who waits there is lost if we fail, so [`listen`] is to be
-    /// called when we cannot any more.
-    pub(crate) joining: Vec<Socket>,
+    /// For the last workers, where there are too few listeners.
+    pub(crate) joining: Vec<Late>,
+}
+
+/// A socket that joins a listener later, when the engine cannot fail any more: a client that waits at it would be lost
+/// with the engine, and the listener, which was alone, cannot be so again: Linux remembers that it had SO_REUSEPORT.
+pub(crate) struct Late {
+    pub(crate) socket: Socket,
+    address: SocketAddr,
+    /// The listener.
+    first: Option<OwnedFd>,
+}
+
+impl Late {
+    /// Has clients wait there.
+    pub(crate) fn listen(self) -> io::Result<OwnedFd> {
+        if let Some(first) = &self.first {
+            SockRef::from(first).set_reuse_port(true)?;
+        }
+        self.socket.bind(&self.address.into())?;
+        listen(self.socket)
+    }
 }
 
 /// Listeners for `count` workers at one place, some of which there are already: they are shared out, and more are
@@ -34,9 +53,10 @@ pub(crate) fn share(mut offer: Offer, count: usize) -> io::Result<Shared> {
     if missing > 0 {
         match (&offer.place, offer.listeners.first()) {
             (Place::Tcp(address), first) => {
-                // Whoever had it may have been alone there.
-                first.map_or(Ok(()), |first| SockRef::from(first).set_reuse_port(true))?;
-                joining = (0..missing).map(|_| bind_tcp(*address, true)).collect::<io::Result<_>>()?;
+                for _ in 0..missing {
+                    let first = first.map(OwnedFd::try_clone).transpose()?;
+                    joining.push(Late { socket: tcp(*address, true)?, address: *address, first });
+                }
             }
             (Place::Unix(_), Some(first)) => {
                 let more: Vec<_> = (0..missing).map(|_| first.try_clone()).collect::<io::Result<_>>()?;
@@ -101,13 +121,19 @@ pub(crate) fn bind(place: &Place, count: usize, shared: bool) -> io::Result<(Vec
 }
 
 fn bind_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let socket = tcp(address, reuse_port)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// A socket that can be bound to an address.
+fn tcp(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    socket.bind(&address.into())?;
     Ok(socket)
 }
 

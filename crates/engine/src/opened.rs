@@ -5,12 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use socket2::Socket;
-
 use crate::certificate::Certificate;
 use crate::config::Place;
 use crate::handover::{Inherited, Offer};
-use crate::listen::{self, Shared, SocketFile};
+use crate::listen::{self, Late, Shared, SocketFile};
 use crate::locks::lock;
 use crate::logs::{Cause, Level};
 use crate::worker::{self, Common, Door};
@@ -18,8 +16,7 @@ use crate::worker::{self, Common, Door};
 /// A worker's place among those who listen at an address, which it takes when nothing can fail any more.
 pub(crate) struct Joining {
     worker: usize,
-    /// It is bound.
-    socket: Socket,
+    late: Late,
     /// To be handed over.
     copy: OwnedFd,
     place: Place,
@@ -67,9 +64,9 @@ impl Opened {
             }
         };
         let first = count - joining.len();
-        for (socket, worker) in joining.into_iter().zip(first..) {
-            let (copy, place, tls) = (socket.try_clone()?.into(), place.clone(), tls.cloned());
-            self.joining.push(Joining { worker, socket, copy, place, tls, inside });
+        for (late, worker) in joining.into_iter().zip(first..) {
+            let (copy, place, tls) = (late.socket.try_clone()?.into(), place.clone(), tls.cloned());
+            self.joining.push(Joining { worker, late, copy, place, tls, inside });
         }
         let unix = matches!(place, Place::Unix(_));
         let mut offer = Offer { place: place.clone(), listeners: Vec::new() };
@@ -104,8 +101,8 @@ pub(crate) fn file_of(place: &Place) -> Option<SocketFile> {
 /// go on.
 pub(crate) fn join(joining: Vec<Joining>, workers: usize, common: &Common) -> Vec<Vec<Door>> {
     let mut doors: Vec<Vec<Door>> = (0..workers).map(|_| Vec::new()).collect();
-    for Joining { worker, socket, copy, place, tls, inside } in joining {
-        let listener = match listen::listen(socket) {
+    for Joining { worker, late, copy, place, tls, inside } in joining {
+        let listener = match late.listen() {
             Ok(listener) => Some(listener),
             Err(error) => {
                 common.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {

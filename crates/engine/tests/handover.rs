@@ -118,6 +118,9 @@ fn one_with_more_workers_that_fails_takes_no_client_with_it() {
         client.read_exact(&mut head).unwrap();
         assert_eq!(&head, b"HTTP/1.1 101");
     }
+    // The address is still that of one engine: nothing else may join it.
+    let other = Engine::start(Config { reuse_port: true, handover: None, ..echo(Some(at), 1, &path) });
+    assert_eq!(other.unwrap_err().kind(), ErrorKind::AddrInUse);
 }
 
 #[test]
