@@ -15,6 +15,7 @@ from interop.asyncio_tools import soon
 from interop.checks import no_leaks
 from interop.connecting import echo, fails
 from interop.frames import Close, close, text
+from interop.replacing import REPLACEMENTS, replace
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
@@ -40,6 +41,25 @@ def test_await(server: WebSocketsServer, run: Run, connect: Connect) -> None:
 
     with no_leaks():
         run(main)
+
+
+@pytest.mark.wirespeed_only("uvloop connects by itself, without a socket of Python's")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("what", REPLACEMENTS)
+def test_replaced_sockets_are_used(
+    server: WebSocketsServer, run: Run, connect: Connect, monkeypatch: pytest.MonkeyPatch, what: str, host: str
+) -> None:
+    """A program that sends its connections through a proxy in this way has none that go around it."""
+    addresses: list[Any] = []
+
+    async def main() -> None:
+        # The loop has its sockets.
+        addresses.append(replace(monkeypatch, what))
+        async with connect(f"ws://{host}:{server.port}", proxy=None) as ws:
+            await echo(ws)
+
+    run(main)
+    assert ("127.0.0.1", server.port) in addresses[0]
 
 
 def test_context_manager(scripted: Scripted, run: Run, connect: Connect) -> None:

@@ -189,16 +189,18 @@ def test_next_address_at_once_when_one_fails_beside_another(
     host: str,
 ) -> None:
     """The failure of the second attempt starts the third one, whatever the first one does."""
-    real = socket.socket.connect_ex
+    real = socket.socket.connect
     started = []
 
-    def connect_ex(sock: socket.socket, address: Any) -> int:
+    def connect(sock: socket.socket, address: Any) -> None:
         started.append(time.monotonic())
         # Whether a refusal is there at once is up to the kernel: make it come later.
-        error = real(sock, address)
-        return errno.EINPROGRESS if error == errno.ECONNREFUSED else error
+        try:
+            real(sock, address)
+        except ConnectionRefusedError:
+            raise BlockingIOError from None
 
-    monkeypatch.setattr(socket.socket, "connect_ex", connect_ex)
+    monkeypatch.setattr(socket.socket, "connect", connect)
     resolve(("127.0.0.1", silent_port), (host, closed_port), ("127.0.0.1", port))
     # When attempts start, and not when one succeeds: a busy kernel may drop a SYN, and the next comes a
     # second later.
@@ -261,11 +263,15 @@ def test_no_second_attempt_without_a_delay(run: Run, resolve: Resolve, silent_po
         run(main)
 
 
+def refuse(sock: socket.socket, address: Any) -> None:
+    raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
 @pytest.mark.parametrize("interleave", [0, 1])
 def test_order(run: Run, monkeypatch: pytest.MonkeyPatch, resolve: Resolve, closed_port: int, interleave: int) -> None:
     resolve(*((host, closed_port) for host in ("::1", "::2", "127.0.0.1")))
     # Only the order matters; IPv6 may be missing here.
-    monkeypatch.setattr(socket.socket, "connect_ex", lambda self, address: errno.ECONNREFUSED)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
     text = str(fails(run, OSError, "example.com", 80, interleave=interleave))
     order = ["[::1]", "127.0.0.1", "[::2]"] if interleave else ["[::1]", "[::2]", "127.0.0.1"]
     assert sorted(order, key=lambda host: text.index(f"{host}:")) == order

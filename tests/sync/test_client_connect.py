@@ -15,6 +15,7 @@ import pytest
 from interop.certificates import Certificates
 from interop.checks import describe, no_leaks, within
 from interop.frames import text
+from interop.replacing import REPLACEMENTS, replace
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import SUBPROTOCOLS, WebSocketsServer
 from interop.subject import SUBJECT, connect, exceptions, unix_connect
@@ -34,6 +35,19 @@ def test_echo(server: WebSocketsServer) -> None:
         assert ws.recv(timeout=5) == "hello"
         ws.send(b"\x00\xff")
         assert ws.recv(timeout=5) == b"\x00\xff"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("what", REPLACEMENTS)
+def test_replaced_sockets_are_used(
+    server: WebSocketsServer, monkeypatch: pytest.MonkeyPatch, what: str, host: str
+) -> None:
+    """A program that sends its connections through a proxy in this way has none that go around it."""
+    addresses = replace(monkeypatch, what)
+    with connect(f"ws://{host}:{server.port}", proxy=None) as ws:
+        ws.send("hello")
+        assert ws.recv(timeout=5) == "hello"
+    assert ("127.0.0.1", server.port) in addresses
 
 
 def test_without_context_manager(server: WebSocketsServer) -> None:

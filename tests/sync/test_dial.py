@@ -130,14 +130,16 @@ def test_next_address_at_once_when_one_fails_beside_another(
     monkeypatch: pytest.MonkeyPatch, resolve: Resolve, silent_port: int, closed_port: int, port: int, host: str
 ) -> None:
     """The failure of the second attempt starts the third one, whatever the first one does."""
-    real = socket.socket.connect_ex
+    real = socket.socket.connect
 
-    def connect_ex(sock: socket.socket, address: Any) -> int:
+    def connect(sock: socket.socket, address: Any) -> None:
         # Whether a refusal is there at once is up to the kernel: make it come later.
-        error = real(sock, address)
-        return errno.EINPROGRESS if error == errno.ECONNREFUSED else error
+        try:
+            real(sock, address)
+        except ConnectionRefusedError:
+            raise BlockingIOError from None
 
-    monkeypatch.setattr(socket.socket, "connect_ex", connect_ex)
+    monkeypatch.setattr(socket.socket, "connect", connect)
     resolve(("127.0.0.1", silent_port), (host, closed_port), ("127.0.0.1", port))
     with (
         no_leaks(),
@@ -172,6 +174,10 @@ def test_no_second_attempt_without_a_delay(resolve: Resolve, silent_port: int, p
         dial("example.com", 80, deadline=in_seconds(0.3), happy_eyeballs_delay=None)
 
 
+def refuse(sock: socket.socket, address: Any) -> None:
+    raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
 @pytest.mark.parametrize(
     ("interleave", "order"),
     [
@@ -186,7 +192,7 @@ def test_order(
 ) -> None:
     resolve(*((host, closed_port) for host in ("::1", "::2", "::3", "127.0.0.1", "127.0.0.2")))
     # Only the order matters; IPv6 may be missing here.
-    monkeypatch.setattr(socket.socket, "connect_ex", lambda self, address: errno.ECONNREFUSED)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
     with no_leaks(), pytest.raises(OSError, match="cannot connect") as raised:
         dial("example.com", 80, deadline=None, interleave=interleave)
     text = str(raised.value)
@@ -244,6 +250,20 @@ def test_what_is_no_numeric_address(host: str, family: int, port: int) -> None:
         assert dial_address(host, port, deadline=None, family=family) is None
 
 
+class Refusing(socket.socket):
+    """Sockets of a proxy that is not there: their exception has no number."""
+
+    def connect(self, address: Any) -> None:
+        raise OSError("no proxy is there")
+
+
+def test_failure_of_replaced_sockets_without_a_number(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", Refusing)
+    assert dial_address("127.0.0.1", port, deadline=None) is None
+    with no_leaks(), pytest.raises(OSError, match=rf"^cannot connect to 127.0.0.1:{port} .*no proxy is there"):
+        dial("127.0.0.1", port, deadline=in_seconds(5))
+
+
 @pytest.mark.parametrize("call", [dial, dial_address])
 def test_a_failure_is_told_alike(call: Callable[..., Any], closed_port: int, silent_port: int) -> None:
     with no_leaks(), pytest.raises(ConnectionRefusedError) as refused:
@@ -267,7 +287,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, silent_port: int, moment: st
         raise KeyboardInterrupt
 
     if moment == "connect":
-        monkeypatch.setattr(socket.socket, "connect_ex", interrupt)
+        monkeypatch.setattr(socket.socket, "connect", interrupt)
     else:
         monkeypatch.setattr(selectors.DefaultSelector, "select", interrupt)
     with no_leaks(), pytest.raises(KeyboardInterrupt):

@@ -5,6 +5,7 @@ It resolves nothing and waits for nothing: each kind of client does, in its own 
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import errno
 import os
@@ -15,13 +16,13 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "HAPPY_EYEBALLS_DELAY",
-    "IN_PROGRESS",
     "UNIX_RETRY",
     "Address",
     "Failures",
     "ends_of",
     "from_infos",
     "interleaved",
+    "is_socket_replaced",
     "numeric",
     "open_socket",
     "start_connecting",
@@ -31,10 +32,6 @@ __all__ = [
 
 HAPPY_EYEBALLS_DELAY = 0.25
 """Seconds between attempts. RFC 8305, section 8: the recommended Connection Attempt Delay."""
-
-# WSAEWOULDBLOCK is what Windows says instead of EINPROGRESS.
-IN_PROGRESS = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK)})
-"""What ``connect_ex`` returns for an attempt that is under way."""
 
 UNIX_RETRY = 0.005
 """Seconds until a Unix socket whose queue is full is tried again.
@@ -71,6 +68,15 @@ def from_infos(host: str, infos: Iterable[tuple[int, int, int, str, tuple[Any, .
     if not unique:
         raise OSError(f"cannot resolve host {host!r}: there is no address")
     return list(unique)
+
+
+def is_socket_replaced() -> bool:
+    """Return whether the program has put something else in place of ``socket.socket`` or its method ``connect``.
+
+    PySocks does this to send all connections through a proxy, others do it to refuse some: the native core, which makes
+    sockets without Python, must not connect in such a program.
+    """
+    return socket.socket.__module__ != "socket" or socket.socket.connect is not _socket.socket.connect
 
 
 def numeric(host: str, port: int, family: int) -> list[Address]:
@@ -156,10 +162,12 @@ def start_connecting(sock: socket.socket, address: Address) -> bool:
     Raises:
         OSError: The attempt failed at once.
     """
-    error = sock.connect_ex(address.sockaddr)
-    if error not in IN_PROGRESS:
-        if error:
-            raise system_error(error)
+    try:
+        # Not connect_ex, which those who replace this method may leave as it is.
+        sock.connect(address.sockaddr)
+    except BlockingIOError:
+        pass
+    else:
         return True
     # An address of this machine has answered by now, although the system says that the attempt is under way.
     try:
@@ -241,8 +249,9 @@ class Failures:
         """Return the exception for a target none of whose addresses could be connected to."""
         text = self._describe(f"cannot connect to {self.target}")
         numbers = {exc.errno for _, exc in self._failures}
+        number = numbers.pop() if len(numbers) == 1 else None
         # With a number, OSError makes the type that belongs to it.
-        return OSError(numbers.pop(), text) if len(numbers) == 1 else OSError(text)
+        return OSError(text) if number is None else OSError(number, text)
 
     def timeout_text(self) -> str:
         """Return the text of the exception for a deadline that passed before an attempt has succeeded."""

@@ -21,6 +21,7 @@ from .._net.addresses import (
     Failures,
     from_infos,
     interleaved,
+    is_socket_replaced,
     numeric,
     open_socket,
     system_error,
@@ -42,11 +43,13 @@ async def dial_address(host: str, port: int, *, family: int = 0) -> ConnectedSoc
 
     Returns:
         A non-blocking socket, with ``TCP_NODELAY``, which the loop may still watch; ``None`` if the host is no such
-        address.
+        address, or if the program has sockets of its own, which :func:`dial` uses.
 
     Raises:
         OSError: The connection failed; its type tells why, such as ``ConnectionRefusedError``.
     """
+    if is_socket_replaced():
+        return None
     attempt = None
     try:
         attempt = ConnectedSocket.begin(host, port, family)

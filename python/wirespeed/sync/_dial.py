@@ -20,6 +20,7 @@ from .._net.addresses import (
     Failures,
     from_infos,
     interleaved,
+    is_socket_replaced,
     numeric,
     system_error,
     unresolved,
@@ -39,12 +40,15 @@ def dial_address(host: str, port: int, *, deadline: float | None, family: int = 
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such an address, 0 for both.
 
     Returns:
-        A socket in blocking mode, with ``TCP_NODELAY``; ``None`` if the host is no such address.
+        A socket in blocking mode, with ``TCP_NODELAY``; ``None`` if the host is no such address, or if the program has
+        sockets of its own, which :func:`dial` uses.
 
     Raises:
         OSError: The connection failed; its type tells why, such as ``ConnectionRefusedError``.
         TimeoutError: The deadline passed.
     """
+    if is_socket_replaced():
+        return None
     try:
         attempt = ConnectedSocket.begin(host, port, family)
     except OSError as exc:
