@@ -440,6 +440,7 @@ TESTED_INSIDE = {
     "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
     "tests/test_cli_renewal.py": {"cli._renewal"},
     "tests/asyncio/test_ports.py": {"_native"},
+    "tests/test_cycles.py": {"_native"},
     "tests/test_client_options.py": {"_native", "_net.uri", "_options.client"},
     "tests/test_gate.py": {"_handshake.admission", "_handshake.greeting", "asyncio._gate", "sync._gate"},
     "tests/test_greeting.py": {"_handshake.greeting", "asyncio._greeting", "sync._greeting"},

@@ -81,6 +81,13 @@ impl Handshake {
         Some(Self { heads, subprotocol: OnceLock::new(), pending })
     }
 
+    /// For this and for objects that have one.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
+        let Ok(pending) = self.pending.try_lock() else { return Ok(()) };
+        pending.as_ref().map_or(Ok(()), |pending| visit.call(&pending.request))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Box<Pending>>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -213,9 +220,19 @@ impl Handshake {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
-        let Ok(pending) = self.pending.try_lock() else { return Ok(()) };
-        pending.as_ref().map_or(Ok(()), |pending| visit.call(&pending.request))
+        self.traverse(&visit)
+    }
+
+    fn __clear__(&self) {
+        let request = self.pending.try_lock().ok().and_then(|mut pending| pending.as_mut()?.request.take());
+        drop(request); // not under the lock
+    }
+}
+
+#[pymethods]
+impl Answer {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.error)
     }
 }
 

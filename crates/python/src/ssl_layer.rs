@@ -9,6 +9,7 @@
 use std::any::Any;
 
 use pyo3::exceptions::PyOSError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::tls::{Error, Layer};
@@ -27,6 +28,21 @@ pub(crate) struct SslLayer {
     ssl_error: Py<PyAny>,
     handshaking: bool,
     peer_closed: bool,
+}
+
+/// For objects that have a layer: an `ssl.SSLContext` may have attributes that refer to anything.
+pub(crate) fn traverse(layer: Option<&dyn Layer>, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+    let mut result = Ok(());
+    if let Some(layer) = layer {
+        layer.show(&mut |layer| {
+            if let Some(SslLayer { ssl_object, object, .. }) = layer.downcast_ref::<SslLayer>()
+                && result.is_ok()
+            {
+                result = visit.call(ssl_object).and_then(|()| visit.call(object));
+            }
+        });
+    }
+    result
 }
 
 impl SslLayer {

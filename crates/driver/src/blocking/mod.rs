@@ -354,6 +354,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         (state.drive.link().state(), state.drive.is_over())
     }
 
+    /// Runs `f` with the peer, for a garbage collector, which may run anywhere and must not wait: `None` if any thread
+    /// has the lock.
+    pub fn peek<R>(&self, f: impl FnOnce(&Peer<B>) -> R) -> Option<R> {
+        self.current().try_lock().ok().map(|state| f(&state.drive.peer))
+    }
+
     /// How the connection ended, or is ending.
     pub fn closing<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Closing {
         self.lock(host).drive.link().closing()

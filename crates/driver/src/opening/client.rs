@@ -82,6 +82,11 @@ impl Client {
         Some((early.into_peer(connection, keepalive), &self.handshake, *accepted))
     }
 
+    /// The layers between it and the socket, also those whose handshakes have not begun.
+    pub fn layers(&self) -> impl Iterator<Item = &dyn Layer> {
+        self.early.layer().into_iter().chain(self.tls.as_deref())
+    }
+
     fn begin_tunnel(&mut self) -> Result<(), Error> {
         let Some(tunnel) = self.tunnel.take() else { return self.begin_tls() };
         self.early.send(&tunnel.request_bytes())?;

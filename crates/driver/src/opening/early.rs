@@ -36,6 +36,11 @@ impl Early {
         self.decrypt()
     }
 
+    /// The layers that there are.
+    pub(super) fn layer(&self) -> Option<&dyn Layer> {
+        self.layer.as_deref()
+    }
+
     /// Whether the handshake of a layer goes on; an error if it can never end.
     pub(super) fn is_handshaking(&self) -> Result<bool, tls::Error> {
         let handshaking = self.layer.as_ref().is_some_and(|layer| layer.is_handshaking());

@@ -56,6 +56,12 @@ impl Server {
         &self.handshake
     }
 
+    /// The layer between it and the socket, if there is one.
+    #[must_use]
+    pub fn layer(&self) -> Option<&dyn Layer> {
+        self.early.layer()
+    }
+
     /// See [`ServerHandshake::set_deflate`].
     pub fn set_deflate(&mut self, deflate: Option<negotiate::Config>) {
         self.handshake.set_deflate(deflate);

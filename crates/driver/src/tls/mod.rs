@@ -56,6 +56,11 @@ pub trait Layer: Send {
 
     /// The layer itself, for a binding that has put it there.
     fn as_any(&self) -> &dyn Any;
+
+    /// Shows each layer that this one consists of, for a binding that looks for its own ones.
+    fn show(&self, to: &mut dyn FnMut(&dyn Any)) {
+        to(self.as_any());
+    }
 }
 
 /// What a handshake has led to.

@@ -73,4 +73,9 @@ impl Layer for Stacked {
     fn as_any(&self) -> &dyn Any {
         self.inner.as_any()
     }
+
+    fn show(&self, to: &mut dyn FnMut(&dyn Any)) {
+        self.outer.show(to);
+        self.inner.show(to);
+    }
 }

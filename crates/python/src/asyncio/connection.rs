@@ -27,7 +27,7 @@ use crate::ends::Ends;
 use crate::errors::Ending;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
 use crate::opening::{Opened, duration};
-use crate::{errors, source, view};
+use crate::{errors, source, ssl_layer, view};
 
 /// Where events come from.
 pub(super) enum Backend {
@@ -578,7 +578,9 @@ impl AsyncConnection {
             }
         }
         // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
-        self.state.try_lock_for_gc().map_or(Ok(()), |state| state.traverse(&visit))
+        let Some(state) = self.state.try_lock_for_gc() else { return Ok(()) };
+        ssl_layer::traverse(state.drive.link().layer(), &visit)?;
+        state.traverse(&visit)
     }
 
     fn __clear__(&self) {

@@ -38,6 +38,8 @@ mod writing;
 
 use pyo3::prelude::*;
 
+pub(crate) use self::raw::is_filled;
+
 /// Makes the hand-written types.
 pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     waiter::init(py)?;

@@ -16,7 +16,7 @@ use pyo3::types::PyDict;
 /// Whether the fields of an object were filled, by the place of one of them. CPython 3.11 and 3.12 make the
 /// dict of an object that is to have one after the object is tracked and before PyO3 fills its fields: a
 /// collection that this starts traverses an object of zeros.
-pub(super) fn is_filled<T>(field: *const Py<T>) -> bool {
+pub(crate) fn is_filled<T>(field: *const Py<T>) -> bool {
     // SAFETY: the place is inside a live object, whose memory is either zero or has been filled; a pointer is
     // read, of which nothing is assumed.
     let object = unsafe { field.cast::<*mut ffi::PyObject>().read_volatile() };

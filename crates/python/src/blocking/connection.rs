@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
 use wirespeed_driver::blocking::{Blocking, Error, Item, Patience, PingTicket, Source};
@@ -13,12 +14,13 @@ use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 use super::deadline;
 use super::host::PythonHost;
 use super::ping::Ping;
+use crate::asyncio::is_filled;
 use crate::ends::Ends;
 use crate::errors::Ending;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
 use crate::opening::{Opened, duration};
 use crate::payload::PyPayload;
-use crate::{errors, source, view};
+use crate::{errors, source, ssl_layer, view};
 
 /// What a server's answer that refuses may take to be read: as `LINGER` in `_handshake/negotiation.py`.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
@@ -30,11 +32,10 @@ pub(crate) struct BlockingConnection {
     handshake: Py<Handshake>,
     /// A server has yet to answer it.
     connecting: AtomicBool,
-    /// Not visited by the collector: addresses refer to nothing.
     ends: Ends,
     /// An exception that ended the connection from inside a foreign layer was raised.
     interrupt_told: AtomicBool,
-    /// Not visited either.
+    /// Not visited by the collector: it refers to nothing that refers to anything.
     ending: Ending,
 }
 
@@ -465,6 +466,16 @@ impl BlockingConnection {
         view::stats(py, stats, messages, bytes, unsent)
     }
 }
+
+    // What it refers to does not change: what closes a cycle is an attribute, which PyO3 clears, or lies elsewhere.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        if !is_filled(&raw const self.handshake) {
+            return Ok(());
+        }
+        visit.call(&self.handshake)?;
+        self.ends.traverse(&visit)?;
+        self.inner.peek(|peer| ssl_layer::traverse(peer.link.layer(), &visit)).unwrap_or(Ok(()))
+    }
 
 impl BlockingConnection {
     /// Queues one of many messages: the outer error is the message's, the inner one the connection's.

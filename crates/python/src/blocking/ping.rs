@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::PingTicket;
 
@@ -32,6 +33,10 @@ impl Ping {
     /// Whether the connection ended before the pong arrived.
     fn _has_failed(&self) -> bool {
         matches!(self.ticket.outcome(), Some(Err(())))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.connection)
     }
 
     /// The latency in seconds, `None` until the pong has arrived.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyException, PyIndexError, PyOverflowError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice};
 use wirespeed_driver::protocol::{MessageKind, Payload};
@@ -24,8 +25,19 @@ pub(crate) struct Codec {
     pub(super) closes: bool,
 }
 
-/// By the tags of routes; 0 is none.
-pub(crate) type Codecs = Vec<Option<Codec>>;
+/// The codecs of an engine by the tags of routes; 0 is none. The engine, its batches and undecoded messages share one: it
+/// is an object, so that the collector sees all references to it.
+#[pyclass(frozen, module = "wirespeed._native")]
+pub(crate) struct Codecs(pub(super) Vec<Option<Codec>>);
+
+#[pymethods]
+impl Codecs {
+    // It does not change: a cycle through it is cleared at the engine, or in what decodes.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let mut decoders = self.0.iter().flatten().flat_map(|codec| codec.decoders.iter().flatten());
+        decoders.try_for_each(|decode| visit.call(decode))
+    }
+}
 
 /// Events of one turn of a worker.
 pub(super) struct Part {
@@ -48,12 +60,13 @@ impl Part {
 pub(crate) struct PyBatch {
     parts: Vec<Part>,
     len: usize,
-    codecs: Arc<Codecs>,
+    /// `None`: no route has one.
+    codecs: Option<Py<Codecs>>,
     engine: Arc<Engine>,
 }
 
 impl PyBatch {
-    pub(super) fn new(parts: Vec<Part>, codecs: Arc<Codecs>, engine: Arc<Engine>) -> Self {
+    pub(super) fn new(parts: Vec<Part>, codecs: Option<Py<Codecs>>, engine: Arc<Engine>) -> Self {
         Self { len: parts.iter().map(|part| part.batch.len()).sum(), parts, codecs, engine }
     }
 
@@ -90,12 +103,12 @@ impl PyBatch {
             Event::Message { kind, data } => {
                 let data = match self.codec(&session) {
                     None => plain(py, kind, data)?,
-                    Some(_) if raw => {
+                    Some((codecs, _)) if raw => {
                         let data = plain(py, MessageKind::Binary, data)?;
-                        let (codecs, engine) = (Arc::clone(&self.codecs), Arc::clone(&self.engine));
+                        let (codecs, engine) = (codecs.clone_ref(py), Arc::clone(&self.engine));
                         return Ok(Py::new(py, Undecoded { session, data, kind, codecs, engine })?.into_any());
                     }
-                    Some(codec) => {
+                    Some((_, codec)) => {
                         let given = plain(py, MessageKind::Binary, data)?;
                         let is_first = || part.refuse(index);
                         match decode(py, &self.engine, &session, codec, kind, given, is_first)? {
@@ -121,14 +134,15 @@ impl PyBatch {
     }
 
     #[inline]
-    fn codec(&self, session: &Py<PySession>) -> Option<&Codec> {
+    fn codec(&self, session: &Py<PySession>) -> Option<(&Py<Codecs>, &Codec)> {
         // Without any, the session need not be looked at.
-        if self.codecs.is_empty() { None } else { codec_of(&self.codecs, session) }
+        let codecs = self.codecs.as_ref()?;
+        Some((codecs, codec_of(codecs, session)?))
     }
 }
 
-fn codec_of<'a>(codecs: &'a Codecs, session: &Py<PySession>) -> Option<&'a Codec> {
-    codecs.get(session.get().session.tag() as usize)?.as_ref()
+fn codec_of<'a>(codecs: &'a Py<Codecs>, session: &Py<PySession>) -> Option<&'a Codec> {
+    codecs.get().0.get(session.get().session.tag() as usize)?.as_ref()
 }
 
 /// What the codec makes of a message, or why it does not understand it.
@@ -174,7 +188,7 @@ pub(crate) struct Undecoded {
     #[pyo3(get)]
     data: Py<PyAny>,
     kind: MessageKind,
-    codecs: Arc<Codecs>,
+    codecs: Py<Codecs>,
     engine: Arc<Engine>,
 }
 
@@ -191,6 +205,10 @@ impl Undecoded {
                 Ok(Py::new(py, Invalid { session, data, error })?.into_any())
             }
         }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.codecs)
     }
 }
 
@@ -246,6 +264,10 @@ impl PyBatch {
     fn __repr__(&self) -> String {
         format!("<Batch of {}>", self.len)
     }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.codecs)
+    }
 }
 
 /// Each event of a batch, in their order.
@@ -284,5 +306,14 @@ impl BatchIterator {
         let batch = self.batch.get();
         let all: usize = batch.parts.iter().skip(self.part).map(|part| part.batch.len()).sum();
         all.saturating_sub(self.next)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.batch)?;
+        self.turns.traverse(&visit)
+    }
+
+    fn __clear__(&mut self) {
+        self.turns.forget();
     }
 }

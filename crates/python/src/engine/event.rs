@@ -1,6 +1,5 @@
-//! What has happened, as objects. They refer to sessions and to what a message says, neither of which refers
-//! to anything, so the collector need not know them: only an application that keeps an event in what its own codec
-//! has made of it has made a circle.
+//! What has happened, as objects. They refer to sessions, text and bytes, none of which refers to anything: the collector
+//! has nothing to visit.
 
 use pyo3::prelude::*;
 

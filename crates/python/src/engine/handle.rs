@@ -50,7 +50,7 @@ pub(crate) struct NativeEngine {
     starting: Mutex<()>,
     sessions: Mutex<HashMap<u64, Py<PySession>>>,
     /// By the tags of routes.
-    codecs: Mutex<Arc<Codecs>>,
+    codecs: Mutex<Option<Py<Codecs>>>,
 }
 
 /// What was said of paths.
@@ -214,28 +214,23 @@ impl NativeEngine {
 
     /// Sets what the messages of routes are decoded by, by their tags from 1 on: of text, of binary messages, and whether
     /// a session is closed whose message is not valid.
-    fn _set_codecs(&self, codecs: Vec<Decoders>) {
+    fn _set_codecs(&self, py: Python<'_>, codecs: Vec<Decoders>) -> PyResult<()> {
         let of = |(text, binary, closes)| Some(Codec { decoders: [text, binary], closes });
-        let codecs: Codecs = std::iter::once(None).chain(codecs.into_iter().map(of)).collect();
-        let before = std::mem::replace(&mut *locked(&self.codecs), Arc::new(codecs));
+        let codecs = Codecs(std::iter::once(None).chain(codecs.into_iter().map(of)).collect());
+        let codecs = Py::new(py, codecs)?;
+        let before = locked(&self.codecs).replace(codecs);
         drop(before); // not under the lock
+        Ok(())
     }
 
     /// For the collector: a codec may refer to the engine.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let Ok(codecs) = self.codecs.try_lock() else { return Ok(()) };
-        // A batch that shares them refers to the same ones, once: what it has is in use.
-        if Arc::strong_count(&codecs) == 1 {
-            for decode in codecs.iter().flatten().flat_map(|codec| codec.decoders.iter().flatten()) {
-                visit.call(decode)?;
-            }
-        }
-        Ok(())
+        self.codecs.try_lock().map_or(Ok(()), |codecs| visit.call(&*codecs))
     }
 
     fn __clear__(&self) {
-        let before = std::mem::take(&mut *locked(&self.codecs));
-        drop(before);
+        let before = self.codecs.try_lock().ok().and_then(|mut codecs| codecs.take());
+        drop(before); // not under the lock
     }
 
     /// Begins to serve. Where no path is for sessions by name, all others are, with this tag.
@@ -532,7 +527,7 @@ impl NativeEngine {
             }
             parts.push(Part { batch, sessions, refused: Mutex::default() });
         }
-        let codecs = Arc::clone(&*locked(&self.codecs));
+        let codecs = locked(&self.codecs).as_ref().map(|codecs| codecs.clone_ref(py));
         Ok(PyBatch::new(parts, codecs, engine))
     }
 

@@ -1,11 +1,12 @@
 //! A message as an object: one for each that comes, so its type is written by hand.
 //!
 //! Whoever goes through a batch and keeps none of them gets the same two objects in turn: an iterator that alone refers
-//! to one fills it anew. The collector does not know them, for the reason that [`super::event`] says.
+//! to one fills it anew. The collector knows those alone that say what a codec has made: sessions, text and bytes refer to
+//! nothing, and its knowledge costs memory and time.
 
 #![allow(unsafe_code)] // type slots
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::mem;
 use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use super::event::measure;
@@ -29,20 +31,35 @@ struct Message {
     /// References, never null.
     session: *mut ffi::PyObject,
     data: *mut ffi::PyObject,
+    /// The collector knows it: its memory begins with the collector's part.
+    collected: bool,
+}
+
+/// Whether it refers to nothing, by its type.
+#[inline]
+fn is_plain(data: &Py<PyAny>) -> bool {
+    // SAFETY: the types of a live object are compared.
+    unsafe { ffi::PyBytes_CheckExact(data.as_ptr()) != 0 || ffi::PyUnicode_CheckExact(data.as_ptr()) != 0 }
 }
 
 /// A message of a session.
 pub(super) fn new(py: Python<'_>, session: Py<PySession>, data: Py<PyAny>) -> PyResult<Py<PyAny>> {
-    // SAFETY: attached; the type is there since the module is, and its objects have no dict, no weak references and
-    // nothing that the collector knows of: what is allocated is a `Message`, whose fields are filled before anybody else
-    // sees it. Each takes a reference over.
+    let collected = !is_plain(&data);
+    // SAFETY: attached; the type is there since the module is, and its objects have no dict and no weak references: what is
+    // allocated is a `Message`, with the collector's part before it or, as `is_gc` says, without. Its fields are filled
+    // before the collector or any other code sees it. Each takes a reference over.
     unsafe {
-        let object = ffi::PyObject_New::<Message>(TYPE.load(Ordering::Relaxed));
+        let kind = TYPE.load(Ordering::Relaxed);
+        let object = if collected { ffi::PyObject_GC_New::<Message>(kind) } else { ffi::PyObject_New::<Message>(kind) };
         if object.is_null() {
             return Err(PyErr::fetch(py));
         }
         (*object).session = session.into_ptr();
         (*object).data = data.into_ptr();
+        (*object).collected = collected;
+        if collected {
+            ffi::PyObject_GC_Track(object.cast());
+        }
         Ok(Bound::from_owned_ptr(py, object.cast()).unbind())
     }
 }
@@ -81,6 +98,11 @@ impl Turns {
     pub(super) fn forget(&mut self) {
         self.objects = [None, None];
     }
+
+    /// For an object that has them.
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.objects.iter().try_for_each(|object| visit.call(object))
+    }
 }
 
 /// What a message says, and of whom.
@@ -98,6 +120,9 @@ fn fill(py: Python<'_>, object: &Py<PyAny>, session: Py<PySession>, data: Py<PyA
             return Err((session, data));
         }
         let message = object.as_ptr().cast::<Message>();
+        if !(*message).collected && !is_plain(&data) {
+            return Err((session, data));
+        }
         let session = mem::replace(&mut (*message).session, session.into_ptr());
         let data = mem::replace(&mut (*message).data, data.into_ptr());
         let session = Bound::from_owned_ptr(py, session).cast_into_unchecked::<PySession>();
@@ -117,11 +142,48 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     unsafe {
         let kind = ffi::Py_TYPE(object);
         let message = object.cast::<Message>();
+        let collected = (*message).collected;
+        if collected {
+            ffi::PyObject_GC_UnTrack(object.cast());
+        }
         ffi::Py_DECREF((*message).session);
         ffi::Py_DECREF((*message).data);
-        ffi::PyObject_Free(object.cast());
+        if collected {
+            ffi::PyObject_GC_Del(object.cast());
+        } else {
+            ffi::PyObject_Free(object.cast());
+        }
         ffi::Py_DECREF(kind.cast());
     }
+}
+
+unsafe extern "C" fn is_gc(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the interpreter calls this with a live object of this type.
+    unsafe { c_int::from((*object.cast::<Message>()).collected) }
+}
+
+unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
+    // SAFETY: the collector calls this with a live object of this type, and its own function and argument.
+    unsafe {
+        let message = object.cast::<Message>();
+        for reference in [ffi::Py_TYPE(object).cast(), (*message).session, (*message).data] {
+            let result = visit(reference, arg);
+            if result != 0 {
+                return result;
+            }
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector calls this, attached, with a live object of this type, whose field owns its reference; None
+    // is immortal.
+    unsafe {
+        ffi::Py_INCREF(ffi::Py_None());
+        ffi::Py_DECREF(mem::replace(&mut (*object.cast::<Message>()).data, ffi::Py_None()));
+    }
+    0
 }
 
 unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -166,12 +228,15 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let slot = |slot, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
     let mut slots = [
         slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        slot(ffi::Py_tp_is_gc, is_gc as *mut c_void),
+        slot(ffi::Py_tp_traverse, traverse as *mut c_void),
+        slot(ffi::Py_tp_clear, clear as *mut c_void),
         slot(ffi::Py_tp_repr, repr as *mut c_void),
         slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
         slot(ffi::Py_tp_doc, c"A message came.".as_ptr().cast_mut().cast()),
         slot(0, ptr::null_mut()),
     ];
-    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
     let mut spec = ffi::PyType_Spec {
         name: c"wirespeed.engine.Message".as_ptr(),
         basicsize: i32::try_from(size_of::<Message>())?,

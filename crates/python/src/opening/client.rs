@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::opening::{self, Carrier, Client, Moved, Opening, Stage, Stop};
@@ -15,8 +16,8 @@ use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
 use crate::blocking::deadline;
 use crate::blocking::host::PythonHost;
 use crate::ends::Ends;
-use crate::errors;
 use crate::handshake::Handshake;
+use crate::{errors, ssl_layer};
 
 /// Settings of TLS, and the name that the certificate must have.
 type Tls<'py> = (Bound<'py, PyAny>, Option<String>);
@@ -159,6 +160,17 @@ impl ClientOpening {
         }
     }
 }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Ok(inner) = self.inner.try_lock() else { return Ok(()) };
+        let layers = inner.iter().flat_map(|inner| inner.client.layers());
+        layers.map(Some).try_for_each(|layer| ssl_layer::traverse(layer, &visit))
+    }
+
+    fn __clear__(&self) {
+        let inner = self.inner.try_lock().ok().and_then(|mut inner| inner.take());
+        drop(inner); // not under the lock
+    }
 
 fn is_tls(stage: Stage) -> bool {
     matches!(stage, Stage::ProxyTls | Stage::Tls)

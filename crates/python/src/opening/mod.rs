@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use wirespeed_driver::Peer;
 use wirespeed_driver::blocking::Settings;
@@ -31,7 +32,7 @@ use crate::handshake::Handshake;
 use crate::payload::PyPayload;
 use crate::ssl_layer::SslLayer;
 use crate::tls::ClientTLS;
-use crate::{errors, headers};
+use crate::{errors, headers, ssl_layer};
 
 /// Runs `f` with an opening, if it goes on, else raises `over`. A panic, which is a defect of ours, ends it: what whoever
 /// accepts or dials gets is an exception that says so, of this one.
@@ -80,6 +81,19 @@ impl Opened {
     /// Closes what no connection was made of.
     fn _discard(&self) {
         drop(self.parts.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Ok(parts) = self.parts.try_lock() else { return Ok(()) };
+        let Some(parts) = &*parts else { return Ok(()) };
+        parts.ends.traverse(&visit)?;
+        parts.handshake.traverse(&visit)?;
+        ssl_layer::traverse(parts.peer.link.layer(), &visit)
+    }
+
+    fn __clear__(&self) {
+        let parts = self.parts.try_lock().ok().and_then(|mut parts| parts.take());
+        drop(parts); // not under the lock
     }
 }
 

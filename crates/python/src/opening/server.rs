@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::Keepalive;
@@ -19,7 +20,7 @@ use crate::ends::Ends;
 use crate::handshake::{Handshake, reject};
 use crate::ssl_layer::SslLayer;
 use crate::tls::ServerTLS;
-use crate::{errors, headers};
+use crate::{errors, headers, ssl_layer};
 
 /// What all connections of a server share: the keyword arguments of `serve`, checked by Python.
 #[pyclass(frozen, module = "wirespeed._native")]
@@ -148,6 +149,16 @@ impl ServerOpening {
         let (peer, handshake) = server.finish(plan.limits, keepalive).ok_or_else(incomplete)?;
         let handshake = Handshake::server(handshake).ok_or_else(incomplete)?;
         Ok(Opened::new(Parts { peer, socket: None, ends: Ends::default(), settings: plan.settings, handshake }))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Ok(inner) = self.inner.try_lock() else { return Ok(()) };
+        ssl_layer::traverse(inner.as_ref().and_then(Server::layer), &visit)
+    }
+
+    fn __clear__(&self) {
+        let inner = self.inner.try_lock().ok().and_then(|mut inner| inner.take());
+        drop(inner); // not under the lock
     }
 }
 

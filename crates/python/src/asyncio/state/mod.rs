@@ -165,6 +165,10 @@ impl State {
         if let Some(give_up) = &self.give_up {
             visit.call(give_up)?;
         }
+        // An instance of a subclass of str has attributes.
+        if let Some(large) = &flow.outbox.large {
+            visit.call(&large.source)?;
+        }
         // Its traceback knows the frames it went through, and they the connection.
         self.listener_error.as_ref().map_or(Ok(()), |error| visit.call(error))
     }
