@@ -14,6 +14,7 @@ use wirespeed_driver::protocol::CloseCode;
 use super::connection::AsyncConnection;
 use super::exclusive::{Exclusive, Guard};
 use super::invoke;
+use super::loop_state::{is_running, running_loop};
 use super::state::State;
 use crate::{errors, handover};
 
@@ -38,21 +39,34 @@ impl AsyncConnection {
         disowned.lock(py)?.ok_or_else(|| PyRuntimeError::new_err("a child of a child cannot use the connection"))
     }
 
-    /// Whether this thread runs the loop, or the loop does not run.
+    /// Whether the connection's loop runs here, or no loop does.
     #[inline]
     pub(super) fn is_in_loop(&self, py: Python<'_>) -> PyResult<bool> {
         self.loop_state.get().is_here(self.event_loop.bind(py))
     }
 
-    /// Refuses what acts at once, and in no other thread than the loop's.
+    /// Refuses what acts at once, and neither in another thread than the loop's nor on another loop.
     #[inline]
-    pub(super) fn check_thread(&self, py: Python<'_>, method: &str) -> PyResult<()> {
+    pub(super) fn check_loop(&self, py: Python<'_>, method: &str) -> PyResult<()> {
         if self.is_in_loop(py)? {
             return Ok(());
         }
-        Err(PyRuntimeError::new_err(format!(
-            "{method} was called in another thread than that of the event loop: use loop.call_soon_threadsafe"
-        )))
+        Err(self.elsewhere(py, &format!("{method} was called"), "loop.call_soon_threadsafe"))
+    }
+
+    /// Why a call is refused that was made in another thread, or on another loop, and what to use in another thread.
+    #[cold]
+    pub(super) fn elsewhere(&self, py: Python<'_>, call: &str, remedy: &str) -> PyErr {
+        let event_loop = self.event_loop.bind(py);
+        let running = is_running(event_loop).and_then(|runs| if runs { Ok(None) } else { running_loop(py).map(Some) });
+        PyRuntimeError::new_err(match running {
+            Err(error) => return error,
+            Ok(None) => format!("{call} in another thread than that of the connection's event loop: use {remedy}"),
+            Ok(Some(running)) => format!(
+                "{call} on the event loop {running:?}, but the connection belongs to {event_loop:?}, which does not run: use \
+                 a connection on the event loop that has opened it, or open another"
+            ),
+        })
     }
 
     /// A future for one of the watchers. When it is given up, it is no reason any more to keep the connection.
@@ -117,7 +131,7 @@ impl AsyncConnection {
     #[cold]
     pub(super) fn leave<R>(this: &Bound<'_, Self>, error: PyErr) -> PyResult<R> {
         let py = this.py();
-        // In another thread than the loop's a call is refused before it begins anything.
+        // In another thread than the loop's, or on another loop, a call is refused before it begins anything.
         if !this.get().is_in_loop(py).unwrap_or(false) {
             return Err(error);
         }
@@ -180,7 +194,7 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Calls `here` if this is the thread of the loop, or the loop is closed; else has the loop call a function with
+    /// Calls `here` if the loop runs in this thread, or does not run; else has the loop call a function with
     /// arguments.
     pub(super) fn in_loop<const N: usize>(
         this: &Bound<'_, Self>,
@@ -190,8 +204,9 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let event_loop = conn.event_loop.bind(py);
-        // Perhaps the collector calls, which runs in any thread.
-        if conn.loop_state.get().is_here_now(event_loop)? || conn.lock(py)?.is_finished() {
+        // Perhaps the collector calls, which runs in any thread, and on any loop.
+        let is_here = running_loop(py)?.is(event_loop) || !is_running(event_loop)?;
+        if is_here || conn.lock(py)?.is_finished() {
             return here();
         }
         match invoke::method(event_loop, intern!(py, "call_soon_threadsafe"), call) {

@@ -281,7 +281,7 @@ impl AsyncConnection {
     fn _ping(slf: &Bound<'_, Self>, data: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
         let this = slf.get();
-        this.check_thread(py, "ping()")?;
+        this.check_loop(py, "ping()")?;
         let payload = match data {
             Some(data) => source::control(data)?,
             None => this.lock(py)?.drive.link().draw_ping().to_vec(),
@@ -312,7 +312,7 @@ impl AsyncConnection {
     fn _pong(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let payload = source::control(data)?;
         let py = slf.py();
-        slf.get().check_thread(py, "pong()")?;
+        slf.get().check_loop(py, "pong()")?;
         Self::contain(slf, || {
             {
                 let mut state = slf.get().lock(py)?;
@@ -334,7 +334,9 @@ impl AsyncConnection {
         // without a code.
         let code = u16::try_from(code).unwrap_or(0);
         let code = if code == 1005 { None } else { Some(CloseCode(code)) };
-        slf.get().check_thread(slf.py(), "close()")?;
+        if !slf.get().lock(slf.py())?.is_finished() {
+            slf.get().check_loop(slf.py(), "close()")?;
+        }
         Self::contain(slf, || Self::begin_close(slf, code, reason, keep))
     }
 

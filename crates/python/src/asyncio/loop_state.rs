@@ -34,8 +34,12 @@ const ATTRIBUTE: &str = "_wirespeed_state";
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct LoopState {
     iteration: AtomicU64,
-    /// The thread that runs the loop, as far as we know: see [`this_thread`].
+    /// The thread that certainly runs the loop now, see [`this_thread`]: the loop calls a callback of ours, or will before it
+    /// can stop. 0: not known.
     thread: AtomicUsize,
+    /// The thread that ran the loop at the last look, since a task was last suspended on a connection. The loop may
+    /// have stopped since.
+    found: AtomicUsize,
     inner: Guarded<Inner>,
 }
 
@@ -96,7 +100,12 @@ impl LoopState {
         };
         let state = Bound::new(
             py,
-            Self { iteration: AtomicU64::new(1), thread: AtomicUsize::new(this_thread()), inner: Guarded::new(inner) },
+            Self {
+                iteration: AtomicU64::new(1),
+                thread: AtomicUsize::new(0),
+                found: AtomicUsize::new(0),
+                inner: Guarded::new(inner),
+            },
         )?;
         // A loop without room for attributes: each connection has a state of its own, which costs a timer
         // each.
@@ -113,7 +122,8 @@ impl LoopState {
     /// A callback of the loop runs, or a task is being suspended: a new iteration, or as good as one.
     #[inline]
     pub(super) fn begin_iteration(&self) {
-        self.thread.store(this_thread(), Ordering::Relaxed);
+        self.end_turn();
+        self.found.store(0, Ordering::Relaxed);
         self.iteration.store(self.iteration.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -122,23 +132,32 @@ impl LoopState {
     #[inline]
     pub(super) fn begin_turn(&self, py: Python<'_>) {
         self.begin_iteration();
+        self.thread.store(this_thread(), Ordering::Relaxed);
         handover::begin_turn(py);
     }
 
-    /// Whether this thread runs the loop, or nobody does.
+    /// A callback of the loop ends: another loop may run next.
     #[inline]
-    pub(super) fn is_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.thread.load(Ordering::Relaxed) == this_thread() { Ok(true) } else { self.is_here_now(event_loop) }
+    pub(super) fn end_turn(&self) {
+        self.thread.store(0, Ordering::Relaxed);
     }
 
-    /// The same, however long ago the loop may have moved to another thread.
-    #[cold]
-    pub(super) fn is_here_now(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let py = event_loop.py();
-        let running = super::raw::asyncio(py)?.running_loop.bind(py).call0()?;
-        let here = running.is(event_loop) || !invoke::method(event_loop, intern!(py, "is_running"), [])?.is_truthy()?;
+    /// Whether this thread runs the loop, or no thread runs it and this thread runs no other loop. A message sent on another
+    /// loop would wait until this one runs again.
+    #[inline]
+    pub(super) fn is_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.thread.load(Ordering::Relaxed) == this_thread() { Ok(true) } else { is_here_now(event_loop) }
+    }
+
+    /// As [`Self::is_here`], cheaper and less certain: for calls that do no harm on another loop.
+    #[inline]
+    pub(super) fn is_likely_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.found.load(Ordering::Relaxed) == this_thread() {
+            return Ok(true);
+        }
+        let here = self.is_here(event_loop)?;
         if here {
-            self.thread.store(this_thread(), Ordering::Relaxed);
+            self.found.store(this_thread(), Ordering::Relaxed);
         }
         Ok(here)
     }
@@ -146,21 +165,28 @@ impl LoopState {
     /// Flushes `connection` at the end of this iteration.
     pub(super) fn cork(slf: &Bound<'_, Self>, connection: &Bound<'_, AsyncConnection>) -> PyResult<()> {
         let py = slf.py();
-        let event_loop = {
+        let (event_loop, scheduled) = {
             let mut inner = slf.get().inner.lock(py);
             inner.corked.push(connection.clone().unbind());
-            if inner.scheduled {
-                return Ok(());
-            }
-            inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))
+            (inner.event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone()), inner.scheduled)
         };
         let Some(event_loop) = event_loop else { return Ok(()) };
+        // A loop that runs flushes before it stops.
+        let known = &slf.get().thread;
+        if known.load(Ordering::Relaxed) != this_thread()
+            && running_loop(py).is_ok_and(|running| running.is(&event_loop))
+        {
+            known.store(this_thread(), Ordering::Relaxed);
+        }
+        if scheduled {
+            return Ok(());
+        }
         // A name for which there is no memory is a panic: before anybody relies on the loop having been asked.
         let (name, flush) = (intern!(py, "call_soon"), intern!(py, "_flush"));
         slf.get().inner.lock(py).scheduled = true;
         let (done, result) = invoke::insist_known(|| {
             let flush = slf.getattr(flush)?;
-            invoke::method(event_loop.bind(py), name, [&flush]).map(drop)
+            invoke::method(&event_loop, name, [&flush]).map(drop)
         });
         if !done {
             slf.get().inner.lock(py).scheduled = false; // whoever corks next asks again
@@ -298,6 +324,22 @@ impl LoopState {
         invoke::insist(|| context.call_method1(intern!(py, "run"), (&add_reader, fd, &serve)).map(drop))?;
         Ok(ports)
     }
+}
+
+/// The event loop that runs in this thread, or None.
+pub(super) fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    super::raw::asyncio(py)?.running_loop.bind(py).call0()
+}
+
+#[cold]
+fn is_here_now(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let running = running_loop(event_loop.py())?;
+    Ok(running.is(event_loop) || running.is_none() && !is_running(event_loop)?)
+}
+
+/// Whether a loop runs, in any thread.
+pub(super) fn is_running(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+    invoke::method(event_loop, intern!(event_loop.py(), "is_running"), [])?.is_truthy()
 }
 
 /// Whether a loop waits for descriptors with little ado, an epoll among them: those of the standard library

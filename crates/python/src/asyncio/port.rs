@@ -42,11 +42,19 @@ impl Port {
     /// Runs what may call a listener in its context.
     #[inline]
     fn within(&self, connection: &Bound<'_, AsyncConnection>, f: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
-        let contained = || AsyncConnection::contain(connection, f);
+        let contained = || Self::contain(connection, f);
         match self.context.get() {
             None => contained(),
             Some(context) => invoke::in_context(context.bind(connection.py()), contained),
         }
+    }
+
+    /// Runs what a callback of the loop does for a connection.
+    #[inline]
+    fn contain<R>(connection: &Bound<'_, AsyncConnection>, f: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
+        let result = AsyncConnection::contain(connection, f);
+        connection.get().loop_state.get().end_turn();
+        result
     }
 
     /// Keeps the connection alive from now on.
@@ -92,13 +100,13 @@ impl Port {
     /// Somebody wants the connection to look.
     fn _readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::contain(&connection, || AsyncConnection::on_readable(&connection, true))
+        Self::contain(&connection, || AsyncConnection::on_readable(&connection, true))
     }
 
     /// The loop does not watch the descriptor any more, and nobody has asked it to stop.
     fn _dropped(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::contain(&connection, || AsyncConnection::on_dropped(&connection))
+        Self::contain(&connection, || AsyncConnection::on_dropped(&connection))
     }
 
     /// The descriptor is writable.
@@ -109,16 +117,14 @@ impl Port {
     /// A future of the connection has its result, or was given up.
     fn _future_done(slf: &Bound<'_, Self>, future: &Bound<'_, PyAny>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::contain(&connection, || AsyncConnection::on_future_done(&connection, future))
+        Self::contain(&connection, || AsyncConnection::on_future_done(&connection, future))
     }
 
     // ---- asyncio.Protocol ----
 
     fn connection_made(slf: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         match slf.get().connection(slf.py())? {
-            Some(connection) => {
-                AsyncConnection::contain(&connection, || AsyncConnection::on_transport(&connection, transport))
-            }
+            Some(connection) => Self::contain(&connection, || AsyncConnection::on_transport(&connection, transport)),
             None => transport.call_method0("abort").map(drop),
         }
     }
@@ -127,7 +133,7 @@ impl Port {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
         // A transport takes an exception out of here for its end: what is not ours, that of a signal handler,
         // is no reason for one.
-        AsyncConnection::contain(&connection, || AsyncConnection::on_bytes(&connection, data.as_bytes()))
+        Self::contain(&connection, || AsyncConnection::on_bytes(&connection, data.as_bytes()))
             .or_else(|error| invoke::report(connection.get().event_loop.bind(slf.py()), error))
     }
 
@@ -136,7 +142,7 @@ impl Port {
     fn eof_received(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
         let Some(connection) = slf.get().connection(py)? else { return Ok(false) };
-        AsyncConnection::contain(&connection, || AsyncConnection::on_end(&connection, None))
+        Self::contain(&connection, || AsyncConnection::on_end(&connection, None))
             .or_else(|error| invoke::report(connection.get().event_loop.bind(py), error))?;
         match connection.get().transport(py) {
             Some(transport) => invoke::method(transport.bind(py), intern!(py, "can_write_eof"), [])?.is_truthy(),
@@ -147,7 +153,7 @@ impl Port {
     #[pyo3(signature = (exc))]
     fn connection_lost(slf: &Bound<'_, Self>, exc: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::contain(&connection, || AsyncConnection::on_lost(&connection, exc))
+        Self::contain(&connection, || AsyncConnection::on_lost(&connection, exc))
     }
 
     fn pause_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
@@ -157,7 +163,7 @@ impl Port {
 
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        AsyncConnection::contain(&connection, || AsyncConnection::on_resume_writing(&connection))
+        Self::contain(&connection, || AsyncConnection::on_resume_writing(&connection))
             .or_else(|error| invoke::report(connection.get().event_loop.bind(slf.py()), error))
     }
 

@@ -20,11 +20,8 @@ impl AsyncConnection {
     #[inline]
     pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         // One that has begun is the loop's, wherever that is run by now.
-        if operation.is_fresh() && !self.is_in_loop(this.py())? {
-            return Err(PyRuntimeError::new_err(
-                "awaited in another thread than that of the connection's event loop: \
-                 use asyncio.run_coroutine_threadsafe",
-            ));
+        if operation.is_fresh() && !self.may_begin(this.py(), operation.kind())? {
+            return Err(self.elsewhere(this.py(), "awaited", "asyncio.run_coroutine_threadsafe"));
         }
         let step = match operation.kind() {
             Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => self.receive_step(this, operation),
@@ -32,6 +29,16 @@ impl AsyncConnection {
             _ => self.send_step(this, operation),
         };
         step.or_else(|error| Self::leave(this, error))
+    }
+
+    /// Whether an operation may begin here.
+    #[inline]
+    fn may_begin(&self, py: Python<'_>, kind: Kind) -> PyResult<bool> {
+        if kind.receives() {
+            self.loop_state.get().is_likely_here(self.event_loop.bind(py))
+        } else {
+            self.is_in_loop(py)
+        }
     }
 
     #[inline]
@@ -231,7 +238,7 @@ impl AsyncConnection {
         if conn.listens() {
             return Err(PyRuntimeError::new_err("messages go to the listener: recv_nowait cannot be used"));
         }
-        conn.check_thread(py, "recv_nowait()")?;
+        conn.check_loop(py, "recv_nowait()")?;
         let taken = {
             let mut state = conn.lock(py)?;
             if state.inbox.is_streaming() {

@@ -44,7 +44,7 @@ impl AsyncConnection {
             return this.call_method1("_send_fragments", (message, text, compress)).map(Bound::into_ptr);
         };
         // In another thread than the loop's it is sent when it is awaited, there:
-        // `run_coroutine_threadsafe(ws.send(...), loop)`.
+        // `run_coroutine_threadsafe(ws.send(...), loop)`. On another loop, that is refused.
         if !this.get().is_in_loop(this.py())? {
             return Ok(Operation::create_send(this, message, text, compress));
         }
@@ -67,7 +67,7 @@ impl AsyncConnection {
         let Some((kind, bytes)) = source::message(message, text)? else {
             return Err(wrong_type(message, "message"));
         };
-        this.get().check_thread(this.py(), "send_nowait()")?;
+        this.get().check_loop(this.py(), "send_nowait()")?;
         match Self::try_send(this, message, kind, &bytes, compress, false)? {
             Sent::Done => Ok(()),
             Sent::Turn => {
