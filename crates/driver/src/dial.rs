@@ -26,7 +26,8 @@ pub fn wait<H: Host>(
 ) -> Result<bool, Result<io::Error, H::Interrupt>> {
     let interest = Readiness { readable: false, writable: true };
     loop {
-        match host.wait(|| socket.wait(interest, deadline)) {
+        let ready = host.wait_aside(Some((socket, interest)), deadline);
+        match ready.unwrap_or_else(|| host.wait(|| socket.wait(interest, deadline))) {
             Ok(ready) if ready.writable => return socket.take_error().map(|()| true).map_err(Ok),
             Ok(_) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => return Ok(false),
             Ok(_) => {}

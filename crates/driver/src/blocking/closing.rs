@@ -8,7 +8,7 @@ use super::sending::Stop;
 use super::{Blocking, Error, Guard, Host, earliest};
 use crate::drive::{Progress, Wanted};
 use crate::peer::Failure;
-use crate::socket::Mode;
+use crate::socket::{Mode, Readiness};
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Makes the closing handshake (RFC 6455 7.1.2) and ends TCP; returns when it is over, within the close
@@ -116,7 +116,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 if !state.drive.is_over() {
                     // The end that is there already is seen without patience too.
                     if !state.reading {
-                        state = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
+                        state = self
+                            .read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking))
+                            .0;
                     }
                     self.finish(state, host, deadline)?;
                     state = self.lock(host);
@@ -159,7 +161,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 self.end(&mut state, Failure::Aborted);
                 return Ok(());
             }
-            let (next, result) = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking));
+            let (next, result) =
+                self.read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking));
             state = next;
             if result.is_err() {
                 self.end(&mut state, Failure::Aborted);
@@ -234,8 +237,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         deadline: Option<Instant>,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
-        let (state, result) = self.read(state, host, move |socket, operation| {
-            socket.wait(crate::socket::Readiness { readable: true, writable: false }, deadline)?;
+        let interest = Readiness { readable: true, writable: false };
+        let (state, result) = self.read(state, host, Some((interest, deadline)), move |socket, operation| {
+            socket.wait(interest, deadline)?;
             operation.read(socket, Mode::NonBlocking)
         });
         match result {

@@ -1,8 +1,12 @@
 //! What a blocking connection needs of the world that it runs in.
 
+use std::io;
 use std::ops::Range;
+use std::time::Instant;
 
 use wirespeed_protocol::{MessageKind, Payload, PayloadBuffer};
+
+use crate::socket::{Readiness, Socket};
 
 /// An interpreter, or none: what messages are to it, how it waits, and when it wants to stop.
 pub trait Host {
@@ -27,6 +31,14 @@ pub trait Host {
 
     /// Runs `f`, which may sleep, without the host's own lock.
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R;
+
+    /// Waits in a way of the host's own, for hosts that run other code in the same thread meanwhile: until the socket, if
+    /// one is given, is ready, or until a moment. `None`: the host has no such way, use [`Self::wait`]. An error of the kind
+    /// `Interrupted`: [`Self::check_interrupt`] says why.
+    #[inline]
+    fn wait_aside(&self, _: Option<(&Socket, Readiness)>, _: Option<Instant>) -> Option<io::Result<Readiness>> {
+        None
+    }
 
     /// Runs `f`, which moves much and does not sleep: a chance to let others have the host's own lock.
     fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {

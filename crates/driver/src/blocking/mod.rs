@@ -180,6 +180,9 @@ impl<B: PayloadBuffer + Send, M: Send> Drop for Away<'_, B, M> {
 /// variable does not wake for signals.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
+/// How often a call that waits for another one's work looks whether it is done, on a host that waits in its own way.
+const LOOK_ASIDE: Duration = Duration::from_millis(5);
+
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Joins a peer to its socket, which is in blocking mode.
     #[must_use]
@@ -281,17 +284,20 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let result = loop {
             let until = Instant::now() + INTERRUPT_CHECK;
             let until = deadline.map_or(until, |deadline| deadline.min(until));
-            let changed = host.wait(|| {
-                let mut state = self.current().lock().unwrap_or_else(PoisonError::into_inner);
-                while state.changes == seen {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return false;
+            let changed = match host.wait_aside(None, Some(until.min(Instant::now() + LOOK_ASIDE))) {
+                Some(_) => self.current().lock().unwrap_or_else(PoisonError::into_inner).changes != seen,
+                None => host.wait(|| {
+                    let mut state = self.current().lock().unwrap_or_else(PoisonError::into_inner);
+                    while state.changes == seen {
+                        let left = until.saturating_duration_since(Instant::now());
+                        if left.is_zero() {
+                            return false;
+                        }
+                        state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
                     }
-                    state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-                }
-                true
-            });
+                    true
+                }),
+            };
             // Also when something has changed: with keepalive at work this may be all the time.
             if let Err(interrupt) = host.check_interrupt() {
                 break Err(Error::Interrupted(interrupt));
@@ -348,16 +354,16 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         f(&mut self.lock(host).drive.peer)
     }
 
-    /// Where the connection is: the protocol's state, and whether TCP is over.
-    pub fn state<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (ProtocolState, bool) {
-        let state = self.lock(host);
-        (state.drive.link().state(), state.drive.is_over())
-    }
-
     /// Runs `f` with the peer, for a garbage collector, which may run anywhere and must not wait: `None` if any thread
     /// has the lock.
     pub fn peek<R>(&self, f: impl FnOnce(&Peer<B>) -> R) -> Option<R> {
         self.current().try_lock().ok().map(|state| f(&state.drive.peer))
+    }
+
+    /// Where the connection is: the protocol's state, and whether TCP is over.
+    pub fn state<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (ProtocolState, bool) {
+        let state = self.lock(host);
+        (state.drive.link().state(), state.drive.is_over())
     }
 
     /// How the connection ended, or is ending.

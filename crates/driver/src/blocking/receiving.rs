@@ -255,8 +255,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         };
         let interest =
             Readiness { readable: true, writable: spin.is_none() && state.drive.link().queued() > 0 && !state.sending };
-        let (state, result) =
-            self.read(state, host, move |socket, operation| read_before(socket, operation, now, wake, spin, interest));
+        let aside = spin.is_none().then_some((interest, wake));
+        let (state, result) = self.read(state, host, aside, move |socket, operation| {
+            read_before(socket, operation, now, wake, spin, interest)
+        });
         if let Err(error) = result {
             let now = Instant::now();
             if error.kind() == io::ErrorKind::Interrupted {
@@ -275,11 +277,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     }
 
     /// Reads once by `read`, outside the lock. An error means that nothing was read and that it may be tried
-    /// again.
+    /// again. `aside`: what `read` waits for, for hosts that wait in their own way.
     pub(super) fn read<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
+        aside: Option<(Readiness, Option<Instant>)>,
         read: impl FnOnce(&Socket, &mut ReadOperation<B>) -> io::Result<usize> + Send,
     ) -> (Guard<'a, B, M>, io::Result<()>) {
         let Some(socket) = state.drive.socket().cloned() else { return (state, Ok(())) };
@@ -288,11 +291,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         state.reading = true;
         state.only_sends = false;
         drop(state);
-        let result = host.wait(|| {
-            let _away = Away(self);
-            faults::reach("driver.wait");
-            read(&socket, &mut operation)
-        });
+        let result = match aside.and_then(|(interest, until)| host.wait_aside(Some((&socket, interest)), until)) {
+            Some(waited) => waited.and_then(|_| operation.read(&socket, Mode::NonBlocking)),
+            None => host.wait(|| {
+                let _away = Away(self);
+                faults::reach("driver.wait");
+                read(&socket, &mut operation)
+            }),
+        };
         let mut state = self.lock(host);
         state.reading = false;
         let told = match &result {

@@ -267,7 +267,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         state.looked = Instant::now();
         if !state.reading && !state.drive.peer.has_input() && !self.is_queue_full(&state) {
-            state = self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
+            state = self.read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
         }
         if !state.reading {
             self.fill_queue(&mut state, host)?;
@@ -445,10 +445,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             let wake = earliest(wake, deadline);
             drop(state);
-            let ready = host.wait(|| {
-                let _away = Away(self);
-                faults::reach("driver.wait_for_room");
-                socket.wait(Readiness { readable, writable: true }, wake)
+            let interest = Readiness { readable, writable: true };
+            let ready = host.wait_aside(Some((&socket, interest)), wake).unwrap_or_else(|| {
+                host.wait(|| {
+                    let _away = Away(self);
+                    faults::reach("driver.wait_for_room");
+                    socket.wait(interest, wake)
+                })
             });
             state = match ready {
                 Ok(ready) => {
@@ -457,7 +460,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     if !ready.readable || state.reading || state.drive.peer.has_input() || self.is_queue_full(&state) {
                         state
                     } else {
-                        self.read(state, host, |socket, operation| operation.read(socket, Mode::NonBlocking)).0
+                        self.read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking)).0
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(Stop::Signal),

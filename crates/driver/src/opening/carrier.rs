@@ -211,7 +211,9 @@ pub fn complete<H: Host, O: Opening>(
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // A receive that may sleep costs one system call, and no timer of the processor's, where waiting and
         // then receiving costs two.
-        let taken = if !interest.writable && socket.set_receive_wait(left).unwrap_or(false) {
+        let taken = if let Some(ready) = host.wait_aside(Some((socket, interest)), deadline) {
+            ready.map(|ready| (ready == Readiness::default()).then_some(moved))
+        } else if !interest.writable && socket.set_receive_wait(left).unwrap_or(false) {
             let mut buffer = buffers::take_read();
             match host.wait(|| socket.receive(&mut buffer, usize::MAX, Mode::Blocking)) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),

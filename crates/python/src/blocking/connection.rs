@@ -12,7 +12,7 @@ use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 
 use super::deadline;
-use super::host::PythonHost;
+use super::host::{PythonHost, learn_how_to_wait};
 use super::ping::Ping;
 use crate::asyncio::is_filled;
 use crate::ends::Ends;
@@ -64,7 +64,7 @@ impl BlockingConnection {
                 "a signal handler, called while an ssl.SSLContext was at work, cannot use the connection at work",
             ));
         }
-        Ok(PythonHost { py, decode })
+        Ok(PythonHost::new(py, decode))
     }
 
     /// The same for what takes part in the conversation, which begins with the answer to the opening
@@ -80,7 +80,7 @@ impl BlockingConnection {
     }
 
     fn closed(&self, py: Python<'_>) -> PyErr {
-        let host = PythonHost { py, decode: None };
+        let host = PythonHost::new(py, None);
         // Exceptions are made outside the connection's lock: their constructors are Python.
         let (failure, closing) = self
             .inner
@@ -156,6 +156,7 @@ impl BlockingConnection {
     ) -> PyResult<Self> {
         let parts = opened.take()?;
         let socket = parts.socket.ok_or_else(|| PyTypeError::new_err("opened has no socket of its own"))?;
+        learn_how_to_wait(py)?;
         Ok(Self {
             inner: Blocking::new(parts.peer, socket, parts.settings),
             connecting: AtomicBool::new(parts.handshake.is_pending()),
@@ -465,7 +466,6 @@ impl BlockingConnection {
         let (stats, messages, bytes, unsent) = self.inner.stats(&self.host(py, None)?);
         view::stats(py, stats, messages, bytes, unsent)
     }
-}
 
     // What it refers to does not change: what closes a cycle is an attribute, which PyO3 clears, or lies elsewhere.
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
@@ -476,6 +476,7 @@ impl BlockingConnection {
         self.ends.traverse(&visit)?;
         self.inner.peek(|peer| ssl_layer::traverse(peer.link.layer(), &visit)).unwrap_or(Ok(()))
     }
+}
 
 impl BlockingConnection {
     /// Queues one of many messages: the outer error is the message's, the inner one the connection's.
@@ -575,7 +576,7 @@ impl BlockingConnection {
     /// be sent before it is: the connection is closed with 1011, as in the `websockets` library.
     fn abandon_fragments(&self, py: Python<'_>, kind: Option<MessageKind>, error: PyErr) -> PyErr {
         if kind.is_some() {
-            let host = PythonHost { py, decode: None };
+            let host = PythonHost::new(py, None);
             if self.inner.close(&host, Some(CloseCode::INTERNAL_ERROR), "error in fragmented message").is_err() {
                 self.inner.abort(&host);
             }

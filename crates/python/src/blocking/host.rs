@@ -1,17 +1,83 @@
 //! Python as the world that a blocking connection runs in.
 
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use pyo3::intern;
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::Host;
 use wirespeed_driver::protocol::{MessageKind, Payload};
+use wirespeed_driver::socket::{Readiness, Socket};
 
 use crate::handover;
 use crate::payload::{self, PyPayload};
+
+/// As `select.poll` takes them, on every system.
+const POLLIN: u32 = 1;
+const POLLOUT: u32 = 4;
+
+/// The program has replaced `select.select`, as gevent and eventlet do: its greenlets share a thread, so that one that
+/// slept in a system call would keep all others from running.
+static REPLACED: AtomicBool = AtomicBool::new(false);
+
+/// Looks how this program waits; called for each connection, as a program may decide late.
+pub(crate) fn learn_how_to_wait(py: Python<'_>) -> PyResult<()> {
+    let select = py.import(intern!(py, "select"))?.getattr(intern!(py, "select"))?;
+    REPLACED.store(is_replaced(&select)?, Ordering::Relaxed);
+    Ok(())
+}
+
+fn is_replaced(function: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = function.py();
+    Ok(!function.getattr(intern!(py, "__module__"))?.eq(intern!(py, "select"))?)
+}
 
 /// An attached thread, and how it wants its messages.
 pub(crate) struct PythonHost<'py> {
     pub(crate) py: Python<'py>,
     /// As in `recv(decode=...)`.
     pub(crate) decode: Option<bool>,
+    /// What was raised while it waited aside.
+    interrupt: Cell<Option<PyErr>>,
+}
+
+impl<'py> PythonHost<'py> {
+    #[inline]
+    pub(crate) fn new(py: Python<'py>, decode: Option<bool>) -> Self {
+        Self { py, decode, interrupt: Cell::new(None) }
+    }
+
+    /// Waits by what the program has put in place of Python's functions.
+    #[cold]
+    fn wait_by_python(&self, socket: Option<(&Socket, Readiness)>, until: Option<Instant>) -> PyResult<Readiness> {
+        let py = self.py;
+        let seconds = until.map(|until| until.saturating_duration_since(Instant::now()).as_secs_f64());
+        let Some((socket, interest)) = socket else {
+            py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (seconds,))?;
+            return Ok(Readiness::default());
+        };
+        let (fd, select) = (socket.raw(), py.import(intern!(py, "select"))?);
+        // gevent has this one, too, which takes all descriptors: those of select are below 1024.
+        let ready = match select.getattr_opt(intern!(py, "poll"))? {
+            Some(poll) if is_replaced(&poll)? => {
+                let mask = if interest.readable { POLLIN } else { 0 } | if interest.writable { POLLOUT } else { 0 };
+                let poll = poll.call0()?;
+                poll.call_method1(intern!(py, "register"), (fd, mask))?;
+                let milliseconds = seconds.map(|seconds| seconds * 1000.0);
+                poll.call_method1(intern!(py, "poll"), (milliseconds,))?.len()? > 0
+            }
+            _ => {
+                let watched = |wanted: bool| wanted.then_some(fd).into_iter().collect::<Vec<_>>();
+                let lists = (watched(interest.readable), watched(interest.writable), watched(false), seconds);
+                let ready = select.call_method1(intern!(py, "select"), lists)?;
+                ready.get_item(0)?.len()? + ready.get_item(1)?.len()? > 0
+            }
+        };
+        // What it is ready for exactly is found out by reading and writing.
+        Ok(if ready { interest } else { Readiness::default() })
+    }
 }
 
 impl Host for PythonHost<'_> {
@@ -36,6 +102,21 @@ impl Host for PythonHost<'_> {
     }
 
     #[inline]
+    fn wait_aside(
+        &self,
+        socket: Option<(&Socket, Readiness)>,
+        until: Option<Instant>,
+    ) -> Option<io::Result<Readiness>> {
+        if !REPLACED.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some(self.wait_by_python(socket, until).map_err(|error| {
+            self.interrupt.set(Some(error));
+            io::ErrorKind::Interrupted.into()
+        }))
+    }
+
+    #[inline]
     fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         handover::moving(self.py, true, f)
     }
@@ -49,6 +130,6 @@ impl Host for PythonHost<'_> {
     }
 
     fn check_interrupt(&self) -> PyResult<()> {
-        self.py.check_signals()
+        self.interrupt.take().map_or_else(|| self.py.check_signals(), Err)
     }
 }

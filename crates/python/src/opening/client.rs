@@ -14,7 +14,7 @@ use wirespeed_driver::{Keepalive, entropy};
 use super::connected::ConnectedSocket;
 use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
 use crate::blocking::deadline;
-use crate::blocking::host::PythonHost;
+use crate::blocking::host::{PythonHost, learn_how_to_wait};
 use crate::ends::Ends;
 use crate::handshake::Handshake;
 use crate::{errors, ssl_layer};
@@ -151,7 +151,8 @@ impl ClientOpening {
         // Out of its lock: other threads run meanwhile, and signal handlers.
         let inner = self.lock().take();
         let mut client = inner.ok_or_else(|| PyRuntimeError::new_err("this opening is over"))?.client;
-        let host = PythonHost { py, decode: None };
+        learn_how_to_wait(py)?;
+        let host = PythonHost::new(py, None);
         match opening::complete(&mut client, &socket, &host, deadline) {
             Ok(()) => self.opened(&mut client, Some(socket)),
             Err(Stop::Interrupted(error)) => Err(error),
@@ -159,7 +160,6 @@ impl ClientOpening {
             Err(Stop::Failed(error)) => Err(errors::opening(py, error)),
         }
     }
-}
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Ok(inner) = self.inner.try_lock() else { return Ok(()) };
@@ -171,6 +171,7 @@ impl ClientOpening {
         let inner = self.inner.try_lock().ok().and_then(|mut inner| inner.take());
         drop(inner); // not under the lock
     }
+}
 
 fn is_tls(stage: Stage) -> bool {
     matches!(stage, Stage::ProxyTls | Stage::Tls)

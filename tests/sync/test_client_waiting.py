@@ -1,0 +1,159 @@
+"""Programs that replace ``select.select``, as gevent does: blocking calls wait by it, so that other greenlets run.
+
+The replacement here runs other parts of the program inside the function. Unlike greenlets they must end before the
+function does.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interop.frames import close
+from interop.scripted import ScriptedServer, Wire
+from interop.servers import WebSocketsServer
+from interop.subject import IS_WIRESPEED, connect
+
+pytestmark = pytest.mark.wirespeed_only("websockets waits in threads of its own")
+
+if IS_WIRESPEED:
+    from wirespeed.sync import serve
+
+Scripted = Callable[..., ScriptedServer]
+
+PATIENCE = 10.0
+
+
+class Killed(BaseException):
+    """What another part of the program has raised in one that waits."""
+
+
+class Others:
+    """The replacement of ``select.select``, and what runs inside it, one part for each call."""
+
+    def __init__(self) -> None:
+        self.original = select.select
+        self.parts: list[Callable[[], Any]] = []
+        self.waits: list[tuple[list[int], list[int]]] = []
+
+    def select(self, readers: Any, writers: Any, failing: Any, timeout: float | None = None) -> Any:
+        self.waits.append((list(readers), list(writers)))
+        if self.parts:
+            self.parts.pop(0)()
+        return self.original(readers, writers, failing, timeout)
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> Others:
+    others = Others()
+    monkeypatch.setattr(select, "select", others.select)
+    return others
+
+
+def test_receive(server: WebSocketsServer, others: Others) -> None:
+    with connect(server.uri, proxy=None) as ws:
+        assert others.waits, "the opening handshake has waited otherwise"
+        # Another part of the program sends, while this one waits for the answer.
+        others.parts.append(lambda: ws.send("hello"))
+        assert ws.recv(timeout=PATIENCE) == "hello"
+        others.waits.clear()
+        with pytest.raises(TimeoutError):
+            ws.recv(timeout=0.05)
+        assert ([ws.fileno()], []) in others.waits
+    assert ws.close_code == 1000
+
+
+def test_two_that_receive(server: WebSocketsServer, others: Others) -> None:
+    """The second one waits for the first."""
+
+    def receive() -> None:
+        with pytest.raises(TimeoutError):
+            ws.recv(timeout=0.05)
+        ws.send("hello")
+
+    with connect(server.uri, proxy=None) as ws:
+        others.parts.append(receive)
+        assert ws.recv(timeout=PATIENCE) == "hello"
+
+
+@pytest.fixture
+def stalled(scripted: Scripted) -> tuple[str, threading.Event]:
+    """A server that reads nothing until this is set."""
+    released = threading.Event()
+
+    def script(wire: Wire) -> None:
+        wire.accept()
+        released.wait(PATIENCE)
+        wire.read_until_close()
+        wire.send(close(1000))
+
+    return scripted(script).uri, released
+
+
+def test_send_without_room(stalled: tuple[str, threading.Event], others: Others) -> None:
+    uri, released = stalled
+    with connect(uri, proxy=None, compression=None) as ws:
+        descriptor = ws.fileno()
+        others.waits.clear()
+        others.parts.append(released.set)
+        ws.send(bytes(32 << 20))
+        assert any(descriptor in writers for _, writers in others.waits)
+
+
+def test_ping(server: WebSocketsServer, others: Others) -> None:
+    with connect(server.uri, proxy=None) as ws:
+        others.waits.clear()
+        assert ws.ping().wait(PATIENCE) >= 0
+        assert others.waits
+
+
+def kill() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("call", [lambda ws: ws.recv(), lambda ws: ws.ping().wait()], ids=["recv", "ping"])
+def test_exception_in_one_that_waits(server: WebSocketsServer, others: Others, call: Callable[[Any], Any]) -> None:
+    """It is raised by the call, once, and the connection goes on."""
+    with connect(server.uri, proxy=None) as ws:
+        others.parts.append(kill)
+        with pytest.raises(Killed):
+            call(ws)
+        ws.send("hello")
+        assert ws.recv(timeout=PATIENCE) == "hello"
+
+
+def test_exception_in_one_that_sends(stalled: tuple[str, threading.Event], others: Others) -> None:
+    """What it has begun to send leaves with the next call."""
+    uri, released = stalled
+    with connect(uri, proxy=None, compression=None) as ws:
+        others.parts.append(kill)
+        with pytest.raises(Killed):
+            ws.send(bytes(32 << 20))
+        released.set()
+        ws.send("hello")
+    assert ws.close_code == 1000
+
+
+def test_server(others: Others) -> None:
+    """Its connections wait in the same way."""
+
+    def handler(connection: Any) -> None:
+        others.waits.clear()
+        connection.send(connection.recv(timeout=PATIENCE))
+
+    with serve(handler, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            host, port = server.socket.getsockname()[:2]
+            with connect(f"ws://{host}:{port}", proxy=None) as ws:
+                ws.send("hello")
+                assert ws.recv(timeout=PATIENCE) == "hello"
+                assert others.waits
+        finally:
+            server.shutdown()
+            thread.join()
