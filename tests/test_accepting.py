@@ -16,8 +16,8 @@ from wirespeed._serving.accepting import accepting
 pytestmark = pytest.mark.wirespeed_only("ours")
 
 
-def listener(family: int = socket.AF_INET, address: Any = ("127.0.0.1", 0), kind: type = socket.socket) -> Any:
-    sock = kind(family, socket.SOCK_STREAM)
+def listener(family: int = socket.AF_INET, address: Any = ("127.0.0.1", 0), kind: type | None = None) -> Any:
+    sock = (kind or socket.socket)(family, socket.SOCK_STREAM)
     try:
         sock.bind(address)
     except OSError as exc:
@@ -77,6 +77,24 @@ def test_what_an_application_accepts_in_its_own_way() -> None:
     with listener(kind=Counting) as listening:
         assert accepting(listening)() is None
         assert Counting.count == 1
+
+
+class Waiting(socket.socket):
+    """As the class of gevent: it does not heed SOCK_NONBLOCK, and knows by its own timeout alone whether to wait."""
+
+    def __init__(self, family: int = -1, kind: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        super().__init__(family, kind & ~getattr(socket, "SOCK_NONBLOCK", 0) if kind > 0 else kind, proto, fileno)
+
+
+def test_replaced_sockets_are_accepted_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it takes for a socket that blocks would wait."""
+    monkeypatch.setattr(socket, "socket", Waiting)
+    with listener() as listening, socket.socket() as client:
+        client.connect(listening.getsockname())
+        accepted = accepting(listening)()
+        assert accepted is not None
+        with accepted[0] as sock:
+            assert (type(sock), sock.gettimeout()) == (Waiting, 0)
 
 
 def test_errors_have_their_numbers() -> None:

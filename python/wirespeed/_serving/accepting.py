@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._native import accept
+from .._net.addresses import is_socket_replaced
 from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY
 from .gate import GateBase
 
@@ -51,8 +52,9 @@ def accepting(listening: socket.socket) -> Accept:
         sock.setblocking(False)
         return sock, address
 
-    # Not for a class of the application's that accepts in its own way.
-    usual = family in _INTERNET and type(listening).accept is socket.socket.accept
+    # Not for a class of the application that accepts in its own way, nor for the class of gevent, whose objects wait
+    # although the descriptor does not block.
+    usual = family in _INTERNET and type(listening).accept is socket.socket.accept and not is_socket_replaced()
     return natively if usual and _TYPE != socket.SOCK_STREAM else by_python
 
 
