@@ -16,6 +16,10 @@ use crate::worker::{Command, Common};
 /// Between batches at least.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Between batches at most: clients that come back are spread well enough, and a few sessions more than fit into one batch
+/// do not make the end much longer.
+const SPREAD: Duration = Duration::from_millis(500);
+
 /// Between looks at who is left, once all batches have been told.
 const REST: Duration = Duration::from_millis(200);
 
@@ -165,7 +169,7 @@ impl Draining {
         Some(self.next.min(now + PAUSE).min(self.deadline))
     }
 
-    /// Spreads the batches over three quarters of the time: the last ones need some for their closing handshake.
+    /// Spreads the batches over three quarters of the time at most: the last ones need some for their closing handshake.
     fn plan(&mut self, now: Instant) {
         let figures = self.reins.common.figures();
         let spread = self.how.timeout.mul_f64(0.75);
@@ -173,7 +177,7 @@ impl Draining {
         let batches = figures.total().sessions.div_ceil(self.how.batch.max(1) as u64).clamp(1, most);
         self.shares = figures.workers.iter().map(|worker| worker.sessions.div_ceil(batches) as usize).collect();
         self.batches = u32::try_from(batches).unwrap_or(u32::MAX);
-        self.pause = spread / self.batches;
+        self.pause = (spread / self.batches).min(SPREAD);
         self.next = now;
     }
 

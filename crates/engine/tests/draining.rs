@@ -232,6 +232,20 @@ fn end(engine: Engine) -> Duration {
     began.elapsed()
 }
 
+#[test]
+fn a_session_more_than_a_batch_takes_little_longer() {
+    let engine = Engine::start(config()).unwrap();
+    let clients: Vec<_> = (0..4).map(|_| Client::open(&engine, "/")).collect();
+    let began = Instant::now();
+    let mut draining = engine.begin_drain(Drain { timeout: Duration::from_secs(120), batch: 3, ..Drain::default() });
+    let drained = std::thread::scope(|scope| {
+        clients.into_iter().for_each(|mut client| drop(scope.spawn(move || client.end())));
+        draining.finish()
+    });
+    assert_eq!((drained.ended, drained.cut), (4, 0));
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
 /// A connection with so much of a request, which has been accepted.
 fn dial(engine: &Engine, said: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address(engine)).unwrap();
