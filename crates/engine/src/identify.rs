@@ -23,16 +23,16 @@ impl Head for Fields<'_> {
 
 /// Who it is, and what he may.
 pub(crate) fn identify(auth: &Jwt, acl: &AclOptions, request: &Request, logs: &Logs) -> Result<User, Denied> {
-    let now = seconds();
-    refresh(auth, now, logs);
-    user(auth.verify(&Fields(request), now)?, acl, now)
+    let now = unix_time();
+    refresh(auth, now.as_secs(), logs);
+    user(auth.verify(&Fields(request), now.as_secs())?, acl, now)
 }
 
 /// The same by a token alone.
 pub(crate) fn identify_again(auth: &Jwt, acl: &AclOptions, token: &str, logs: &Logs) -> Result<User, Denied> {
-    let now = seconds();
-    refresh(auth, now, logs);
-    user(auth.verify_token(token, now)?, acl, now)
+    let now = unix_time();
+    refresh(auth, now.as_secs(), logs);
+    user(auth.verify_token(token, now.as_secs())?, acl, now)
 }
 
 /// Looks for new keys in the file, no more often than once a second.
@@ -46,13 +46,14 @@ fn refresh(auth: &Jwt, now: u64, logs: &Logs) {
     }
 }
 
-fn seconds() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-fn user(identity: Identity, acl: &AclOptions, now: u64) -> Result<User, Denied> {
+/// `now` has parts of a second, which tokens do not: a session ends when its token does, and not up to a second later.
+fn user(identity: Identity, acl: &AclOptions, now: Duration) -> Result<User, Denied> {
     let rights = acl.rights(&identity)?;
-    let left = identity.expires.map(|at| Duration::from_secs(at.saturating_sub(now)));
+    let left = identity.expires.map(|at| Duration::from_secs(at).saturating_sub(now));
     // A token that is good for longer than clocks go is good for ever.
     let expires = left.and_then(|left| Instant::now().checked_add(left));
     Ok(User { identity, rights, expires })

@@ -112,6 +112,21 @@ fn a_session_ends_with_its_token() {
     assert!(!session.is_open());
 }
 
+/// Tokens count in whole seconds, and clients come at any time between them.
+#[test]
+fn a_session_ends_at_the_moment_when_its_token_does() {
+    let engine = engine(0);
+    let since = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    // The token is good, and late in its second: a moment later by a second if the rest of the second were left out.
+    let begun = since();
+    std::thread::sleep(Duration::from_millis(1800).saturating_sub(Duration::from_nanos(begun.subsec_nanos().into())));
+    let expires = now() + 1;
+    let mut client = request(&engine, &hs256(&json!({"sub": "ann", "exp": expires})));
+    assert_eq!(client.end(), Some((1008, "token expired".to_owned())));
+    let late = since().checked_sub(Duration::from_secs(expires)).expect("it ended before its token");
+    assert!(late < Duration::from_millis(700), "{late:?} after its token");
+}
+
 #[test]
 fn the_application_allows_and_denies_beside_the_token() {
     let engine = engine(0);
