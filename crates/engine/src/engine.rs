@@ -33,6 +33,7 @@ use crate::roster::Roster;
 use crate::routes::Route;
 use crate::session::{Deed, Home, Refusal, Session};
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
+use crate::turn;
 use crate::worker::{self, Command, Common};
 
 /// Bytes of the reason in a close frame, at most (RFC 6455 5.5).
@@ -101,6 +102,8 @@ impl Engine {
         let mut certificates = Vec::new();
         let mut places = Vec::new();
         let mut opened = Opened::new(count, config.reuse_port);
+        // Until it serves: an engine that starts at the same moment takes over from this one then.
+        let _turn = config.handover.as_deref().map(turn::take).transpose()?;
         let mut inherited = config.handover.as_deref().map(handover::ask).transpose()?.flatten();
         for listen in &config.listen {
             let certificate =

@@ -114,6 +114,7 @@ mod session;
 mod slab;
 pub mod topics;
 mod watches;
+mod turn;
 pub mod wheel;
 mod who;
 mod worker;

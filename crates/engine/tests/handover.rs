@@ -199,6 +199,27 @@ fn more_workers_than_before_all_get_clients_and_so_do_those_that_follow() {
 }
 
 #[test]
+fn of_two_that_start_at_the_same_moment_one_takes_over_from_the_other() {
+    let path = socket("both");
+    let old = Engine::start(echo(None, 2, &path)).unwrap();
+    let at = address(&old);
+    let both = [(); 2].map(|()| begin(echo(Some(at), 2, &path)));
+    let both = both.map(|new| new.join().unwrap().unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    let has_ended = |engine: &Engine| engine.events().take(1, Some(Instant::now())).is_err();
+    while !has_ended(&old) || both.iter().filter(|new| has_ended(new)).count() != 1 {
+        assert!(Instant::now() < deadline, "only the last one goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let last = both.iter().find(|new| !has_ended(new)).unwrap();
+    for _ in 0..64 {
+        drop(Client::open(last, "/"));
+    }
+    assert_eq!(last.figures().total().sessions_opened, 64);
+    assert!(!path.with_extension("lock").exists());
+}
+
+#[test]
 fn one_that_has_drained_leaves_the_socket_of_who_came_after_the_next() {
     let path = socket("number");
     let first = Engine::start(echo(None, 1, &path)).unwrap();
