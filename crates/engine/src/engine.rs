@@ -139,6 +139,7 @@ impl Engine {
             page: page::Kept::default(),
             start,
             alive: AtomicUsize::new(count),
+            turns: AtomicUsize::new(0),
             occupied: AtomicUsize::new(count),
             broker: Slot::new(),
             plain: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),

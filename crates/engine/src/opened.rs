@@ -11,7 +11,7 @@ use crate::handover::{Inherited, Offer};
 use crate::listen::{self, Late, Shared, SocketFile};
 use crate::locks::lock;
 use crate::logs::{Cause, Level};
-use crate::worker::{self, Common, Door};
+use crate::worker::{self, Common, Door, Entrance};
 
 /// A worker's place among those who listen at an address, which it takes when nothing can fail any more.
 pub(crate) struct Joining {
@@ -75,7 +75,7 @@ impl Opened {
                 if !unix || offer.listeners.is_empty() {
                     offer.listeners.push(listener.try_clone()?);
                 }
-                doors.push(Door { listener: Some(listener), tls: tls.cloned(), unix, inside });
+                doors.push(Door { listener: Some(listener), entrance: Entrance { tls: tls.cloned(), unix, inside } });
             }
         }
         let all = |(worker, doors): (usize, &Vec<Door>)| {
@@ -112,7 +112,7 @@ pub(crate) fn join(joining: Vec<Joining>, workers: usize, common: &Common) -> Ve
             }
         };
         if let Some(doors) = doors.get_mut(worker) {
-            doors.push(Door { listener, tls, unix: false, inside });
+            doors.push(Door { listener, entrance: Entrance { tls, unix: false, inside } });
         }
         if let Some(offer) = lock(&common.listeners).iter_mut().find(|offer| offer.place == place) {
             offer.listeners.push(copy);

@@ -71,6 +71,8 @@ pub(crate) struct Home {
     /// Of all workers.
     pub(crate) room: Arc<Room>,
     pub(crate) congestion: Congestion,
+    /// Clients that another worker has accepted for this one, and that it has not looked at yet.
+    pub(crate) arriving: AtomicUsize,
     /// Of all workers: counts what is sent.
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) logs: Arc<Logs>,

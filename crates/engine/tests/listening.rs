@@ -4,12 +4,13 @@
 
 mod support;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Barrier;
 
 use socket2::{Domain, Socket, Type};
-use support::{Client, address, config};
+use support::{Client, PATIENCE, address, config};
 use wirespeed_engine::{Config, Engine, Http, Listen, Place};
 
 fn at(address: SocketAddr) -> Config {
@@ -37,6 +38,32 @@ fn an_address_is_of_one_engine() {
         let again = Engine::start(at(place)).unwrap();
         drop(Client::open(&again, "/"));
     }
+}
+
+#[test]
+fn clients_of_a_unix_socket_go_to_all_workers_in_turn() {
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    let path = std::env::temp_dir().join(format!("wirespeed-{}-turns", std::process::id()));
+    let listen = vec![Listen { at: Place::Unix(path.clone()), tls: None }];
+    let engine = Engine::start(Config { listen, workers: 4, ..config() }).unwrap();
+    // One after the other, so that any worker could take all of them.
+    let clients: Vec<_> = (0..40)
+        .map(|_| {
+            let mut client = UnixStream::connect(&path).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client.write_all(REQUEST).unwrap();
+            let mut answer = [0; 12];
+            client.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 101");
+            client
+        })
+        .collect();
+    let sessions: Vec<_> = engine.figures().workers.iter().map(|worker| worker.sessions_opened).collect();
+    assert_eq!(sessions, [10; 4]);
+    drop(clients);
+    engine.stop().unwrap();
+    let _ = std::fs::remove_file(&path);
 }
 
 #[test]

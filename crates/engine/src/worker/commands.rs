@@ -9,10 +9,11 @@ use wirespeed_driver::encoded::Run;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::congested::Sent;
-use super::{Key, Worker};
+use super::{Guest, Key, Worker};
 use crate::connection::Client;
 use crate::outbox::{Pending, Volley};
 use crate::publishing::Posted;
+use crate::reasons::Reason;
 use crate::session::SessionFigures;
 use crate::topics::{Pattern, Topic};
 
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Refreshed(Key),
     /// What was counted of it.
     Figures(Key, SyncSender<SessionFigures>),
+    /// A client that another worker has accepted.
+    Welcome(Box<Guest>),
     /// The closing handshake, after what was sent before.
     Close(Key, CloseCode, Box<str>),
     /// Nobody is accepted any more; `look`: but those who wait.
@@ -222,6 +225,7 @@ impl Worker {
                     let _ = asker.send(live.figures()); // who has waited for long has gone
                 }
             }
+            Command::Welcome(guest) => self.receive(*guest),
             Command::Refreshed(key) => self.set_time(key, Instant::now()),
             Command::Close(key, code, reason) => self.close(key, code, reason),
             Command::CloseDoors { look } => self.close_doors(look),
@@ -259,6 +263,7 @@ impl Worker {
                         lost += u64::from(first && *except != Some(live.session.id()));
                     }
                 }
+                Command::Welcome(guest) => self.fail(Reason::Stopping, guest.remote),
                 _ => {}
             }
         }

@@ -59,6 +59,8 @@ pub(crate) struct Common {
     pub(crate) start: Instant,
     /// Workers that have not ended.
     pub(crate) alive: AtomicUsize,
+    /// Clients of Unix sockets, where all workers have the same queue, go to them in turn.
+    pub(crate) turns: AtomicUsize,
     /// Those that have clients, or may get some: none ends before there are none, as all are wanted while anybody is there.
     pub(crate) occupied: AtomicUsize,
     /// What connects it with other engines.

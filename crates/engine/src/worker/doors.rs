@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
-use super::{Door, Key, LISTENERS, Worker};
+use super::{Command, Door, Entrance, Key, LISTENERS, Worker};
 use crate::certificate::Certificate;
 use crate::config::Role;
 use crate::connection::{Accepted, Client, Detail, Live, Opened, Opening};
@@ -40,10 +40,12 @@ const ADMITTED: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who was accepted, and waits to come in.
-pub(super) struct Guest {
-    door: usize,
+pub(crate) struct Guest {
+    entrance: Entrance,
     socket: Socket,
     pub(super) remote: Option<SocketAddr>,
+    /// Another worker has accepted it.
+    passed: bool,
 }
 
 /// How many there may be of them and of those whose request is awaited, `pending` for long, at one of so many workers:
@@ -148,11 +150,14 @@ impl Worker {
                     more.push(door);
                     break;
                 }
-                let Some(listener) = self.doors.get(door).and_then(|door| door.listener.as_ref()) else { break };
+                let Some(Door { listener: Some(listener), entrance }) = self.doors.get(door) else { break };
                 match Socket::accept(listener.as_fd()) {
                     Ok(Some((socket, remote))) => {
                         relieved = false;
-                        self.guests.push_back(Guest { door, socket, remote });
+                        let guest = Guest { entrance: entrance.clone(), socket, remote, passed: false };
+                        if let Some(guest) = self.pass_on(guest) {
+                            self.guests.push_back(guest);
+                        }
                     }
                     Ok(None) => break,
                     // A client that left before it was accepted.
@@ -174,9 +179,43 @@ impl Worker {
         self.accepting = more;
     }
 
+    /// All workers accept from the same queue of a Unix socket, and one that is awake would have all clients: they go to
+    /// the workers in turn. What is not passed on comes back.
+    fn pass_on(&self, guest: Guest) -> Option<Guest> {
+        let Some(homes) = self.common.homes.get() else { return Some(guest) };
+        if !guest.entrance.unix || guest.entrance.inside || self.common.leaving.load(Ordering::Acquire) {
+            return Some(guest);
+        }
+        let number = self.common.turns.fetch_add(1, Ordering::Relaxed) % homes.len();
+        let ended = self.common.sheets.get(number).is_none_or(|sheet| sheet.ended.load(Ordering::Acquire));
+        let Some(home) = homes.get(number).filter(|_| !ended && number != self.home.worker.index()) else {
+            return Some(guest);
+        };
+        if home.arriving.fetch_add(1, Ordering::AcqRel) >= ADMITTED {
+            home.arriving.fetch_sub(1, Ordering::AcqRel);
+            return Some(guest); // it is busy
+        }
+        // The engine does not end before that worker has looked at it.
+        self.common.occupied.fetch_add(1, Ordering::AcqRel);
+        let remote = guest.remote;
+        if home.mailbox.put(Command::Welcome(Box::new(Guest { passed: true, ..guest })), 0).is_err() {
+            self.fail(Reason::Stopping, remote); // the worker has ended at this moment
+            self.common.leave();
+        }
+        None
+    }
+
+    /// Takes a client that another worker has accepted.
+    pub(super) fn receive(&mut self, guest: Guest) {
+        self.home.arriving.fetch_sub(1, Ordering::AcqRel);
+        self.guests.push_back(guest);
+        self.note_vacancy();
+        self.common.leave();
+    }
+
     fn let_in_first(&mut self) {
-        if let Some(Guest { door, socket, remote }) = self.guests.pop_front() {
-            self.welcome(door, socket, remote);
+        if let Some(guest) = self.guests.pop_front() {
+            self.welcome(guest);
         }
     }
 
@@ -195,7 +234,7 @@ impl Worker {
     }
 
     fn is_inside(&self, door: usize) -> bool {
-        self.doors.get(door).is_some_and(|door| door.inside)
+        self.doors.get(door).is_some_and(|door| door.entrance.inside)
     }
 
     /// Whether somebody waits who may come in.
@@ -216,6 +255,7 @@ impl Worker {
                 _ => self.close_door(index),
             }
         }
+        self.sheds = true;
         self.last_call = !self.draining;
         if self.last_call {
             self.accept_last();
@@ -246,8 +286,12 @@ impl Worker {
                 if turn == ADMITTED && count < most {
                     break;
                 }
-                let listener = self.doors.get(door).and_then(|door| door.listener.as_ref()).filter(|_| count < most);
-                let Some(Ok(Some((socket, remote)))) = listener.map(|listener| Socket::accept(listener.as_fd())) else {
+                let open = self.doors.get(door).filter(|_| count < most);
+                let accepted = open.and_then(|door| {
+                    let (socket, remote) = Socket::accept(door.listener.as_ref()?.as_fd()).ok()??;
+                    Some(Guest { entrance: door.entrance.clone(), socket, remote, passed: false })
+                });
+                let Some(guest) = accepted else {
                     self.closing.swap_remove(place);
                     self.close_door(door);
                     break;
@@ -255,7 +299,7 @@ impl Worker {
                 if let Some((_, count)) = self.closing.get_mut(place) {
                     *count += 1; // before what may panic
                 }
-                self.welcome(door, socket, remote);
+                self.welcome(guest);
             }
         }
         if self.closing.is_empty() {
@@ -273,21 +317,21 @@ impl Worker {
         }
     }
 
-    pub(super) fn welcome(&mut self, door: usize, socket: Socket, remote: Option<SocketAddr>) {
+    pub(super) fn welcome(&mut self, guest: Guest) {
         self.current = None; // whoever came before has had its turn
         wirespeed_driver::protocol::faults::reach("engine.accept");
         let common = Arc::clone(&self.common);
-        let inside = self.is_inside(door);
-        if self.draining && !inside {
+        let Guest { entrance: Entrance { tls, unix, inside }, socket, remote, passed } = guest;
+        // One that was passed on had come before all doors were closed.
+        if self.draining && !inside && !(passed && self.sheds) {
             return self.fail(Reason::Stopping, remote);
         }
         self.sheet.connections.add(1);
-        let Some(door) = self.doors.get(door) else { return self.forget_unopened(remote) };
-        if !door.unix {
+        if !unix {
             let _ = socket.options().set_tcp_nodelay(true); // it may have left meanwhile, which is found when it is read
             socket.limit_unsent();
         }
-        let layer: Option<Box<dyn Layer>> = match &door.tls {
+        let layer: Option<Box<dyn Layer>> = match &tls {
             None => None,
             Some(certificate) => {
                 renew(certificate, &common.logs);
@@ -309,9 +353,7 @@ impl Worker {
         }
         let key = self.clients.insert(Client::Opening(Box::new(opening)));
         self.current = Some(key);
-        let token = Token(LISTENERS + key.to_token());
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut SourceFd(&fd), token, interest) {
+        if let Err(error) = self.watch(key, fd) {
             let text = || format!("a client that was accepted cannot be served: {error}");
             self.common.logs.note(Cause::AcceptPause, Instant::now(), text);
             return self.remove(key);
@@ -324,6 +366,11 @@ impl Worker {
         // Most requests are there by now.
         self.open(key);
         self.enter(key, Instant::now());
+    }
+
+    fn watch(&self, key: Key, descriptor: RawFd) -> io::Result<()> {
+        let token = Token(LISTENERS + key.to_token());
+        self.poll.registry().register(&mut SourceFd(&descriptor), token, Interest::READABLE | Interest::WRITABLE)
     }
 
     /// It is answered once events have room.

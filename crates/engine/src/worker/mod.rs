@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use mio::unix::SourceFd;
@@ -40,7 +40,7 @@ use crate::wheel::Wheel;
 
 pub(crate) use self::commands::Command;
 pub(crate) use self::common::Common;
-use self::doors::Guest;
+pub(crate) use self::doors::Guest;
 use self::roomless::Roomless;
 pub(crate) use self::total::Share;
 pub(crate) use crate::slab::Key;
@@ -59,10 +59,16 @@ pub(crate) const BATCH_BYTES: usize = 1 << 20;
 /// Panics that an ending worker gets over, beside one for each client.
 const ENDINGS: usize = 4;
 
-/// A listener, and what is spoken there.
+/// A listener.
 pub(crate) struct Door {
     /// `None`: it is closed.
     pub(crate) listener: Option<OwnedFd>,
+    pub(crate) entrance: Entrance,
+}
+
+/// What is spoken at a listener.
+#[derive(Clone)]
+pub(crate) struct Entrance {
     pub(crate) tls: Option<Arc<Certificate>>,
     pub(crate) unix: bool,
     /// That of [`crate::Http::at`]: no sessions begin there, and it is open to the last.
@@ -127,6 +133,8 @@ pub(crate) struct Worker {
     /// Until then nobody is accepted.
     accept_after: Option<Instant>,
     draining: bool,
+    /// What is left when the doors are closed is shed until the last session is over.
+    sheds: bool,
     /// Who waits comes in, and then nobody any more.
     last_call: bool,
     /// Doors that are about to be closed, and how many have come in there since.
@@ -181,6 +189,7 @@ pub(crate) fn prepare(
             process: entropy::forks(),
             room,
             congestion: Congestion::default(),
+            arriving: AtomicUsize::new(0),
             ledger: Arc::clone(&common.ledger),
             logs: Arc::clone(&common.logs),
             acl,
@@ -221,6 +230,7 @@ pub(crate) fn prepare(
         roomy: true,
         accept_after: None,
         draining: false,
+        sheds: false,
         last_call: false,
         closing: Vec::new(),
         vacant: false,
@@ -382,7 +392,7 @@ impl Worker {
     }
 
     /// Whoever drains ends with the last client of all workers.
-    fn note_vacancy(&mut self) {
+    pub(super) fn note_vacancy(&mut self) {
         let vacant = self.draining && self.clients.is_empty() && self.guests.is_empty();
         if vacant == self.vacant {
             return;
