@@ -6,7 +6,8 @@ the sessions of an address, and believes proxies, at 127.0.0.3 and 127.0.0.4; ``
 
 Paths: ``/big`` answers each message with a large one, ``/news`` sends each message to all that are there, ``/topics``
 subscribes to what it is told, ``/slowed`` and ``/dropped`` have a limit of messages, ``/rooms/{topic}`` is a relay,
-``/echo`` one without Python; ``/hangs`` takes JSON, and is stuck with the first message for a while; others echo.
+``/echo`` one without Python; ``/feed`` gets what is published without a pause; ``/hangs`` takes JSON, and is stuck with
+the first message for a while; others echo.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import collections
 import contextlib
 import logging
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -34,7 +36,11 @@ __all__ = ["main"]
 HANGING = 5.0
 
 
-# Messages that came to Python where there is a limit on their rate. Of all engines one is asked for them: one thread.
+# What is published without a pause.
+FEED = bytes(16_000)
+
+# Messages that came to Python where there is a limit on their rate, or that were published on the feed. Of all engines
+# one is asked for them.
 PASSED = collections.Counter[str]()
 
 
@@ -55,15 +61,15 @@ def make(**options: Any) -> Engine:
     engine.route("/dropped", max_messages_per_second=RATE, rate_policy="drop")
     engine.relay("/rooms/{topic}", prefix="rooms")
     engine.route("/hangs", codec="json")
-    for path in ("/", "/big", "/news", "/topics"):
+    for path in ("/", "/big", "/news", "/topics", "/feed"):
         engine.route(path)
     return engine
 
 
 def connected(session: Any) -> None:
-    if session.path == "/news":
+    if session.path in ("/news", "/feed"):
         with contextlib.suppress(InvalidState):
-            session.subscribe("news")
+            session.subscribe(session.path[1:])
 
 
 def answer_to(engine: Engine, session: Any, data: Any) -> Any:
@@ -79,6 +85,17 @@ def answer_to(engine: Engine, session: Any, data: Any) -> Any:
             session.subscribe(data)
         return None
     return BIG if session.path == "/big" else data
+
+
+def feed(engine: Engine) -> None:
+    """Publish as fast as those who read take it, while there are any."""
+    with contextlib.suppress(InvalidState):
+        while True:
+            if engine.publish("feed", FEED) == 0:
+                time.sleep(0.02)
+                continue
+            PASSED.update(["passed"])
+            engine.wait_for_room("feed", timeout=1)
 
 
 def drain(engine: Engine) -> None:
@@ -137,6 +154,7 @@ def main(kind: str, cert: str, key: str, keys: str) -> None:
                 stack.callback(engine.stop)
                 engine.start()
                 threading.Thread(target=call, args=[engine]).start()
+        threading.Thread(target=feed, args=[engines["plain"]]).start()
         answer({"ports": {name: engine.addresses[0][1] for name, engine in engines.items()}})
 
         def state() -> dict[str, Any]:

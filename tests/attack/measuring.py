@@ -220,7 +220,7 @@ class Attacked:
             with peak:
                 ask(attacker)
                 honest = self.measure(row.port, max(seconds, row.lasts), **more)
-            passed = self._state().get("passed", 0) - first.get("passed", 0) if row.passes else 0
+            passed = self._state().get("passed", 0) - first.get("passed", 0) if row.passes or row.least else 0
             lasted = time.monotonic() - begun
             ask(attacker)
             tally = heard(attacker, LONG)
@@ -287,5 +287,7 @@ def complaints(row: Row, figures: Figures) -> Iterator[str]:
     # A second at once is what a limit lets pass; another one is for how long it took to look.
     if row.passes and not 0 < figures.passed <= row.passes * (figures.seconds + 2):
         yield f"{figures.passed} messages got through in {figures.seconds:.1f} s, of {row.passes} a second"
+    if row.least and figures.passed < row.least * figures.seconds:
+        yield f"only {figures.passed} messages got through in {figures.seconds:.1f} s, of {row.least} a second"
     if row.attempts is not None and honest["attempts"] > row.attempts:
         yield f"{honest['attempts']} attempts, of {row.attempts}"

@@ -43,6 +43,7 @@ class Row:
         attempts: How often an attacked client may have tried, at most.
         lasts: Seconds that it takes at least, where the bound is a time.
         passes: Messages a second that may get through, of all its connections.
+        least: Messages a second that must get through to others.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Row:
     attempts: int | None = None
     lasts: float = 0.0
     passes: int = 0
+    least: int = 0
 
     @property
     def slug(self) -> str:
@@ -211,6 +213,12 @@ ROWS = [
         SENDERS, talking.deaf_news,
     ),
     # The engine
+    Row(
+        "silent subscribers that come again",
+        "one subscriber that reads nothing, and connects again twice a second, of a topic with a fast publisher",
+        "those that read nothing may delay a topic for five seconds, and for a quarter of the time from then on",
+        ENGINES, talking.silent_subscribers, lasts=8.0, least=300,
+    ),
     Row(
         "floods of bad tokens",
         "no tokens, unsigned, expired, those of others, 9 kB of dots",

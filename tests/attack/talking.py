@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import socket
+import threading
+import time
 import zlib
 from collections.abc import Iterator
 
@@ -14,7 +17,7 @@ from .target import Several, Target
 
 __all__ = [
     "announcers", "bombs", "breakers", "closes", "deaf_big", "deaf_echo", "deaf_news", "drips", "floods", "fragments",
-    "growers", "pings",
+    "growers", "pings", "silent_subscribers",
 ]  # fmt: skip
 
 BINARY = 2
@@ -163,6 +166,27 @@ def deaf_echo(target: Target) -> Iterator[None]:
 
 def deaf_big(target: Target) -> Iterator[None]:
     return deaf(target, "/big", target.codec.frame(TEXT, b"x") * 1_000)
+
+
+def silent_subscribers(target: Target) -> Iterator[None]:
+    """Beside a client that reads what a topic has, one at a time that reads nothing; they come anew all the time."""
+    with target.dial("/feed") as reader:
+        reading = threading.Thread(target=read_all, args=[reader])
+        reading.start()
+        try:
+            while True:
+                with target.dial("/feed"):
+                    time.sleep(0.5)
+                    yield
+        finally:
+            reader.shutdown(socket.SHUT_RDWR)
+            reading.join()
+
+
+def read_all(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while sock.recv(2**20):
+            pass
 
 
 def deaf_news(target: Target) -> Iterator[None]:

@@ -1,9 +1,8 @@
-//! Whose publishers should wait: a session that a message went to is behind, and reads on.
+//! Topics whose publishers should wait, and for how long they may be delayed.
 //!
-//! Clients that are as fast as each other are not quite, and how fast each could be is not known: what it has not read
-//! yet is in its kernel. So the publisher is asked to wait for the last of them, if that one goes on reading at a pace
-//! which is not far too slow. Whoever takes nothing, or does not catch up in time while others wait who have, is the
-//! business of its outbox and of the policy for slow consumers.
+//! Clients of the same speed are never exactly as fast as each other, and a publisher cannot tell how fast they are: what
+//! a client has not read yet may lie in its kernel. So publishers wait for the last session of an audience, within a
+//! [`Budget`] of that audience. Sessions that use it up come to their limit, where the policy for slow consumers applies.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -13,42 +12,37 @@ use std::time::{Duration, Instant};
 use crate::locks::lock;
 use crate::topics::Topic;
 
-/// For so long most others wait for a session until it has caught up, which is a quarter of its limit; a few others wait
-/// longer.
-const TOO_LONG: Duration = Duration::from_secs(5);
+/// A second of a budget comes back in so many seconds.
+const RECOVERY: u32 = 4;
 
-/// Then for so long nobody waits for it: whoever reads as slowly as possible can hold up others for a quarter of the time.
-const GONE: Duration = Duration::from_secs(15);
-
-/// For how long others have waited for one session to catch up, as if they were most.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
+/// Time for which slow sessions may delay others: a fixed amount, and a quarter of the time from then on. It belongs to an
+/// audience and not to a session, so that new connections do not renew it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    most: Duration,
     spent: Duration,
-    /// It was too long: until then.
-    gone: Option<Instant>,
+    /// When `spent` was true.
+    at: Instant,
 }
 
-impl Patience {
-    /// They have waited for so long.
-    pub(crate) fn spend(&mut self, now: Instant, waited: Duration) {
-        self.spent = self.spent.saturating_add(waited);
-        if self.gone.is_none() && self.spent >= TOO_LONG {
-            self.gone = now.checked_add(GONE);
-        }
+impl Budget {
+    pub(crate) fn new(most: Duration, now: Instant) -> Self {
+        Self { most, spent: Duration::ZERO, at: now }
     }
 
-    /// Whether they wait no longer.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.is_some()
+    /// What is left of it.
+    pub(crate) fn left(&mut self, now: Instant) -> Duration {
+        self.spent = self.spent.saturating_sub(now.saturating_duration_since(self.at) / RECOVERY);
+        self.at = now;
+        self.most - self.spent
     }
 
-    /// Whether it is as if they had never waited.
-    pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.gone.is_some_and(|until| until <= now)
+    pub(crate) fn spend(&mut self, time: Duration) {
+        self.spent = self.spent.saturating_add(time).min(self.most);
     }
 }
 
-/// Of one worker: see the module. An audience is a topic; none is everybody.
+/// The congested audiences of one worker. An audience is a topic; `None` is all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Congestion {
     any: AtomicBool,
@@ -58,26 +52,26 @@ pub(crate) struct Congestion {
 }
 
 impl Congestion {
-    /// Whether who sends to this audience should wait.
+    /// Whether publishers of this audience should wait.
     pub(crate) fn has(&self, audience: Option<&Topic>) -> bool {
         self.any.load(Ordering::SeqCst)
             && (self.all.load(Ordering::SeqCst) || lock(&self.audiences).contains(&audience.cloned()))
     }
 
-    /// For the worker: who sends to any audience should wait, until he should no longer. Only while there are some, and
-    /// whoever waits is yet to be told.
+    /// For the worker: publishers of every audience should wait, or no longer. Only while there is a congested audience;
+    /// the caller has to tell those that wait.
     pub(crate) fn set_all(&self, all: bool) {
         self.all.store(all, Ordering::SeqCst);
     }
 
-    /// For the worker: who sends to it should wait.
+    /// For the worker: publishers of this audience should wait.
     pub(crate) fn add(&self, audience: Option<Topic>) {
         let mut audiences = lock(&self.audiences);
         audiences.insert(audience);
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// For the worker: nobody should.
+    /// For the worker: no publisher should wait.
     pub(crate) fn clear(&self) {
         let mut audiences = lock(&self.audiences);
         audiences.clear();
@@ -85,10 +79,28 @@ impl Congestion {
         self.any.store(false, Ordering::SeqCst);
     }
 
-    /// For the worker: he should no longer. Whoever waits is yet to be told.
+    /// For the worker: publishers of this audience should no longer wait. The caller has to tell them.
     pub(crate) fn remove(&self, audience: &Option<Topic>) {
         let mut audiences = lock(&self.audiences);
         audiences.remove(audience);
         self.any.store(!audiences.is_empty(), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_spent_once_and_comes_back_in_four_times_the_time() {
+        let (second, start) = (Duration::from_secs(1), Instant::now());
+        let mut budget = Budget::new(5 * second, start);
+        budget.spend(2 * second);
+        assert_eq!(budget.left(start), 3 * second);
+        budget.spend(60 * second);
+        assert_eq!(budget.left(start), Duration::ZERO);
+        assert_eq!(budget.left(start + 4 * second), second);
+        assert_eq!(budget.left(start + 2 * second), second, "time does not go back");
+        assert_eq!(budget.left(start + 1000 * second), 5 * second);
     }
 }

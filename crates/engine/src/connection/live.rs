@@ -15,7 +15,6 @@ use super::Turn;
 use super::relaying::Relaying;
 use crate::admission::Permit;
 use crate::config::{Config, Role};
-use crate::congestion::Patience;
 use crate::events::{Batch, Ended};
 use crate::inbound::{Meter, Verdict};
 use crate::metrics::Sheet;
@@ -72,8 +71,10 @@ pub(crate) struct Live {
     shown: usize,
     /// Memory that it holds, of which it does.
     held: usize,
-    /// With it, of those who publish: there only once they have waited.
-    patience: Option<Box<Patience>>,
+    /// What the kernel had taken when it had no room for the first time.
+    filled: Option<u64>,
+    /// Publishers do not wait for it until it has caught up.
+    given_up: bool,
     /// Messages dropped, because the client reads too slowly, of which the sheet does not know.
     pub(crate) dropped: u32,
     /// All of them.
@@ -135,7 +136,8 @@ impl Live {
             moved: Stats::default(),
             shown: 0,
             held: 0,
-            patience: None,
+            filled: None,
+            given_up: false,
             dropped: 0,
             dropped_in_all: 0,
             undelivered: 0,

@@ -40,6 +40,7 @@ use crate::wheel::Wheel;
 
 pub(crate) use self::commands::Command;
 pub(crate) use self::common::Common;
+use self::congested::{Budgets, Congested};
 pub(crate) use self::doors::Guest;
 use self::roomless::Roomless;
 pub(crate) use self::total::Share;
@@ -111,9 +112,9 @@ pub(crate) struct Worker {
     dirty: Vec<Key>,
     /// Messages given to sessions in this turn.
     delivered: usize,
-    /// Audiences, topics or everybody, whose publishers should wait, and the session that sent each the last message, if
-    /// one did; and when to look at them again.
-    congested: HashMap<Option<Topic>, Option<u64>>,
+    /// Audiences, topics or all sessions, whose publishers should wait; and when to look at them again.
+    congested: HashMap<Option<Topic>, Congested>,
+    budgets: Budgets,
     look_after: Instant,
     looked: Instant,
     /// What others want, taken out of the mailbox.
@@ -221,6 +222,7 @@ pub(crate) fn prepare(
         dirty: Vec::new(),
         delivered: 0,
         congested: HashMap::new(),
+        budgets: Budgets::default(),
         look_after: Instant::now(),
         looked: Instant::now(),
         commands: VecDeque::new(),

@@ -12,9 +12,10 @@ use crate::config::Config;
 use crate::outbox::{Pending, Policy, Pushed, Volley, Waiting};
 use crate::worker::Share;
 
-/// A client that takes nothing for so long is not waited for by those who publish. Receivers whose window is full tell of
-/// what was read once it is a sixteenth of their buffer, and a segment: less than that in this time looks like nothing.
-/// Linux lets buffers grow to 6 MiB as it comes, to 32 MiB on some machines; segments of the loopback have 64 KiB.
+/// A client that takes nothing for so long may have less of what all sessions share. Receivers whose window is full tell
+/// of what was read once it is a sixteenth of their buffer, and a segment: less than that in this time looks like
+/// nothing. Linux lets buffers grow to 6 MiB as it comes, to 32 MiB on some machines; segments of the loopback have
+/// 64 KiB.
 const STALL: Duration = Duration::from_secs(5);
 
 /// Between two questions whether it takes something again.
@@ -124,17 +125,24 @@ impl Live {
         self.closing = Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
     }
 
-    /// Whether its client has taken nothing for so long that nobody waits for it: before that is said, the kernel is
-    /// tried. [`Self::take_asked`] then.
+    /// Whether its client has taken nothing for long: before that is said, the kernel is tried. [`Self::take_asked`]
+    /// then.
     pub(crate) fn is_stalled(&mut self, now: Instant) -> bool {
         let stalls =
             |blocked: Option<Blocked>| blocked.filter(|blocked| now.saturating_duration_since(blocked.since) >= STALL);
-        let Some(blocked) = stalls(self.blocked) else { return false };
-        if now.saturating_duration_since(blocked.tried) >= ASK {
+        if stalls(self.blocked).is_none() {
+            return false;
+        }
+        self.ask(now);
+        stalls(self.blocked).is_some()
+    }
+
+    /// Tries the kernel, if the last time was a while ago: there are no edges for little room. [`Self::take_asked`] then.
+    fn ask(&mut self, now: Instant) {
+        if self.blocked.is_some_and(|blocked| now.saturating_duration_since(blocked.tried) >= ASK) {
             self.asked = true;
             let _ = self.write(Instant::now); // that it is over is found when it is written again
         }
-        stalls(self.blocked).is_some()
     }
 
     /// Whether it is not read because its client does not read what it is answered, as fast: its pongs lie behind that.
@@ -182,31 +190,40 @@ impl Live {
             self.session.set_closed(); // before what waits is seen to be gone
         }
         let left = self.queued();
+        if self.given_up && left < self.quarter() {
+            self.given_up = false;
+        }
         self.session.recount(std::mem::replace(&mut self.counted, left), left)
     }
 
-    /// Whether so much waits, and who publishes should wait too: its client reads, and is not slower by far than
-    /// the others.
+    /// Whether so much waits, and publishers should wait for its client. [`Self::take_asked`] then.
     pub(crate) fn is_behind(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> bool {
-        if self.queued() < bytes {
+        if self.queued() < bytes || self.given_up {
             return false;
         }
-        let now = now();
-        self.patience.take_if(|patience| patience.is_over(now));
-        !self.patience.as_ref().is_some_and(|patience| patience.is_gone())
-            && !self.is_stalled(now)
-            && self.queued() >= bytes
+        self.ask(now());
+        self.queued() >= bytes
     }
 
-    /// Others wait for it, and have for so long since the last look: less of that counts where they are few.
-    pub(crate) fn was_waited_for(&mut self, now: Instant, waited: Duration) {
-        self.patience.get_or_insert_default().spend(now, waited);
+    /// Publishers wait for it no longer, until it has caught up.
+    pub(crate) fn give_up(&mut self) {
+        self.given_up = true;
     }
 
-    /// Nobody waits for it: whether because less than so much is left.
-    pub(crate) fn caught_up(&mut self, bytes: usize) -> bool {
-        self.patience.take_if(|patience| !patience.is_gone());
-        self.queued() < bytes
+    /// A quarter of its limit: a session that is behind has caught up when less than that waits.
+    pub(crate) fn quarter(&self) -> usize {
+        self.session.high().div_ceil(2)
+    }
+
+    /// Bytes that the kernel has taken for it, ever.
+    pub(crate) fn taken(&self) -> u64 {
+        self.drive.link().written()
+    }
+
+    /// Whether it has shown that its client reads: since its kernel had no room for the first time, the client has made
+    /// room for a quarter of its limit.
+    pub(crate) fn reads(&self) -> bool {
+        self.filled.is_some_and(|filled| self.taken() - filled >= self.quarter() as u64)
     }
 
     /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
@@ -242,6 +259,7 @@ impl Live {
                 let tried = now();
                 let since = self.blocked.filter(|_| !moved).map_or(tried, |blocked| blocked.since);
                 self.blocked = Some(Blocked { since, tried });
+                self.filled.get_or_insert(self.drive.link().written());
             } else {
                 self.blocked = None;
             }

@@ -1,0 +1,113 @@
+//! Clients that read little or nothing: what that costs others, and what becomes of their messages.
+
+#![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
+
+mod support;
+
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+use support::{Client, PATIENCE, address, config};
+use wirespeed_engine::driver::protocol::MessageKind;
+use wirespeed_engine::events::Event;
+use wirespeed_engine::topics::{Pattern, Topic};
+use wirespeed_engine::{Config, Drain, Engine};
+
+/// A client whose kernel takes little for it.
+fn dial(engine: &Engine) -> Client {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&address(engine).into()).unwrap();
+    Client::over(socket.into(), "/", "")
+}
+
+/// Subscribes each client that comes.
+fn subscribe_all(engine: &Engine, over: &AtomicBool) {
+    let topic = Pattern::new("feed").unwrap();
+    while !over.load(Ordering::SeqCst) {
+        let batches = engine.events().take(64, Some(Instant::now() + Duration::from_millis(20))).unwrap_or_default();
+        for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
+            if matches!(event, Event::Connected) {
+                let _ = session.subscribe(&topic); // it may have left
+            }
+        }
+    }
+}
+
+/// How long attackers have spent what they may delay others once.
+const ONCE: Duration = Duration::from_millis(5500);
+
+/// Messages in a second that a publisher gets rid of that waits for room, to one client that reads all of them. Beside it
+/// there is an attacker, perhaps, that comes, reads so many bytes, reads nothing more for a while, and comes again.
+fn publish(attack: Option<usize>) -> f64 {
+    let engine = Engine::start(Config { workers: 1, ..config() }).unwrap();
+    let (over, topic) = (AtomicBool::new(false), Topic::new("feed").unwrap());
+    let mut client = Client::open(&engine, "/");
+    std::thread::scope(|scope| {
+        scope.spawn(|| subscribe_all(&engine, &over));
+        let deadline = Instant::now() + PATIENCE;
+        while engine.subscribers(&topic) == 0 {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        let reader = scope.spawn(move || {
+            let mut expected = 0_u64;
+            while let Some((_, data)) = client.receive() {
+                assert_eq!(data[..8], expected.to_le_bytes(), "in order, without gaps");
+                expected += 1;
+            }
+            expected
+        });
+        if let Some(reads) = attack {
+            let (engine, over) = (&engine, &over);
+            scope.spawn(move || stall_again_and_again(engine, reads, over));
+        }
+        let (mut number, mut payload) = (0_u64, [0; 1024]);
+        let mut publish_until = |until| {
+            let before = number;
+            while Instant::now() < until {
+                payload[..8].copy_from_slice(&number.to_le_bytes());
+                engine.publish(&topic, MessageKind::Binary, &payload, None, None).unwrap();
+                number += 1;
+                let _ = engine.wait_for_room(Some(&topic), Some(until));
+            }
+            (number - before) as f64
+        };
+        if attack.is_some() {
+            publish_until(Instant::now() + ONCE);
+        }
+        let time = Duration::from_millis(2500);
+        let rate = publish_until(Instant::now() + time) / time.as_secs_f64();
+        over.store(true, Ordering::SeqCst);
+        engine.begin_drain(Drain::default()).finish();
+        assert_eq!(reader.join().unwrap(), number, "the client that reads gets all messages");
+        rate
+    })
+}
+
+fn stall_again_and_again(engine: &Engine, reads: usize, over: &AtomicBool) {
+    while !over.load(Ordering::SeqCst) {
+        let mut attacker = dial(engine);
+        let (mut left, until) = (reads, Instant::now() + Duration::from_millis(300));
+        attacker.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        while left > 0 && Instant::now() < until {
+            left -= attacker.stream.read(&mut vec![0; left.min(64 * 1024)]).unwrap_or(0);
+        }
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// A session that came new had the time that the one before had spent, so that they delayed others all the time.
+#[test]
+fn clients_that_stop_reading_and_come_again_do_not_freeze_a_topic() {
+    let alone = publish(None);
+    for reads in [0, 400 * 1024] {
+        let beside = publish(Some(reads));
+        assert!(
+            beside > alone / 5.0,
+            "{beside} messages in a second of {alone}, beside clients that read {reads} bytes"
+        );
+    }
+}
