@@ -4,7 +4,9 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::io::Read;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use socket2::{Domain, Socket, Type};
 use support::{Client, PATIENCE, address, config};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
+use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Config, Drain, Engine};
 
@@ -109,5 +112,46 @@ fn clients_that_stop_reading_and_come_again_do_not_freeze_a_topic() {
             beside > alone / 5.0,
             "{beside} messages in a second of {alone}, beside clients that read {reads} bytes"
         );
+    }
+}
+
+/// What had been handed to the connection counted against the outbox, and was more than a small one may hold.
+#[test]
+fn a_small_outbox_that_conflates_keeps_the_newest_message_of_each_key() {
+    const KEYS: usize = 10;
+    const COUNT: usize = 20_000;
+    for limit in [16 * 1024, 64 * 1024, 1 << 20] {
+        let config = Config { workers: 1, outbox_limit: limit, policy: Policy::Conflate, ..config() };
+        let engine = Engine::start(config).unwrap();
+        let mut client = dial(&engine);
+        let (over, topic) = (AtomicBool::new(false), Topic::new("feed").unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| subscribe_all(&engine, &over));
+            while engine.subscribers(&topic) == 0 {
+                std::thread::yield_now();
+            }
+            let keys: Vec<Arc<str>> = (0..KEYS).map(|key| Arc::from(key.to_string())).collect();
+            for number in 0..COUNT {
+                let mut payload = [0; 508];
+                payload[..8].copy_from_slice(&(number as u64).to_le_bytes());
+                let key = Some(Arc::clone(&keys[number % KEYS]));
+                engine.publish(&topic, MessageKind::Binary, &payload, None, key).unwrap();
+                if number % 8 == 0 {
+                    let _ = engine.wait_for_room(None, Some(Instant::now() + Duration::from_millis(1)));
+                }
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        // All of it leaves before the end.
+        let draining =
+            std::thread::spawn(move || engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() }).finish());
+        let mut newest = HashMap::new();
+        while let Some((_, data)) = client.receive() {
+            let number = u64::from_le_bytes(data[..8].try_into().unwrap()) as usize;
+            newest.insert(number % KEYS, number);
+        }
+        draining.join().unwrap();
+        let expected: HashMap<_, _> = (COUNT - KEYS..COUNT).map(|number| (number % KEYS, number)).collect();
+        assert_eq!(newest, expected, "with a limit of {limit}");
     }
 }

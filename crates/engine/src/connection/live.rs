@@ -57,6 +57,8 @@ pub(crate) struct Live {
     relaying: Option<Box<Relaying>>,
     drive: Drive<Vec<u8>>,
     outbox: Outbox,
+    /// [`AT_ONCE`], or a quarter of its limit.
+    at_once: usize,
     /// To be closed once what was sent before has left.
     closing: Option<Box<Closing>>,
     /// The kernel has no room.
@@ -123,12 +125,14 @@ impl Live {
         permit: Permit,
         meter: Option<Box<Meter>>,
     ) -> Self {
+        let at_once = AT_ONCE.min(session.high().div_ceil(2));
         let wary = if topic.is_some() || meter.is_some() { WARY } else { 0 };
         Self {
             session,
             relaying: topic.map(|topic| Box::new(Relaying::new(topic))),
             drive: Drive::new(peer, Some(socket), Some(close_timeout)),
             outbox: Outbox::default(),
+            at_once,
             closing: None,
             blocked: None,
             asked: false,

@@ -1,13 +1,15 @@
 //! What a session is sent, no faster than its client takes it: what waits, who waits for it, and what becomes of one that
 //! takes nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::drive::Progress;
+use wirespeed_driver::encoded::Run;
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::write_queue::Flushed;
 
-use super::{AT_ONCE, Closing, Live, count};
+use super::{Closing, Live, count};
 use crate::config::Config;
 use crate::outbox::{Pending, Policy, Pushed, Volley, Waiting};
 use crate::worker::Share;
@@ -21,7 +23,7 @@ const STALL: Duration = Duration::from_secs(5);
 /// Between two questions whether it takes something again.
 const ASK: Duration = Duration::from_millis(50);
 
-/// What [`AT_ONCE`] is for messages that are shared with other connections: they are nobody's own. Each write wakes its
+/// What [`super::AT_ONCE`] is for messages that are shared with other connections: they are nobody's own. Each write wakes its
 /// client once more; measured, messages of 64 KiB to 20 clients that read them: 20 us each one by one, 15.5 by four.
 const SHARED_AT_ONCE: usize = 256 * 1024;
 
@@ -45,7 +47,8 @@ pub(crate) struct Gone {
 impl Live {
     /// Adds messages, as one where that is possible: see [`Self::push`].
     pub(crate) fn push_all(&mut self, volley: &Volley<'_>, share: Share, config: &Config) {
-        if let Some(run) = volley.run.filter(|_| self.drive.link().takes_runs()) {
+        let fits = |run: &&Arc<Run>| run.size() <= self.shared_at_once() && self.drive.link().takes_runs();
+        if let Some(run) = volley.run.filter(fits) {
             let limit = self.limit(share);
             if self.has_way() {
                 let lost = self.drive.link_mut().send_run(run, 0).is_err();
@@ -108,7 +111,13 @@ impl Live {
     fn is_laden(&self) -> bool {
         let link = self.drive.link();
         let queued = link.queued();
-        queued >= AT_ONCE && (queued >= SHARED_AT_ONCE || link.own_queued() >= AT_ONCE)
+        queued >= self.at_once && (queued >= self.shared_at_once() || link.own_queued() >= self.at_once)
+    }
+
+    /// Bytes of shared messages that are handed to the connection at once. A part of the limit at most: the policy can no
+    /// longer drop or replace them, and needs most of the limit for messages that it can.
+    fn shared_at_once(&self) -> usize {
+        SHARED_AT_ONCE.min(self.quarter())
     }
 
     fn note_dropped(&mut self, messages: usize) {
