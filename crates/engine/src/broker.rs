@@ -7,14 +7,17 @@
 //! room there and meanwhile reads nothing.
 
 use std::io;
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use wirespeed_driver::protocol::MessageKind;
 
+use crate::congestion::Budget;
 use crate::events::Events;
+use crate::locks::lock;
 use crate::mailbox::Refused;
 use crate::outbox::Pending;
+use crate::publishing::has_room;
 use crate::session::Home;
 use crate::topics::{Pattern, Registry, Topic};
 use crate::worker::{Command, Common};
@@ -191,9 +194,9 @@ pub trait Sink: Send + Sync {
     /// As for [`Self::publish`].
     fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable>;
 
-    /// Waits until there is room for messages of any topic, or the deadline; whether there is, or nobody is left who
-    /// needs it. Sessions that do not follow come to their limits: one of them would hold up all topics otherwise, as
-    /// one connection brings them.
+    /// Waits until there is room for what follows the last message, or the deadline; whether there is, or no worker is
+    /// left. One connection brings all topics: so slow sessions of one delay the others within a budget of the engine,
+    /// and come to their limits when it is spent.
     fn wait_for_room(&self, deadline: Instant) -> bool;
 
     /// [`Broker::has_room`] was false, and may be true now.
@@ -235,16 +238,43 @@ pub fn is_reserved(topic: &Topic) -> bool {
     topic.segments().any(|segment| segment == RESERVED)
 }
 
+/// For so long sessions may delay what a broker brings, and for a quarter of the time from then on: enough to read what
+/// has piled up while the broker paused, at a moderate rate.
+const PACING: Duration = Duration::from_secs(10);
+
+/// Waits that are shorter than this are not worth a system call.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// How what a broker brings is delivered no faster than the sessions read it.
+struct Pacing {
+    /// The audience of the last message, if its publishers should wait.
+    audience: Option<Option<Topic>>,
+    budget: Budget,
+}
+
 /// See [`Sink`].
 pub(crate) struct Inlet {
     common: Arc<Common>,
     registry: Arc<Registry>,
     homes: Vec<Arc<Home>>,
+    /// The broker's thread alone has it.
+    pacing: Mutex<Pacing>,
 }
 
 impl Inlet {
     pub(crate) fn new(common: Arc<Common>, registry: Arc<Registry>, homes: Vec<Arc<Home>>) -> Self {
-        Self { common, registry, homes }
+        let pacing = Mutex::new(Pacing { audience: None, budget: Budget::new(PACING, Instant::now()) });
+        Self { common, registry, homes, pacing }
+    }
+
+    /// Whether there is room after a message for this audience: `room` in the mailboxes, and its sessions keep up.
+    fn pace(&self, room: bool, audience: Option<&Topic>) -> bool {
+        let congested = self.homes.iter().any(|home| home.congestion.has(audience));
+        if congested || !room {
+            // A worker that has too much to do may find only then that sessions are behind.
+            lock(&self.pacing).audience = Some(audience.cloned());
+        }
+        room && !congested
     }
 
     fn pending(&self, message: Message<'_>) -> Result<Pending, Unsendable> {
@@ -270,19 +300,34 @@ impl Sink for Inlet {
                 room & home.mailbox.put_checked(command, size).unwrap_or(true) // who has ended takes all
             })
         });
-        Ok(room)
+        Ok(self.pace(room, Some(topic)))
     }
 
     fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable> {
         let pending = self.pending(message)?;
         let size = pending.cost();
-        Ok(self.homes.iter().fold(true, |room, home| {
+        let room = self.homes.iter().fold(true, |room, home| {
             room & home.mailbox.put_checked(Command::broadcast(&pending, None), size).unwrap_or(true)
-        }))
+        });
+        Ok(self.pace(room, None))
     }
 
     fn wait_for_room(&self, deadline: Instant) -> bool {
-        self.homes.iter().all(|home| home.mailbox.wait_for_room(Some(deadline)) != Err(Refused::Full))
+        if self.homes.iter().any(|home| home.mailbox.wait_for_room(Some(deadline)) == Err(Refused::Full)) {
+            return false;
+        }
+        let (Some(home), mut pacing) = (self.homes.first(), lock(&self.pacing)) else { return true };
+        let now = Instant::now();
+        let left = pacing.budget.left(now);
+        let Some(audience) = pacing.audience.take_if(|_| left >= SHORTEST) else { return true };
+        let follows = || has_room(&self.homes, audience.as_ref());
+        let waited = home.room.wait(Some(deadline.min(now + left)), follows);
+        pacing.budget.spend(now.elapsed());
+        let full = waited == Err(Refused::Full);
+        if full {
+            pacing.audience = Some(audience);
+        }
+        !full
     }
 
     fn has_room_again(&self) {
