@@ -157,7 +157,7 @@ class Operations(NativeEngine):
     ) -> Drained:
         """End without haste: accept nobody, close the sessions a few at a time, and stop when the last one is over.
 
-        From now on ``/ready`` is answered with 503. Batches are spread over three quarters of the time, so that the
+        From now on ``/ready`` is answered with 503. Batches are half a second apart, or closer if need be, so that the
         clients do not all connect elsewhere at once. Those who iterate over events get all that there are.
 
         Args:
