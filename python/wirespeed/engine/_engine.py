@@ -97,7 +97,7 @@ class Engine(Operations, Routing):
             while a service restarts: this one drains then. Whoever is at it when this engine starts gives it his.
         drain_timeout: Seconds that an end takes at most, 30 by default: see :meth:`drain`.
         drain_batch: Sessions that are closed at once then, 100 by default.
-        max_connections: Sessions at most; the default is as many as there are descriptors. Who is one too many is
+        max_connections: Sessions at most, and never those of the last descriptors; the default is no limit. More are
             answered with 503 and ``Retry-After``.
         max_pending: Clients whose request is awaited for longer than a second, 1,024 by default: of more, the one goes
             that was silent longest, of the address that has most.

@@ -125,6 +125,11 @@ impl Admission {
         }
     }
 
+    /// The answer to a client for which there is no descriptor.
+    pub(crate) fn full(&self) -> Turned {
+        Turned { reason: Reason::Full, retry_after: self.limits.retry_after }
+    }
+
     /// Whether one of this address would be refused now.
     pub(crate) fn foresee(&self, origin: Option<Origin>) -> Option<Reason> {
         let Limits { max_connections, max_connections_per_address, .. } = self.limits;

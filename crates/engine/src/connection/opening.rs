@@ -17,6 +17,7 @@ use crate::admission::{self, Answer, NoHeader, Permit, ProxyHead, Turned};
 use crate::asked::Asked;
 use crate::auth::Denied;
 use crate::config::{Admission, Config, Role};
+use crate::descriptors;
 use crate::http;
 use crate::identify::{identify, refusal};
 use crate::reasons::Reason;
@@ -87,6 +88,8 @@ pub(crate) struct Opening {
     server: Option<Server>,
     carrier: Carrier,
     socket: Option<Socket>,
+    /// The socket by a descriptor that a session may have, if its own is in the reserve.
+    lowered: Option<Socket>,
     /// Who it is, as far as that is known.
     remote: Option<SocketAddr>,
     /// Why there will be no session.
@@ -136,6 +139,7 @@ impl Opening {
             server: Some(server),
             carrier: Carrier::lingering(LINGER),
             socket: Some(socket),
+            lowered: None,
             remote,
             detail: None,
             failure: None,
@@ -191,7 +195,8 @@ impl Opening {
         // Whom a proxy speaks for is in the request.
         let origin = (!common.config.proxies.forwards(self.remote)).then(|| self.origin());
         self.turned = origin.and_then(|origin| admission.count(origin).err());
-        let foreseen = self.turned.map(|turned| turned.reason).or_else(|| admission.foresee(origin));
+        let full = self.is_short().then_some(Reason::Full);
+        let foreseen = self.turned.map(|turned| turned.reason).or(full).or_else(|| admission.foresee(origin));
         if let Some(reason) = foreseen {
             self.answer = admission.answer();
             self.foreseen = self.answer.is_some();
@@ -201,6 +206,26 @@ impl Opening {
             }
         }
         true
+    }
+
+    /// Whether sessions have all descriptors that they may.
+    pub(crate) fn is_short(&self) -> bool {
+        let reserved = |socket: &Socket| descriptors::is_reserved(socket.raw());
+        self.socket.as_ref().is_some_and(|socket| reserved(socket) && descriptors::lower(socket.options()).is_none())
+    }
+
+    /// Gives it a descriptor that a session may have. False: all of them are taken.
+    fn lower(&mut self) -> bool {
+        if let Some(socket) = self.socket.as_ref().filter(|socket| descriptors::is_reserved(socket.raw())) {
+            self.lowered = descriptors::lower(socket.options()).map(Socket::new);
+            return self.lowered.is_some();
+        }
+        true
+    }
+
+    /// See [`Self::lowered`], of one that has become a session.
+    pub(crate) fn take_lowered(&mut self) -> Option<Socket> {
+        self.lowered.take()
     }
 
     /// What its address counts for.
@@ -359,6 +384,10 @@ impl Opening {
             self.remote = config.proxies.client(self.remote, &request.headers);
             self.turned = common.admission.count(admission::origin(self.remote)).err();
         }
+        if self.turned.is_none() && !self.lower() {
+            self.turned = Some(common.admission.full());
+        }
+        let server = self.server.as_mut()?;
         let found = server.handshake().request().map_or(Found::Nothing, |request| find(request, common));
         if let Found::Route(route) = &found {
             server.set_deflate(route.compression);
@@ -376,6 +405,7 @@ impl Opening {
             }
             Err(refused) => refused,
         };
+        self.lowered = None;
         server.refuse(&response);
         self.refused = true;
         self.detail = detail;

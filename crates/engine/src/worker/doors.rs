@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
-use rustix::process::{Resource, getrlimit};
 use wirespeed_driver::opening::pending::{BURST, PATIENCE};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
@@ -19,6 +18,7 @@ use super::{Command, Door, Entrance, Key, LISTENERS, Worker};
 use crate::certificate::Certificate;
 use crate::config::Role;
 use crate::connection::{Accepted, Client, Detail, Live, Opened, Opening};
+use crate::descriptors;
 use crate::inbound::Meter;
 use crate::listen;
 use crate::logs::{Cause, Level, Logs};
@@ -51,9 +51,7 @@ pub(crate) struct Guest {
 /// How many there may be of them and of those whose request is awaited, `pending` for long, at one of so many workers:
 /// they have descriptors, of which others need some.
 pub(super) fn most_guests(pending: usize, workers: usize) -> usize {
-    let descriptors =
-        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most.try_into().unwrap_or(usize::MAX));
-    pending.saturating_mul(BURST).min(descriptors / 2 / workers.max(1))
+    pending.saturating_mul(BURST).min(descriptors::most() / 2 / workers.max(1))
 }
 
 /// Has the certificate read again if it has changed.
@@ -150,13 +148,18 @@ impl Worker {
                     more.push(door);
                     break;
                 }
+                if let Some(pause) = self.spare_descriptors(door, Instant::now()) {
+                    self.accept_after = Some(Instant::now() + pause);
+                    return;
+                }
                 let Some(Door { listener: Some(listener), entrance }) = self.doors.get(door) else { break };
                 match Socket::accept(listener.as_fd()) {
                     Ok(Some((socket, remote))) => {
                         relieved = false;
                         let guest = Guest { entrance: entrance.clone(), socket, remote, passed: false };
-                        if let Some(guest) = self.pass_on(guest) {
-                            self.guests.push_back(guest);
+                        if self.seat(guest) {
+                            more.push(door); // the reserve is for one at a time
+                            break;
                         }
                     }
                     Ok(None) => break,
@@ -177,6 +180,40 @@ impl Worker {
             }
         }
         self.accepting = more;
+    }
+
+    /// Has a client wait to come in, here or at another worker. Whether it has a descriptor that no session is to have.
+    fn seat(&mut self, guest: Guest) -> bool {
+        let descriptor = guest.socket.raw();
+        self.short = descriptors::is_reserved(descriptor);
+        if self.short && !guest.entrance.inside && descriptors::is_last(descriptor) {
+            self.fail(Reason::Full, guest.remote); // there is none that could give one up
+        } else if let Some(guest) = self.pass_on(guest) {
+            self.guests.push_back(guest);
+        }
+        self.short
+    }
+
+    /// Keeps the last descriptors for the application: before the next client gets one of them, a silent client gives its
+    /// own up. After how long that is possible, if no client is to be accepted until then.
+    fn spare_descriptors(&mut self, door: usize, now: Instant) -> Option<Duration> {
+        let listener = self.doors.get(door)?.listener.as_ref().filter(|_| self.short)?;
+        // That there is none at all is found when the client is accepted.
+        if !descriptors::next(listener).is_some_and(descriptors::is_last) || self.pending.is_empty() {
+            return None;
+        }
+        let delay = self.relieve(now);
+        (!delay.is_zero()).then(|| delay.max(RELIEF))
+    }
+
+    /// For one without a descriptor that a session may have: a silent client gives its own up.
+    fn find_descriptor(&mut self, key: Key) {
+        if let Some(Client::Opening(opening)) = self.clients.get(key)
+            && opening.awaited().is_some()
+            && opening.is_short()
+        {
+            self.relieve(Instant::now());
+        }
     }
 
     /// All workers accept from the same queue of a Unix socket, and one that is awake would have all clients: they go to
@@ -344,6 +381,9 @@ impl Worker {
         let fd = socket.raw();
         let opening = Opening::new(socket, remote, layer, &common.config, inside);
         let Some(mut opening) = opening else { return self.forget_unopened(remote) };
+        if opening.is_short() {
+            self.relieve(Instant::now());
+        }
         if !inside {
             self.make_answerable(Instant::now());
         }
@@ -418,6 +458,7 @@ impl Worker {
     }
 
     pub(super) fn open(&mut self, key: Key) {
+        self.find_descriptor(key);
         self.current = Some(key);
         let (common, lets_in) = (Arc::clone(&self.common), self.lets_in());
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
@@ -456,7 +497,16 @@ impl Worker {
             Opened::Session(accepted) => {
                 let Accepted { peer, route, about, user, topic, permit } = *accepted;
                 let read_closed = opening.is_read_closed();
-                let Some(socket) = opening.take_socket() else { return self.remove(key) };
+                let lowered = opening.take_lowered();
+                let Some(mut socket) = opening.take_socket() else { return self.remove(key) };
+                if let Some(lowered) = lowered {
+                    // Before the other one is closed: the system watches what both of them are.
+                    let _ = self.poll.registry().deregister(&mut SourceFd(&socket.raw())); // it is registered
+                    socket = lowered;
+                    if self.watch(key, socket.raw()).is_err() {
+                        return self.remove(key);
+                    }
+                }
                 self.pending.remove(key);
                 self.foreseen.remove(key);
                 let id = common.last_id.fetch_add(1, Ordering::Relaxed) + 1;
