@@ -66,7 +66,7 @@ def _peer(cell: Cell, certificates: Certificates, strike: Callable[[], None]) ->
 
 
 def _forgotten(cell: Cell, certificates: Certificates) -> None:
-    """The socket is closed at once, and a warning tells of it, as the documentation says."""
+    """It gives a warning, and the peer gets a close frame, as the documentation says."""
     log = Log()
     time_to_forget = threading.Event()
     with _peer(cell, certificates, time_to_forget.set) as (plan, peers):
@@ -84,7 +84,7 @@ def _forgotten(cell: Cell, certificates: Certificates) -> None:
     assert log.error is None, log.error
     assert [reference() for reference in log.watched] == [None]
     assert [text for text in texts if text.startswith("unclosed connection")], texts
-    assert peers[0].code != 1000
+    assert peers[0].code == 1001
 
 
 def _loop_closed(cell: Cell, certificates: Certificates) -> None:
