@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import gc
+import threading
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
@@ -330,3 +332,40 @@ def test_a_server_in_a_generator_that_is_closed(setting: Any, connect: Connect, 
             assert len(ended) == 1
 
     run(main)
+
+
+def test_a_server_that_is_closed_after_its_loop(setting: Any) -> None:
+    """Its clients get a close frame."""
+    import wirespeed
+    import wirespeed.sync
+
+    if setting.port != "fd":
+        pytest.skip("transports need their loop")
+    ready = threading.Event()
+
+    def client(uri: str) -> int | None:
+        with wirespeed.sync.connect(uri) as ws:
+            ready.set()
+            with contextlib.suppress(wirespeed.ConnectionClosed):
+                while True:
+                    ws.recv(timeout=20)
+            return ws.close_code
+
+    async def handler(ws: Any) -> None:
+        ws.send_nowait("hello")
+        await ws.wait_closed()
+
+    async def main(pool: concurrent.futures.Executor) -> Any:
+        server = await wirespeed.serve(handler, "127.0.0.1", 0)
+        left = pool.submit(client, f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await soon(lambda: server.connections and ready.is_set())
+        return server, left
+
+    loop = new_loop(setting.loop)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        server, left = loop.run_until_complete(main(pool))
+        loop.close()
+        server.close()
+        assert left.result(20) == 1001
+    # The tasks of the handlers were destroyed.
+    del server, loop

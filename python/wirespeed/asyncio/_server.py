@@ -253,7 +253,7 @@ class Server(ServerBase):
         if self._loop is None:
             return
         if self._loop.is_closed():
-            self._give_up()
+            self._give_up(code)
             return
         if close_connections and self._farewell is None:
             self._farewell = (code, reason)
@@ -315,14 +315,14 @@ class Server(ServerBase):
             for connection in self.connections:
                 connection._begin_close(*self._farewell)
 
-    def _give_up(self) -> None:
+    def _give_up(self, code: int) -> None:
         """End at once, where the loop is closed and nothing can be waited for."""
         self._is_closing = True
         if self._acceptor is not None:
             self._acceptor.give_up()
         for connection in list(self._connections):
             with contextlib.suppress(RuntimeError):
-                connection.abort()
+                connection._leave(code)
         self._listeners.close()
 
     def _stop_listening(self) -> None:
