@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
+import struct
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,6 @@ import pytest
 from interop.brokers import Memory, Nats, Redis, broker, wait_for
 from interop.nodes import Node, receive, silent
 from interop.patience import patience
-from wirespeed.engine import Publisher
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
@@ -156,37 +156,80 @@ def test_a_prefix_keeps_applications_apart(any_broker: Broker) -> None:
         Node(any_broker.url, broker_prefix="app") as other,
         Node(any_broker.url) as plain,
     ):
-        ours, theirs, everything = same.client("t", ">"), other.client("t", "one.t"), plain.client("app.one.>")
+        ours, theirs, everything = same.client("t", ">"), other.client("t", "one.t"), plain.client(">")
         same.has(2)
         other.has(2)
         plain.has(1)
         one.engine.publish("t", "x")
         one.engine.broadcast("y")
         assert receive(ours, 2) == ["x", "y"]
-        # Whose prefix is shorter sees longer topics, as do all who know nothing of prefixes.
+        # An application whose prefix is shorter sees longer topics.
         assert theirs.recv(20) == "x"
-        assert everything.recv(20) == "x"
         silent(theirs)
         silent(ours, 0.1)
-        # What nodes tell each other, behind the prefix of theirs, is for no application.
+        # One without a prefix has "wirespeed", and is no exception.
         silent(everything, 0.1)
         if isinstance(any_broker, Nats | Redis):
             any_broker.publish("app.one.t", b"foreign")
             assert ours.recv(20) == "foreign"
 
 
+def test_what_other_programs_have_at_a_broker_is_out_of_reach(server: Server) -> None:
+    """Clients cannot subscribe to keys of Redis or inboxes of NATS: these names have no prefix of an application."""
+    if isinstance(server, Redis):
+        server.say("CONFIG", "SET", "notify-keyspace-events", "KEA")
+    with Node(server.url) as node:
+        ws = node.client(">", "*", "$KV.>", "_INBOX.>", "__keyspace@0__:secret")
+        node.has(5)
+        if isinstance(server, Redis):
+            server.say("SET", "secret", "x")
+        for name in ("$KV.bucket.key", "_INBOX.abc", "__keyspace@0__:secret", "elsewhere"):
+            server.publish(name, b"secret")
+        server.publish("wirespeed.end", b"end")
+        assert receive(ws, 1) == ["end"]
+        silent(ws, 0.1)
+
+
 def test_foreign_publishers(server: Server) -> None:
     with Node(server.url) as node:
         ws = node.client("a.b", "a.*", ">")
         node.has(3)
-        server.publish("a.b", "grüße".encode())
-        server.publish("a.b", b"\xff\xfe")
+        server.publish("wirespeed.a.b", "grüße".encode())
+        server.publish("wirespeed.a.b", b"\xff\xfe")
         assert receive(ws, 2) == ["grüße", b"\xff\xfe"]
-        server.publish("a.c", b"")
+        server.publish("wirespeed.a.c", b"")
         assert ws.recv(20) == ""
-        server.publish("a.b", b"\xffWS\x01 cut off")
+        server.publish("wirespeed.a.b", b"\xffWS\x01 cut off")
         wait_for(lambda: node.status.invalid == 1)
         silent(ws)
+
+
+def envelope(node: bytes, overall: int, on_topic: int, payload: bytes) -> bytes:
+    """A message as engines write it, as text."""
+    return b"\xffWS\x01\0" + node + struct.pack("!QIQ", overall, 1, on_topic) + payload
+
+
+def test_forged_messages_neither_end_sessions_nor_silence_engines(server: Server) -> None:
+    with Node(server.url) as node, Node(server.url) as other:
+        ws = node.client("t")
+        node.has(1)
+        server.publish("wirespeed.t", envelope(b"x" * 16, 1, 1, b"\xff\xfe is no text"))
+        server.publish("wirespeed._wirespeed.broadcast", envelope(b"x" * 16, 2, 1, b"\xff"))
+        wait_for(lambda: node.status.invalid == 2)
+        # A number from far away, of a publisher that is there.
+        with contextlib.closing(server.listen("wirespeed.t")) as listener:
+            other.engine.publish("t", "before")
+            heard = b""
+            while b"before" not in heard:
+                heard += listener.recv(4096)
+        assert ws.recv(20) == "before"
+        identity = heard[heard.index(b"\xffWS\x01") + 5 :][:16]
+        server.publish("wirespeed.t", envelope(identity, 2**64 - 1, 2**64 - 1, b"forged"))
+        assert ws.recv(20) == "forged"
+        for number in range(5):
+            other.engine.publish("t", f"{number}")
+        assert receive(ws, 5) == [f"{number}" for number in range(5)]
+        assert node.status.lost == 0
 
 
 def test_larger_than_the_broker_takes(tmp_path: Path) -> None:
@@ -395,167 +438,6 @@ def test_policies(server: Server, policy: str) -> None:
         assert [int(message) for message in got[:-1]] == list(sent)[len(sent) - len(got) + 1 :]
         kind = "dropped" if policy == "drop_oldest" else "refused"
         wait_for(lambda: sum(event.count for event in one.told if event.kind == kind) == gone)
-
-
-# Who publishes without an engine
-
-
-def test_publisher(any_broker: Broker) -> None:
-    with Node(any_broker.url, broker_prefix="app") as node, Publisher(any_broker.url, prefix="app") as publisher:
-        ws = node.client("t", "u.>")
-        node.has(2)
-        for number in range(1000):
-            publisher.publish("t", f"{number}")
-        publisher.publish("u.v", b"\x00", key="k")
-        publisher.publish("t", b"as text", text=True)
-        publisher.publish(None, "to all")
-        publisher.flush(20)
-        assert receive(ws, 1003) == [*map(str, range(1000)), b"\x00", "as text", "to all"]
-        status = publisher.status
-        assert (status.published, status.queued, status.state) == (1003, 0, "connected")
-        with pytest.raises(ValueError, match="wildcard"):
-            publisher.publish("t.*", "")
-        with pytest.raises(ValueError, match="_wirespeed"):
-            publisher.publish("_wirespeed.broadcast", "")
-        with pytest.raises(UnicodeError):
-            publisher.publish("t", b"\xff", text=True)
-        with pytest.raises(TypeError):
-            publisher.publish("t", 1)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="closed"):
-        publisher.publish("t", "late")
-    publisher.close()
-
-
-def test_publisher_on_an_event_loop(any_broker: Broker) -> None:
-    async def publish() -> None:
-        async with Publisher(any_broker.url, limit=10_000) as publisher:
-            for number in range(500):
-                await publisher.apublish("t", f"{number}".ljust(100))
-            await publisher.aflush(20)
-
-    with Node(any_broker.url) as node:
-        ws = node.client("t")
-        node.has(1)
-        asyncio.run(publish())
-        assert [int(message) for message in receive(ws, 500)] == list(range(500))
-
-
-def test_publisher_whose_broker_is_down(server: Server) -> None:
-    with Publisher(server.url, limit=10_000) as publisher:
-        publisher.publish("t", "x")
-        publisher.flush(20)
-        server.kill()
-        wait_for(lambda: not publisher.status.is_connected)
-        with pytest.raises(TimeoutError, match="no room"):
-            for _ in range(100):
-                publisher.publish("t", "x" * 1000, timeout=0.1)
-        with pytest.raises(TimeoutError, match="not got everything"):
-            publisher.flush(0.1)
-
-        async def wait() -> None:
-            with pytest.raises(TimeoutError):
-                await publisher.aflush(0.1)
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(publisher.apublish("t", "x" * 1000), 0.1)
-
-        asyncio.run(wait())
-        server.start()
-        publisher.flush(20)
-        assert publisher.status.queued == 0
-
-
-def break_with_something_under_way(server: Server, publisher: Publisher, published: int) -> None:
-    """Kill the broker behind one message or several that have left and are not known to have come."""
-    wait_for(lambda: publisher.status.queued < published)
-    # What a client library has taken, and not written yet, it sends to the next connection.
-    time.sleep(0.3)
-    server.kill()
-    wait_for(lambda: not publisher.status.is_connected, "nobody has noticed")
-    server.start()
-    wait_for(lambda: publisher.status.is_connected, "not connected again")
-
-
-def test_each_who_flushes_is_told_of_what_is_lost(server: Server) -> None:
-    """Of several threads and tasks, whether they wait at once or one after the other."""
-    barrier, told = threading.Barrier(4), list[str]()
-
-    def publish(publisher: Publisher) -> None:
-        publisher.publish("t", "x")
-        barrier.wait(20)
-        barrier.wait(20)
-        with pytest.raises(ConnectionError, match="may not have got"):
-            publisher.flush(20)
-        publisher.flush(20)
-        told.append("thread")
-
-    async def tasks(publisher: Publisher) -> None:
-        published, broken = asyncio.Event(), asyncio.Event()
-
-        async def one() -> None:
-            await publisher.apublish("t", "x")
-            published.set()
-            await broken.wait()
-            with pytest.raises(ConnectionError, match="may not have got"):
-                await publisher.aflush(20)
-            await publisher.aflush(20)
-
-        async def none() -> None:
-            # It has published nothing, and another one is told of what was lost before.
-            await publisher.aflush(20)
-
-        publishing = asyncio.ensure_future(one())
-        await published.wait()
-        flushing = [asyncio.ensure_future(publisher.aflush(20)) for _ in range(3)]
-        await asyncio.sleep(0.05)  # they wait
-        flushing[0].cancel()
-        await asyncio.to_thread(break_with_something_under_way, server, publisher, 1)
-        for waiting in flushing[1:]:
-            with pytest.raises(ConnectionError, match="may not have got"):
-                await waiting
-        broken.set()
-        await publishing
-        await none()
-
-    with Publisher(server.url) as publisher:
-        publisher.publish("t", "before")
-        publisher.flush(20)
-        server.pause()
-        threads = [threading.Thread(target=publish, args=(publisher,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        publisher.publish("t", "x")
-        barrier.wait(20)
-        break_with_something_under_way(server, publisher, 4)
-        with pytest.raises(ConnectionError, match="may not have got"):
-            publisher.flush(20)
-        barrier.wait(20)
-        for thread in threads:
-            thread.join(20)
-        assert told == ["thread"] * 3
-        for _ in range(5):
-            server.pause()
-            before = publisher.status.doubtful
-            try:
-                asyncio.run(tasks(publisher))
-                break
-            except pytest.fail.Exception:
-                # What a client library had not written yet has gone to the next connection: nothing was lost.
-                if publisher.status.doubtful > before:
-                    raise
-        else:
-            raise AssertionError("no message was ever lost")
-        publisher.flush(20)
-
-
-def test_closing_sends_what_was_published(any_broker: Broker) -> None:
-    with Node(any_broker.url) as node:
-        ws = node.client("t")
-        node.has(1)
-        with Publisher(any_broker.url) as publisher:
-            wait_for(lambda: publisher.status.is_connected)
-            for number in range(500):
-                publisher.publish("t", f"{number}")
-        assert receive(ws, 500) == [str(number) for number in range(500)]
 
 
 # Many

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import logging
 import time
 import urllib.parse
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,7 +190,7 @@ def test_cluster_of_sharded_channels(cluster: list[Redis]) -> None:
         wait_for(lambda: "unsupported" in two.kinds())
         assert [event.reason for event in two.told if event.kind == "unsupported"] == ["other.>"]
         # They are where their slots are.
-        shards = [one.say("PUBSUB", "SHARDCHANNELS", "topic.*") for one in cluster]
+        shards = [one.say("PUBSUB", "SHARDCHANNELS", "wirespeed.topic.*") for one in cluster]
         assert all(len(lines) > 1 for lines in shards)
         for number in range(3000):
             while not one.engine.publish(topics[number % 30], f"{number}").forwarded:
@@ -242,7 +244,9 @@ def test_cluster_that_breaks_while_something_is_under_way(cluster: list[Redis]) 
     """Whoever waits for it is told that it is in doubt: one node says nothing, and the end of another is heard."""
     url = "redis+cluster://" + ",".join(f"127.0.0.1:{one.port}" for one in cluster)
     topics = (f"topic.{number}" for number in range(1000))
-    topic = next(topic for topic in topics if int(cluster[0].say("CLUSTER", "KEYSLOT", topic)[0][1:]) < 5462)
+    topic = next(
+        topic for topic in topics if int(cluster[0].say("CLUSTER", "KEYSLOT", f"wirespeed.{topic}")[0][1:]) < 5462
+    )
     with Publisher(url) as publisher:
         publisher.publish(topic, "before")
         publisher.flush(20)
@@ -385,6 +389,11 @@ def test_what_is_no_broker() -> None:
             Publisher(url)
     with pytest.raises(ValueError, match="broker_prefix"):
         Engine("127.0.0.1", broker="memory://x", broker_prefix="a b")
+    for prefix in ("", "$KV", "_INBOX", "_wirespeed", "app._wirespeed", "__keyspace@0__:x"):
+        with pytest.raises(ValueError, match="broker_prefix"):
+            Engine("127.0.0.1", broker="memory://x", broker_prefix=prefix)
+        with pytest.raises(ValueError, match="prefix"):
+            Publisher("memory://x", prefix=prefix)
     with pytest.raises(ValueError, match="broker_policy"):
         Engine("127.0.0.1", broker="memory://x", broker_policy="no")  # type: ignore[arg-type]
 
@@ -412,6 +421,41 @@ def test_passwords(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, 
     assert "p4ss" not in shown
 
 
+def test_trouble_is_in_the_log_in_the_metrics_and_on_the_page(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    server = Redis(tmp_path, password="right")
+    wrong = server.url.replace("right", "wr0ng")
+
+    def logged(*words: str) -> list[logging.LogRecord]:
+        records = [record for record in caplog.records if record.name == "wirespeed.engine"]
+        return [record for record in records if all(word in record.getMessage() for word in words)]
+
+    try:
+        token = "t" * 20
+        with Node(wrong, connected=False, page=token) as node:
+            wait_for(lambda: len(logged("no connection", "authentication failed")) == 1)
+            assert "wirespeed_broker_connected 0" in node.engine.metrics()
+            host, port = node.engine.addresses[0]
+            asked = urllib.request.Request(
+                f"http://{host}:{port}/_wirespeed/figures", headers={"Authorization": f"Bearer {token}"}
+            )
+            with urllib.request.urlopen(asked, timeout=20) as answer:
+                shown = json.load(answer)["broker"]
+            assert (shown["state"], shown["published"]) == ("connecting", 0)
+            assert "authentication failed" in shown["reason"]
+            with contextlib.closing(Publisher(wrong, close_timeout=0)):
+                wait_for(lambda: len(logged("no connection", "authentication failed")) == 2)
+            time.sleep(0.5)  # it has tried again
+            assert len(logged("no connection")) == 2
+            server.say("CONFIG", "SET", "requirepass", "wr0ng")
+            wait_for(lambda: len(logged("connected, after")) == 1)
+            assert [record.levelname for record in logged("broker")] == ["WARNING", "WARNING", "INFO"]
+            wait_for(lambda: "wirespeed_broker_connected 1" in node.engine.metrics())
+        assert "wr0ng" not in caplog.text
+    finally:
+        server.close()
+
+
 def test_status_and_counters() -> None:
     with Engine("127.0.0.1") as engine:
         assert engine.broker_status is None
@@ -423,6 +467,8 @@ def test_status_and_counters() -> None:
         assert node.status.server == "memory://status"
         stats = node.engine.stats()
         assert (stats["broker_connected"], stats["broker_lost"]) == (1, 0)
+        assert "wirespeed_broker_connected 1" in node.engine.metrics()
+        assert "wirespeed_broker_refused_total 0" in node.engine.metrics()
         wait_for(lambda: node.kinds() == ["connected"])
 
 

@@ -16,7 +16,7 @@ import subprocess
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,12 @@ def find(program: str) -> str:
             pytest.fail(f"{program} is not installed: apt-get install nats-server redis-server")
         pytest.skip(f"{program} is not installed: apt-get install nats-server redis-server")
     return path
+
+
+def topics(names: Iterable[str]) -> list[str]:
+    """Return the topics that engines subscribe to, sorted, without the prefix and without the internal ones."""
+    ours = (name.removeprefix("wirespeed.") for name in names if name.startswith("wirespeed."))
+    return sorted(name for name in ours if not name.startswith("_wirespeed"))
 
 
 class Server:
@@ -137,11 +143,10 @@ class Nats(Server):
         place = f"http://127.0.0.1:{self.monitor}/connz?subs=1"
         with urllib.request.urlopen(place, timeout=PATIENCE) as answer:
             found = json.load(answer)
-        subjects = [subject for one in found["connections"] or [] for subject in one.get("subscriptions_list", [])]
-        return sorted(subject for subject in subjects if not subject.startswith(("_INBOX", "_wirespeed")))
+        return topics(subject for one in found["connections"] or [] for subject in one.get("subscriptions_list", []))
 
     def publish(self, name: str, payload: bytes) -> None:
-        """Publish as somebody else."""
+        """Publish as a program that knows nothing of wirespeed: under the whole name."""
         with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as client:
             client.settimeout(PATIENCE)
             said = b'CONNECT {"verbose":false}\r\nPUB %s %d\r\n%s\r\nPING\r\n'
@@ -149,6 +154,15 @@ class Nats(Server):
             heard = b""
             while b"PONG" not in heard:
                 heard += client.recv(4096)
+
+    def listen(self, name: str) -> socket.socket:
+        """Subscribe, and return what has what is published from now on, as the server writes it."""
+        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        client.sendall(b'CONNECT {"verbose":false}\r\nSUB %s 1\r\nPING\r\n' % name.encode())
+        heard = b""
+        while b"PONG" not in heard:
+            heard += client.recv(4096)
+        return client
 
 
 class Redis(Server):
@@ -188,13 +202,20 @@ class Redis(Server):
     def subscriptions(self) -> list[str]:
         """The channels, without what brokers need for themselves, and ``*`` for each pattern, sorted."""
         lines = self.say("PUBSUB", "CHANNELS")[1:]
-        channels = [line.decode() for line in lines if not line.startswith((b"$", b"_wirespeed", b"__sentinel"))]
+        channels = topics(line.decode() for line in lines)
         patterns = int(self.say("PUBSUB", "NUMPAT")[0][1:])
         return sorted([*channels, *["*"] * patterns])
 
     def publish(self, name: str, payload: bytes) -> None:
-        """Publish as somebody else."""
+        """Publish as a program that knows nothing of wirespeed: under the whole name."""
         assert self.say("PUBLISH", name, payload)[0].startswith(b":")
+
+    def listen(self, name: str) -> socket.socket:
+        """Subscribe, and return what has what is published from now on, as the server writes it."""
+        client = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        client.sendall(b"SUBSCRIBE %s\r\n" % name.encode())
+        assert client.recv(4096).endswith(b":1\r\n")
+        return client
 
     def listens(self) -> bool:
         """Whether it answers."""

@@ -28,6 +28,7 @@ LONGEST = (
     "tests/test_asgi_events.py",
     "tests/test_again.py",
     "tests/test_engine_broker.py",
+    "tests/test_engine_publisher.py",
     "tests/test_exit.py",
     "tests/test_bench_instructions.py",
     "tests/test_asgi_load.py",

@@ -9,6 +9,7 @@ use std::hash::Hash;
 
 use foldhash::fast::RandomState;
 use wirespeed_engine::broker::{self, Message};
+use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::topics::{Index, Pattern, Topic};
 
 use crate::envelope::{self, NodeId, Origin};
@@ -18,6 +19,14 @@ use crate::parcel;
 /// Publishers, and topics of publishers, of which the last number is remembered. If there are more, all are
 /// forgotten, and what is missing at that moment is not counted.
 const REMEMBERED: usize = 64 * 1024;
+
+/// Brokers deliver a message once for each matching subscription, and these copies arrive within one parcel's length of each
+/// other. A number that is smaller than the last one by more than this is not a copy: the last number was wrong.
+pub(crate) const AGAIN: u64 = 1024;
+
+/// The largest gap between two numbers of a publisher on a topic that counts as lost messages. With a larger gap, one of the
+/// two numbers is wrong, and the gap says nothing.
+const MISSING: u64 = 1 << 24;
 
 /// What a message is for.
 #[derive(Debug, PartialEq, Eq)]
@@ -233,6 +242,10 @@ impl Account {
         }
         let Some(opened) = opened else { return Arrival::Invalid };
         let message = Message { kind: opened.kind, payload: opened.payload, key: opened.key };
+        // Any program may have written the envelope. Clients close a connection on which invalid text arrives.
+        if message.kind == MessageKind::Text && std::str::from_utf8(message.payload).is_err() {
+            return Arrival::Invalid;
+        }
         match origin {
             Some(origin) if !self.is_new(&topic, origin) => Arrival::Ignore,
             _ => Arrival::Deliver(if all { For::All } else { For::Topic(topic) }, message),
@@ -259,16 +272,17 @@ impl Account {
         }
     }
 
-    /// Whether a message did not come before; counts those that are missing before it.
+    /// Whether a message did not arrive before; counts the messages that are missing before it. A forged number has an effect
+    /// until the next genuine one at most, and never counts as lost messages.
     fn is_new(&mut self, topic: &Topic, Origin { node, place }: Origin) -> bool {
         if self.overall.len() >= REMEMBERED && !self.overall.contains_key(&node) {
             self.overall.clear();
         }
         let last = self.overall.entry(node).or_insert(0);
-        if place.overall <= *last && !self.scattered {
+        if !self.scattered && is_again(place.overall, *last) {
             return false;
         }
-        *last = place.overall.max(*last);
+        *last = place.overall;
         if self.remembered >= REMEMBERED {
             self.on_topics.clear();
             self.remembered = 0;
@@ -279,10 +293,13 @@ impl Account {
             None => self.on_topics.entry(topic.clone()).or_default(),
         };
         match known.iter_mut().find(|last| last.node == node) {
-            Some(last) if last.epoch == place.epoch && place.on_topic <= last.number => return false,
+            Some(last) if last.epoch == place.epoch && self.scattered && is_again(place.on_topic, last.number) => {
+                return false;
+            }
             Some(last) => {
-                if last.epoch == place.epoch {
-                    self.lost += place.on_topic.saturating_sub(last.number).saturating_sub(1);
+                let missing = place.on_topic.saturating_sub(last.number).saturating_sub(1);
+                if last.epoch == place.epoch && missing <= MISSING {
+                    self.lost += missing;
                 }
                 *last = new;
             }
@@ -295,6 +312,11 @@ impl Account {
     }
 }
 
+/// Whether a message with this number arrived before.
+fn is_again(number: u64, last: u64) -> bool {
+    number <= last && last - number < AGAIN
+}
+
 fn matches<K: Copy + Eq + Hash>(index: &Index<K>, topic: &Topic) -> bool {
     index.matching(topic).next().is_some()
 }
@@ -305,8 +327,6 @@ pub(crate) const ALL: &str = "_wirespeed.broadcast";
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use wirespeed_engine::driver::protocol::MessageKind;
-
     use super::*;
     use crate::envelope::{Place, seal};
 
@@ -391,6 +411,36 @@ mod tests {
         account.end([pattern(">")].iter());
         assert!(delivered(&mut account, "app._wirespeed.broadcast", None, &sealed(OTHER, 3, 3)));
         assert_eq!(account.take_lost(), 1);
+    }
+
+    #[test]
+    fn a_forged_number_silences_no_publisher_and_counts_nothing_as_lost() {
+        for scattered in [false, true] {
+            let mut account = Account::new(OWN, "app.", scattered);
+            account.ask(&pattern("a"));
+            let mut comes =
+                |overall, on_topic| delivered(&mut account, "app.a", None, &sealed(OTHER, overall, on_topic));
+            assert!(comes(1, 1));
+            assert!(comes(u64::MAX, u64::MAX));
+            assert!(comes(2, 2), "scattered: {scattered}");
+            assert!(!comes(2, 2));
+            assert!(comes(3, u64::MAX));
+            assert!(comes(4, 4));
+            assert!(comes(MISSING * 4, MISSING * 2));
+            assert!(comes(5, 5));
+            assert!(comes(6, 6));
+            assert_eq!(account.take_lost(), 0);
+        }
+    }
+
+    #[test]
+    fn text_that_is_none_does_not_go_on() {
+        let mut account = account(&["a"]);
+        let place = Place { overall: 1, epoch: 1, on_topic: 1 };
+        let bytes = |kind| seal(Origin { node: OTHER, place }, kind, None, b"\xff\xfe");
+        assert_eq!(account.arrive("app.a", None, &bytes(MessageKind::Text)), Arrival::Invalid);
+        assert!(delivered(&mut account, "app.a", None, &bytes(MessageKind::Binary)));
+        assert_eq!(account.arrive("app._wirespeed.broadcast", None, &bytes(MessageKind::Text)), Arrival::Invalid);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use wirespeed_engine::driver::tls::{self, client::Options};
@@ -24,7 +25,18 @@ pub struct Address {
     pub(crate) ca: Option<PathBuf>,
     /// A certificate, and its key, as PEM: who this is.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+    /// Credentials of the Sentinels, if they differ from those of the servers.
+    pub(crate) sentinel_user: Option<String>,
+    pub(crate) sentinel_password: Option<String>,
+    /// How long a NATS server may be silent before the connection ends.
+    pub(crate) timeout: Duration,
 }
+
+/// Longer than the pauses of a busy server, and short enough that clients miss little.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Seconds that a URL may give.
+const TIMEOUTS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 /// What kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +135,9 @@ impl Address {
             path: String::new(),
             ca: None,
             certificate: None,
+            sentinel_user: None,
+            sentinel_password: None,
+            timeout: TIMEOUT,
         };
         address.read_query(query)?;
         if kind == Kind::Memory {
@@ -154,11 +169,25 @@ impl Address {
                 "tls_ca" => self.ca = Some(path()?),
                 "tls_cert" => certificate = Some(path()?),
                 "tls_key" => key = Some(path()?),
+                "sentinel_user" if self.kind == Kind::Sentinel => self.sentinel_user = Some(decode(value)?),
+                "sentinel_password" if self.kind == Kind::Sentinel => self.sentinel_password = Some(decode(value)?),
+                "sentinel_user" | "sentinel_password" => {
+                    return invalid(format!(
+                        "{name} of a broker's URL is for redis+sentinel:// and rediss+sentinel://"
+                    ));
+                }
+                "timeout" if self.kind == Kind::Nats => self.timeout = read_timeout(value)?,
+                "timeout" => return invalid("timeout of a broker's URL is for nats:// and tls://"),
                 // The rest of a password in which there is a question mark, maybe.
                 _ if query.contains('@') => {
                     return invalid("a \"?\" in the user or password of a broker's URL is written %3F");
                 }
-                _ => return invalid(format!("a broker's URL has no option {name:?}: tls_ca, tls_cert and tls_key")),
+                _ => {
+                    return invalid(format!(
+                        "a broker's URL has no option {name:?}: tls_ca, tls_cert, tls_key, timeout, sentinel_user, \
+                         sentinel_password"
+                    ));
+                }
             }
         }
         self.certificate = match (certificate, key) {
@@ -166,6 +195,9 @@ impl Address {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             _ => return invalid("tls_cert and tls_key of a broker's URL go together"),
         };
+        if self.sentinel_user.is_some() && self.sentinel_password.is_none() {
+            return invalid("sentinel_user of a broker's URL needs sentinel_password");
+        }
         if (self.ca.is_some() || self.certificate.is_some()) && !self.tls {
             return invalid(
                 "tls_ca, tls_cert and tls_key need a scheme with TLS: tls://, rediss://, rediss+cluster://",
@@ -254,15 +286,25 @@ impl Address {
         }
     }
 
-    /// A text about this broker, of a library, as it may be shown.
+    /// A library's text about this broker without credentials: passwords and tokens are masked everywhere, user names only
+    /// where they stand alone.
     pub(crate) fn redact(&self, text: &str) -> String {
-        let (user, password) = (self.user.as_deref().unwrap_or_default(), self.password.as_deref().unwrap_or_default());
-        match (user, password) {
-            ("", "") => text.to_owned(),
-            (user, "") => text.replace(user, MASK), // a token of NATS
-            ("", password) => text.replace(password, MASK),
-            (user, password) => mask_word(&text.replace(password, MASK), user),
-        }
+        let passwords = [&self.password, &self.sentinel_password].into_iter().flatten();
+        let is_token = self.password.as_ref().is_none_or(String::is_empty); // of NATS
+        let token = self.user.iter().filter(|_| is_token);
+        let users = self.user.iter().filter(|_| !is_token).chain(&self.sentinel_user);
+        let text = passwords
+            .chain(token)
+            .filter(|secret| !secret.is_empty())
+            .fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), MASK));
+        users.filter(|name| !name.is_empty()).fold(text, |text, name| mask_word(&text, name))
+    }
+}
+
+fn read_timeout(text: &str) -> Result<Duration, InvalidAddress> {
+    match text.parse() {
+        Ok(seconds) if TIMEOUTS.contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => invalid("timeout of a broker's URL must be a number of seconds, from 0.1 to 3600"),
     }
 }
 
@@ -352,6 +394,12 @@ mod tests {
         assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("us:er"), Some("p@s/s")));
         assert_eq!(format!("{address:?}"), "Address(nats://h:4222)");
         assert_eq!(address.redact("no p@s/s for us:er"), "no *** for ***");
+        let address = Address::parse("redis://a:b1@h").unwrap();
+        assert_eq!(address.redact("a was a bad name, xb1x"), "*** was *** bad name, x***x");
+        let address = Address::parse("redis+sentinel://h/m?sentinel_user=us&sentinel_password=p%40s").unwrap();
+        assert_eq!(address.to_string(), "redis+sentinel://h:26379/m");
+        assert_eq!(address.redact("no p@s for us"), "no *** for ***");
+        assert_eq!(Address::parse("nats://h?timeout=1.5").unwrap().timeout, Duration::from_millis(1500));
     }
 
     #[test]
@@ -378,6 +426,11 @@ mod tests {
             ("redis+cluster://a/1", "no databases"),
             ("memory://", "needs a name"),
             ("nats://a?x=secret", "no option \"x\""),
+            ("nats://a?timeout=0", "from 0.1 to 3600"),
+            ("nats://a?timeout=x", "from 0.1 to 3600"),
+            ("redis://a?timeout=1", "is for nats://"),
+            ("redis://a?sentinel_password=secret", "is for redis+sentinel://"),
+            ("redis+sentinel://a/m?sentinel_user=u", "needs sentinel_password"),
             ("nats://a?tls_ca=x", "need a scheme with TLS"),
             ("tls://a?tls_cert=x", "go together"),
             ("nats://%ff@a", "UTF-8"),

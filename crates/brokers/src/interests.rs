@@ -15,8 +15,12 @@ struct Entry {
     there: bool,
     /// It was asked for, and not ended: the account remembers what came by it, also while there is no connection.
     followed: bool,
-    /// The broker does not let us have it: it is not asked again. Only what is wanted is denied.
+    /// The broker denies it, and is asked again later. Only wanted patterns are denied.
     denied: bool,
+    /// The application knows about the denial, and the pattern was not subscribed since.
+    told: bool,
+    /// The broker has no such subscriptions: this connection does not ask again.
+    unsupported: bool,
 }
 
 impl Entry {
@@ -53,6 +57,7 @@ impl Interests {
         self.change(pattern, |entry| {
             entry.wanted = wanted;
             entry.denied = false;
+            entry.told &= wanted;
         })
     }
 
@@ -61,12 +66,20 @@ impl Interests {
         self.change(pattern, |entry| {
             entry.there = there;
             entry.followed = there;
+            entry.told = false;
         })
     }
 
-    /// The broker does not let us have it: not until it is wanted anew, or all is done again.
-    pub(crate) fn deny(&mut self, pattern: &Pattern) {
-        self.change(pattern, |entry| *entry = Entry { wanted: entry.wanted, denied: entry.wanted, ..Entry::default() });
+    /// The broker denies a pattern: it is not asked until something wants the pattern anew, or [`Self::ask_denied_again`].
+    /// Whether the application does not know yet.
+    pub(crate) fn deny(&mut self, pattern: &Pattern, unsupported: bool) -> bool {
+        let mut told = false;
+        self.change(pattern, |entry| {
+            told = entry.told;
+            let Entry { wanted, .. } = *entry;
+            *entry = Entry { wanted, denied: wanted, told: true, unsupported, ..Entry::default() };
+        });
+        !told
     }
 
     fn change(&mut self, pattern: &Pattern, change: impl FnOnce(&mut Entry)) -> bool {
@@ -84,11 +97,12 @@ impl Interests {
         false
     }
 
-    /// What was denied may be allowed now; whether anything was.
+    /// Has denied patterns asked for again, without reporting a second denial; whether there are any.
     pub(crate) fn ask_denied_again(&mut self) -> bool {
         let before = self.differ.len();
         for (pattern, entry) in &mut self.entries {
-            if std::mem::take(&mut entry.denied) {
+            if entry.denied && !entry.unsupported {
+                entry.denied = false;
                 self.differ.insert(pattern.clone());
             }
         }
@@ -125,6 +139,7 @@ impl Interests {
         self.entries.retain(|pattern, entry| {
             entry.there = false;
             entry.denied = false;
+            entry.told = false;
             if entry.followed && !entry.wanted {
                 self.left.insert(pattern.clone());
             }
@@ -203,12 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_denied_is_not_asked_again_until_it_is_wanted_anew() {
+    fn what_is_denied_is_not_asked_until_it_is_wanted_anew_or_to_be_asked_again() {
         let mut interests = Interests::default();
         let a = pattern("a");
         interests.want(&a, true);
         interests.take();
-        interests.deny(&a);
+        assert!(interests.deny(&a, false));
         assert!(interests.take().is_empty());
         assert_eq!(interests.len(), 0);
         assert!(!interests.want(&a, false));
@@ -216,15 +231,24 @@ mod tests {
         assert!(interests.want(&a, true));
         assert_eq!(interests.take(), [(a.clone(), true)]);
         // By another connection it is asked again.
-        interests.deny(&a);
+        assert!(interests.deny(&a, false), "nothing wanted it in between");
         interests.forget();
         assert_eq!(interests.take(), [(a.clone(), true)]);
-        interests.deny(&a);
+        assert!(interests.deny(&a, false), "by another connection");
         assert!(interests.ask_denied_again() && !interests.ask_denied_again());
         assert_eq!(interests.take(), [(a.clone(), true)]);
+        assert!(!interests.deny(&a, false), "it was told");
+        // A subscription in between makes the next denial news.
+        assert!(interests.ask_denied_again());
+        interests.take();
+        interests.done(&a, true);
+        assert!(interests.deny(&a, false));
+        // An unsupported pattern is not asked again.
+        interests.deny(&a, true);
+        assert!(!interests.ask_denied_again());
         // Nobody wants it any more when the answer comes.
         interests.want(&a, false);
-        interests.deny(&a);
+        interests.deny(&a, false);
         assert!(interests.entries.is_empty() && interests.differ.is_empty());
     }
 

@@ -44,7 +44,7 @@ mod queue;
 mod redis;
 
 pub use address::{Address, InvalidAddress};
-pub use node::{Hub, Node};
+pub use node::{Hub, Node, PREFIX};
 pub use publisher::{Publisher, Refusal};
 pub use queue::Policy;
 pub use wirespeed_engine as engine;

@@ -7,28 +7,29 @@
 //! So the server is not told to keep from us what is ours: what else comes of it is known by its publisher.
 
 mod denials;
+mod subscriptions;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event, PublishErrorKind, ServerAddr, ServerError, Subscriber};
+use async_nats::connection::State as ConnectionState;
+use async_nats::{Client, ConnectOptions, Event, PublishErrorKind, ServerAddr, ServerError};
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use futures_util::{StreamExt, future};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use wirespeed_engine::broker::RESERVED;
 use wirespeed_engine::topics::Pattern;
 
-use self::denials::Denials;
+use self::denials::{Denials, TOO_MANY};
+use self::subscriptions::Subscriptions;
 use crate::account::{ALL, Account};
 use crate::address::Address;
 use crate::backoff;
-use crate::envelope::NodeId;
+use crate::held::held;
 use crate::node::{Shared, UnderWay, ended};
 use crate::parcel;
 
@@ -50,144 +51,91 @@ const CONFIRM: Duration = Duration::from_millis(500);
 /// What the library says and keeps for us, if it comes at once: of what is more we do not hear.
 const EVENTS: usize = 128;
 
-/// How long a server may say nothing.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The most servers that are tried: those of the URL, and those that the cluster announces.
+const DISCOVERED: usize = 64;
 
-/// One that does not answer pings is given up after three of them.
-const PING: Duration = Duration::from_secs(5);
+/// The reason when the library gives none.
+const BROKE: &str = "the connection to the server broke";
 
 type Answer = Result<(), ()>;
 
-/// What came: by which subscription, under which name.
-struct Came {
-    via: Option<Arc<Pattern>>,
-    name: async_nats::Subject,
-    bytes: Bytes,
-}
-
-/// Subscriptions in whose channels is something.
-#[derive(Default)]
-struct Ready {
-    numbers: Mutex<Vec<u64>>,
-    waker: AtomicWaker,
-}
-
-/// Tells that there is something in one.
-struct Bell {
-    number: u64,
-    /// It is in the list.
-    rung: AtomicBool,
-    ready: Arc<Ready>,
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            self.ready.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
-            self.ready.waker.wake();
-        }
-    }
-}
-
-struct Subscription {
-    subscriber: Subscriber,
-    via: Option<Arc<Pattern>>,
-    bell: Arc<Bell>,
-    waker: Waker,
-}
-
-/// All subscriptions.
-#[derive(Default)]
-struct Subscriptions {
-    by_number: HashMap<u64, Subscription>,
-    numbers: HashMap<Pattern, u64>,
-    last: u64,
-    ready: Arc<Ready>,
-}
-
-impl Subscriptions {
-    fn add(&mut self, pattern: Option<&Pattern>, subscriber: Subscriber) {
-        self.last += 1;
-        let ready = Arc::clone(&self.ready);
-        let bell = Arc::new(Bell { number: self.last, rung: AtomicBool::new(false), ready });
-        let waker = Waker::from(Arc::clone(&bell));
-        let via = pattern.cloned().map(Arc::new);
-        waker.wake_by_ref(); // to be looked at once
-        self.by_number.insert(self.last, Subscription { subscriber, via, bell, waker });
-        if let Some(pattern) = pattern {
-            self.numbers.insert(pattern.clone(), self.last);
-        }
-    }
-
-    fn remove(&mut self, pattern: &Pattern) -> Option<Subscriber> {
-        let number = self.numbers.remove(pattern)?;
-        self.by_number.remove(&number).map(|subscription| subscription.subscriber)
-    }
-
-    /// Takes out everything that came. Not in parts: see the module.
-    fn poll_take(&mut self, own: &NodeId, cx: &mut Context<'_>, came: &mut Vec<Came>) -> Poll<()> {
-        self.ready.waker.register(cx.waker());
-        let ready = std::mem::take(&mut *self.ready.numbers.lock().unwrap_or_else(PoisonError::into_inner));
-        for number in ready {
-            let Some(subscription) = self.by_number.get_mut(&number) else { continue };
-            subscription.bell.rung.store(false, Ordering::Release);
-            let mut cx = Context::from_waker(&subscription.waker);
-            while let Poll::Ready(Some(message)) = subscription.subscriber.poll_next_unpin(&mut cx) {
-                if Account::is_from(&message.payload, own) {
-                    continue;
-                }
-                let via = subscription.via.clone();
-                came.push(Came { via, name: message.subject, bytes: message.payload });
+/// Connects again after each failure. A client of the library serves one connection only: when the library reconnects, it
+/// reports neither why an attempt failed nor which subscriptions the server refused.
+pub(crate) async fn serve(shared: &Arc<Shared>) {
+    let account = RefCell::new(shared.account());
+    let mut attempt = 0;
+    let mut servers = servers(&shared.address);
+    loop {
+        let denials = Arc::new(Denials::default());
+        let in_use = InUse(Arc::new(AtomicBool::new(true)));
+        match options(shared, servers.len(), &denials, &in_use.0).connect(servers.clone()).await {
+            Err(error) => shared.set_disconnected(&shared.address.reason(&error)),
+            Ok(client) => {
+                attempt = 0;
+                shared.forget_reserved();
+                shared.set_connected();
+                let reason = serve_connection(shared, &account, client.clone(), &denials).await;
+                discover(&client, &mut servers);
+                shared.set_disconnected(reason);
+                shared.lose_subscriptions(&mut account.borrow_mut());
             }
         }
-        if came.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+        drop(in_use);
+        tokio::time::sleep(backoff::delay(attempt)).await;
+        attempt += 1;
     }
 }
 
-pub(crate) async fn serve(shared: &Arc<Shared>) {
-    let denials = Arc::new(Denials::default());
-    let Some(client) = connect(shared, &denials).await else { return future::pending().await };
+/// Adds the servers that the cluster announces.
+fn discover(client: &Client, servers: &mut Vec<ServerAddr>) {
+    for server in client.server_info().connect_urls.iter().filter_map(|url| url.parse().ok()) {
+        if servers.len() < DISCOVERED && !servers.contains(&server) {
+            servers.push(server);
+        }
+    }
+}
+
+/// Whether a client is still in use: events of an old client must not change the state of the new connection.
+struct InUse(Arc<AtomicBool>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Serves until the connection ends; returns the reason.
+async fn serve_connection(
+    shared: &Shared,
+    account: &RefCell<Account>,
+    client: Client,
+    denials: &Denials,
+) -> &'static str {
     let subscriptions = RefCell::new(Subscriptions::default());
-    let account = RefCell::new(shared.account());
     let id: String = shared.id.iter().map(|byte| format!("{byte:02x}")).collect();
     let nats = Nats {
         shared,
         client,
         subscriptions: &subscriptions,
-        account: &account,
+        account,
         ourselves: format!("{}_wirespeed.confirm.{id}", shared.prefix),
         asked: Cell::new(0),
         answered: watch::Sender::new(0),
-        denials: &denials,
+        denials,
+        again: Notify::new(),
     };
     let subscribe = async {
         if shared.receives() {
             nats.subscribe().await;
         }
     };
-    future::join4(nats.hear_ourselves(), nats.publish(), subscribe, nats.receive()).await;
-}
-
-async fn connect(shared: &Arc<Shared>, denials: &Arc<Denials>) -> Option<Client> {
-    let address = &shared.address;
-    let mut attempt = 0;
-    loop {
-        let (told, denials) = (Arc::clone(shared), Arc::clone(denials));
-        let options = options(address).event_callback(move |event| {
-            let (told, denials) = (Arc::clone(&told), Arc::clone(&denials));
-            async move {
-                if catch_unwind(AssertUnwindSafe(|| hear(&told, &denials, &event))).is_err() {
-                    told.defect.notify_one();
-                }
-            }
-        });
-        match options.connect(servers(address)).await {
-            Ok(client) => return Some(client),
-            // What the servers say is tried again by the library; this is of certificates, and the like.
-            Err(error) => shared.set_disconnected(&address.reason(&error)),
-        }
-        tokio::time::sleep(backoff::delay(attempt)).await;
-        attempt += 1;
+    let all = std::pin::pin!(future::join4(nats.hear_ourselves(), nats.publish(), subscribe, nats.receive()));
+    let broke = std::pin::pin!(shared.wait_disconnected());
+    let hangs = std::pin::pin!(nats.hang());
+    let ends = future::select(broke, hangs);
+    match future::select(all, ends).await {
+        future::Either::Right((future::Either::Right(_), _)) => "the server does not answer",
+        _ => BROKE,
     }
 }
 
@@ -197,14 +145,28 @@ fn servers(address: &Address) -> Vec<ServerAddr> {
     urls.filter_map(|url| url.parse().ok()).collect()
 }
 
-fn options(address: &Address) -> ConnectOptions {
+fn options(shared: &Arc<Shared>, servers: usize, denials: &Arc<Denials>, in_use: &Arc<AtomicBool>) -> ConnectOptions {
+    let address = &shared.address;
+    let (told, denials, in_use) = (Arc::clone(shared), Arc::clone(denials), Arc::clone(in_use));
     let mut options = ConnectOptions::new()
+        .event_callback(move |event| {
+            let (told, denials, in_use) = (Arc::clone(&told), Arc::clone(&denials), Arc::clone(&in_use));
+            async move {
+                if !in_use.load(Ordering::Acquire) {
+                    return;
+                }
+                if catch_unwind(AssertUnwindSafe(|| hear(&told, &denials, &event))).is_err() {
+                    told.defect.notify_one();
+                }
+            }
+        })
         .name("wirespeed")
-        .retry_on_initial_connect()
-        .max_reconnects(None)
-        .reconnect_delay_callback(|attempt| backoff::delay(u32::try_from(attempt).unwrap_or(u32::MAX)))
-        .connection_timeout(PATIENCE)
-        .ping_interval(PING)
+        // One attempt for each server; `serve` pauses and tries again.
+        .max_reconnects(servers)
+        .reconnect_delay_callback(|_| Duration::ZERO)
+        .connection_timeout(address.timeout)
+        // The library gives up after three unanswered pings. `Nats::hang` is faster, and allows for pauses of this thread.
+        .ping_interval(address.timeout)
         .client_capacity(UNDER_WAY)
         .subscription_capacity(WAITING)
         .read_buffer_capacity(u16::MAX)
@@ -227,13 +189,7 @@ fn options(address: &Address) -> ConnectOptions {
 fn hear(shared: &Shared, denials: &Denials, event: &Event) {
     denials.count();
     match event {
-        Event::Connected => {
-            denials.take(); // of what the library subscribes to again the server says so again
-            shared.set_connected();
-            shared.ask_denied_again();
-        }
-        Event::Disconnected => shared.set_disconnected("the connection to the server broke"),
-        Event::Closed => shared.set_disconnected("the client has ended"),
+        Event::Disconnected | Event::Closed => shared.set_disconnected(BROKE),
         Event::ServerError(error) => {
             shared.set_reason(&error.to_string());
             if let ServerError::Other(said) = error
@@ -243,7 +199,7 @@ fn hear(shared: &Shared, denials: &Denials, event: &Event) {
             }
         }
         Event::ClientError(error) => shared.set_reason(&shared.address.reason(error)),
-        Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
+        Event::Connected | Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
     }
 }
 
@@ -251,8 +207,8 @@ fn hear(shared: &Shared, denials: &Denials, event: &Event) {
 fn hear_denied(shared: &Shared, subject: &str, said: &str) {
     let name = subject.strip_prefix(shared.prefix.as_str()).unwrap_or(subject);
     match Pattern::new(name) {
-        // It stays: the library asks for it again by another connection.
-        Ok(pattern) if pattern.segments().any(|segment| segment == RESERVED) => shared.tell_denied(&pattern, said),
+        // The subscription stays: `ask_reserved_again` asks once more.
+        Ok(pattern) if pattern.segments().any(|segment| segment == RESERVED) => shared.deny_reserved(pattern, said),
         _ => shared.wanted.notify_one(),
     }
 }
@@ -268,6 +224,8 @@ struct Nats<'a> {
     asked: Cell<u64>,
     answered: watch::Sender<u64>,
     denials: &'a Denials,
+    /// Our own subject is to be subscribed to again.
+    again: Notify,
 }
 
 impl Nats<'_> {
@@ -277,44 +235,66 @@ impl Nats<'_> {
         self.asked.set(number);
         let answered = async {
             let payload = Bytes::copy_from_slice(&number.to_be_bytes());
-            self.client.publish(self.ourselves.clone(), payload).await.map_err(drop)?;
+            if self.client.publish(self.ourselves.clone(), payload).await.is_err() {
+                return future::pending().await; // the client has ended: no answer will come
+            }
             let mut answered = self.answered.subscribe();
             answered.wait_for(|answered| *answered >= number).await.map(drop).map_err(drop)?;
             // What the server has said before is told by a task that has its turn before this one goes on.
             tokio::task::yield_now().await;
             Ok(())
         };
-        let broke = std::pin::pin!(self.shared.wait_disconnected());
-        match future::select(std::pin::pin!(tokio::time::timeout(PATIENCE, answered)), broke).await {
-            future::Either::Left((Ok(answer), _)) => answer,
-            _ => Err(()),
+        self.patiently(answered).await
+    }
+
+    /// Waits for an answer until nothing has arrived for most of the timeout. While this thread waits for the engine, nothing
+    /// reads from the socket, so that time does not count.
+    async fn patiently(&self, answered: impl Future<Output = Answer>) -> Answer {
+        let mut answered = std::pin::pin!(answered);
+        let signs = || (held(), self.subscriptions.borrow().heard);
+        loop {
+            let before = signs();
+            match tokio::time::timeout(self.shared.address.timeout * 4 / 5, &mut answered).await {
+                Ok(answer) => return answer,
+                Err(_) if signs() != before => {}
+                Err(_) => return Err(()),
+            }
+        }
+    }
+
+    /// Returns when the server hangs: it has answered before, and does not answer now. The library's own pings take longer,
+    /// and do not allow for pauses of this thread.
+    async fn hang(&self) {
+        loop {
+            tokio::time::sleep(self.shared.address.timeout / 5).await;
+            let has_answered = *self.answered.borrow() > 0;
+            let has_ended = self.client.connection_state() != ConnectionState::Connected;
+            if self.confirm().await.is_err() && (has_answered || has_ended) {
+                return;
+            }
         }
     }
 
     async fn hear_ourselves(&self) {
-        let mut subscriber = loop {
-            match self.client.subscribe(self.ourselves.clone()).await {
-                Ok(subscriber) => break subscriber,
-                Err(error) => self.shared.set_reason(&error.to_string()),
-            }
-            tokio::time::sleep(CONFIRM).await;
-        };
-        while let Some(message) = subscriber.next().await {
-            if let Ok(number) = <[u8; 8]>::try_from(&message.payload[..]) {
-                let number = u64::from_be_bytes(number);
-                self.answered.send_if_modified(|last| number > std::mem::replace(last, number.max(*last)));
-            }
-        }
-    }
-
-    async fn publish(&self) {
-        let shared = self.shared;
         loop {
-            shared.wait_connected().await;
-            // What the server has not said by then that it has is in doubt.
-            let send = std::pin::pin!(self.send());
-            let broke = std::pin::pin!(shared.wait_disconnected());
-            future::select(send, broke).await;
+            let mut subscriber = match self.client.subscribe(self.ourselves.clone()).await {
+                Ok(subscriber) => subscriber,
+                Err(error) => {
+                    self.shared.set_reason(&error.to_string());
+                    tokio::time::sleep(CONFIRM).await;
+                    continue;
+                }
+            };
+            let hear = async {
+                while let Some(message) = subscriber.next().await {
+                    if let Ok(number) = <[u8; 8]>::try_from(&message.payload[..]) {
+                        let number = u64::from_be_bytes(number);
+                        self.answered.send_if_modified(|last| number > std::mem::replace(last, number.max(*last)));
+                    }
+                }
+            };
+            future::select(std::pin::pin!(hear), std::pin::pin!(self.again.notified())).await;
+            let _ = subscriber.unsubscribe().await; // it fails only if the client has ended
         }
     }
 
@@ -326,8 +306,8 @@ impl Nats<'_> {
         }
     }
 
-    /// Sends until it is dropped.
-    async fn send(&self) {
+    /// Sends until it is dropped; messages that the server has not confirmed by then are in doubt.
+    async fn publish(&self) {
         let shared = self.shared;
         let mut sent = shared.under_way();
         let mut denied = self.denials.publishing();
@@ -377,9 +357,9 @@ impl Nats<'_> {
 
     async fn subscribe(&self) {
         let shared = self.shared;
-        shared.wait_connected().await;
-        while !self.add(None).await {}
+        self.begin_all().await;
         loop {
+            self.ask_reserved_again().await;
             self.take_denials().await;
             let changes = shared.take_interests(&mut self.account.borrow_mut());
             if changes.is_empty() {
@@ -388,7 +368,7 @@ impl Nats<'_> {
             }
             self.account.borrow_mut().end(ended(&changes));
             for pattern in ended(&changes) {
-                self.remove(pattern).await;
+                self.remove(Some(pattern)).await;
             }
             let wanted: Vec<&Pattern> =
                 changes.iter().filter(|(_, wanted)| *wanted).map(|(pattern, _)| pattern).collect();
@@ -402,22 +382,67 @@ impl Nats<'_> {
         }
     }
 
+    /// Subscribes again to denied subjects that brokers need themselves.
+    async fn ask_reserved_again(&self) {
+        let reserved = self.shared.take_reserved();
+        if reserved.is_empty() {
+            return;
+        }
+        for pattern in reserved {
+            if pattern.as_str() != ALL {
+                self.again.notify_one();
+                continue;
+            }
+            self.remove(None).await;
+            self.begin_all().await;
+        }
+        tokio::task::yield_now().await; // `hear_ourselves` subscribes before the question is sent
+        if self.confirm().await.is_ok() {
+            self.shared.forgive_reserved();
+        }
+    }
+
+    /// Subscribes to broadcasts.
+    async fn begin_all(&self) {
+        let too_many = self.denials.too_many();
+        while !self.add(None).await {}
+        if self.confirm().await.is_ok() && self.denials.too_many() > too_many {
+            self.shared.deny_all(TOO_MANY);
+        }
+    }
+
     /// Subscribes to these, and waits until the server knows that, and what has ended before; which of them it denies.
     async fn begin(&self, wanted: &[&Pattern]) -> HashSet<Pattern> {
         let mut denied = HashSet::new();
         let mut left = vec![wanted];
         while let Some(some) = left.pop() {
-            let heard = self.denials.heard();
+            let (heard, too_many) = (self.denials.heard(), self.denials.too_many());
             for pattern in some.iter().filter(|pattern| !denied.contains(**pattern)) {
-                self.remove(pattern).await;
+                self.remove(Some(pattern)).await;
                 self.account.borrow_mut().ask(pattern);
                 while !self.add(Some(pattern)).await {}
             }
-            // After a reconnection the library subscribes again on its own, before anything else.
-            while self.confirm().await.is_err() {
-                self.shared.wait_connected().await;
-            }
+            while self.confirm().await.is_err() {}
             denied.extend(self.take_denials().await);
+            if self.denials.too_many() > too_many {
+                // The server took the first ones and does not name the others: bisect.
+                let middle = some.len() / 2;
+                if middle > 0 {
+                    for pattern in some {
+                        self.remove(Some(pattern)).await;
+                    }
+                    left.extend(some.split_at_checked(middle).map(|(some, more)| [more, some]).into_iter().flatten());
+                    continue;
+                }
+                // The limit is reached: this one and all that follow are denied.
+                for pattern in some.iter().chain(left.drain(..).flatten()) {
+                    if denied.insert((*pattern).clone()) {
+                        self.remove(Some(pattern)).await;
+                        self.shared.deny(&mut self.account.borrow_mut(), pattern, Some(TOO_MANY));
+                    }
+                }
+                continue;
+            }
             // If there may have been more denials than we have heard of, they are asked for again, some at a time.
             if self.denials.heard() - heard >= EVENTS as u64 && some.len() > EVENTS / 2 {
                 left.extend(some.chunks(EVENTS / 2));
@@ -432,7 +457,7 @@ impl Nats<'_> {
         for (subject, reason) in self.denials.take() {
             let name = subject.strip_prefix(self.shared.prefix.as_str());
             let Some(Ok(pattern)) = name.map(Pattern::new) else { continue };
-            if self.remove(&pattern).await {
+            if self.remove(Some(&pattern)).await {
                 self.shared.deny(&mut self.account.borrow_mut(), &pattern, Some(&reason));
                 denied.push(pattern);
             }
@@ -441,7 +466,7 @@ impl Nats<'_> {
     }
 
     /// Ends a subscription, if there is one.
-    async fn remove(&self, pattern: &Pattern) -> bool {
+    async fn remove(&self, pattern: Option<&Pattern>) -> bool {
         let subscriber = self.subscriptions.borrow_mut().remove(pattern);
         let Some(mut subscriber) = subscriber else { return false };
         let _ = subscriber.unsubscribe().await; // it fails only if the client has ended
@@ -469,7 +494,7 @@ impl Nats<'_> {
             let taken = future::poll_fn(|cx| self.subscriptions.borrow_mut().poll_take(&self.shared.id, cx, &mut came));
             // Not interrupted: what is left in one channel may be older than what was taken out of another.
             tokio::task::unconstrained(taken).await;
-            if self.subscriptions.borrow().by_number.len() > 1 {
+            if self.subscriptions.borrow().len() > 1 {
                 came.sort_by_key(|came| Account::order(&came.bytes));
             }
             let mut account = self.account.borrow_mut();

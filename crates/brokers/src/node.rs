@@ -4,11 +4,13 @@
 //! subscribe change what is wanted in the same way. The thread makes the broker agree with both, and gives what comes
 //! to the engine. Nobody waits for the thread but who asks it to flush, or closes it.
 
+mod denied;
+mod standing;
 mod store;
 mod thread;
 mod under_way;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use wirespeed_engine::broker::{Broker, Connect, Message, Notice, RESERVED, Sink, State, Status, Took, is_reserved};
 use wirespeed_engine::lock as locked;
+use wirespeed_engine::logs::{INTERVAL, Logs};
+use wirespeed_engine::room::Room;
 use wirespeed_engine::topics::{Pattern, Topic};
 
 use self::store::Store;
@@ -30,19 +34,22 @@ use crate::interests::Interests;
 use crate::parcel;
 use crate::queue::{Policy, Queue, To};
 
-/// Notices that are kept for who does not take them.
-const NOTICES: usize = 256;
+/// How long what was taken may take to be sent when all ends.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// How long the thread waits for room before it looks whether it is to end.
 const SLICE: Duration = Duration::from_millis(50);
+
+/// The default prefix of topics at a broker.
+pub const PREFIX: &str = "wirespeed";
 
 /// Which broker, and how it is used: for an engine, as [`wirespeed_engine::Config::broker`].
 #[derive(Clone, Debug)]
 pub struct Hub {
     /// Where it is.
     pub address: Address,
-    /// Before the name of each topic, with a `.` between: for those who share a broker. Empty: nothing.
-    pub prefix: String,
+    /// Precedes the name of each topic, with a `.` between them, so that subjects of other programs are out of reach.
+    prefix: String,
     /// Bytes that may wait to be sent.
     pub limit: usize,
     /// What becomes of what is more.
@@ -50,22 +57,27 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// One with 16 MiB that may wait, and no prefix.
+    /// One with 16 MiB that may wait, and [`PREFIX`].
     #[must_use]
     pub fn new(address: Address) -> Self {
-        Self { address, prefix: String::new(), limit: 16 << 20, policy: Policy::default() }
+        Self { address, prefix: PREFIX.to_owned(), limit: 16 << 20, policy: Policy::default() }
     }
 
     /// Sets the prefix.
     ///
     /// # Errors
-    /// It is no name of a topic: in words.
+    /// The prefix is not a valid name, or is reserved by a broker; the text says which.
     pub fn set_prefix(&mut self, prefix: &str) -> Result<(), String> {
-        if !prefix.is_empty() {
-            let topic = Topic::new(prefix).map_err(|error| error.to_string())?;
-            if is_reserved(&topic) {
-                return Err(format!("{RESERVED:?} is the brokers' own"));
-            }
+        if prefix.is_empty() {
+            return Err(format!(
+                "it must not be empty: clients could read what other programs have at the broker; {PREFIX:?} \
+                                is the default"
+            ));
+        }
+        let topic = Topic::new(prefix).map_err(|error| error.to_string())?;
+        // NATS: $SYS, $JS, $KV, _INBOX; Redis: __keyspace@0__, __keyevent@0__, __sentinel__; and ours.
+        if is_reserved(&topic) || prefix.starts_with(['$', '_']) {
+            return Err(format!("names that begin with $ or _, and {RESERVED:?}, are the brokers' own"));
         }
         self.prefix = prefix.to_owned();
         Ok(())
@@ -95,6 +107,8 @@ struct Notices {
     reason: Option<String>,
     /// What was last refused by this connection, or by the one that is being made.
     refusal: Option<String>,
+    /// When the current outage was logged.
+    away: Option<Instant>,
     connected_before: bool,
     reconnects: u64,
 }
@@ -105,6 +119,8 @@ pub(crate) struct Shared {
     /// With its separator.
     pub(crate) prefix: String,
     pub(crate) id: NodeId,
+    /// The log of the engine or publisher.
+    logs: Arc<Logs>,
     /// Until the end, as the engine has this and this the engine. `None`: nothing is to come.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     receives: bool,
@@ -117,10 +133,19 @@ pub(crate) struct Shared {
     pub(crate) outgoing: Notify,
     /// What is wanted has changed.
     pub(crate) wanted: Notify,
+    /// A message was refused or dropped.
+    refusing: Notify,
+    /// The broker denied a subscription, which is to be asked for again.
+    denied: Notify,
+    /// Internal subjects that were denied, and whether they still are.
+    reserved: Mutex<HashMap<Pattern, bool>>,
+    /// The denied ones are to be asked for again.
+    reserved_again: AtomicBool,
     /// A task of a client's library has panicked in code of ours, which only that library hears of.
     pub(crate) defect: Notify,
     connected: watch::Sender<bool>,
-    closing: watch::Sender<bool>,
+    /// Set when the node is to end: the deadline for messages that still wait.
+    closing: watch::Sender<Option<Instant>>,
     published: AtomicU64,
     received: AtomicU64,
     lost: AtomicU64,
@@ -150,6 +175,20 @@ impl Node {
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Begins the end without waiting for it; messages that wait are sent for `linger` at most. Later calls do nothing.
+    pub(crate) fn end(&self, linger: Duration) {
+        let until = Instant::now() + linger;
+        self.shared.closing.send_if_modified(|closing| {
+            let begins = closing.is_none();
+            closing.get_or_insert(until);
+            begins
+        });
     }
 }
 
@@ -220,10 +259,10 @@ impl Broker for Node {
     }
 
     fn close(&self) {
-        if self.process != std::process::id() {
+        if !self.is_of_this_process() {
             return; // a copy in a child process
         }
-        self.shared.closing.send_replace(true);
+        self.end(LINGER);
         let thread = locked(&self.thread).take();
         if let Some(thread) = thread {
             let _ = thread.join(); // it has caught what it raised
@@ -241,11 +280,11 @@ impl Drop for Node {
 
 impl Shared {
     fn new(hub: &Hub, sink: Option<Arc<dyn Sink>>, id: NodeId) -> Self {
-        let prefix = if hub.prefix.is_empty() { String::new() } else { format!("{}.", hub.prefix) };
         Self {
             address: hub.address.clone(),
-            prefix,
+            prefix: format!("{}.", hub.prefix),
             id,
+            logs: sink.as_ref().map_or_else(|| Arc::new(Logs::new(Instant::now(), INTERVAL)), |sink| sink.logs()),
             receives: sink.is_some(),
             sink: Mutex::new(sink),
             queue: Store::new(Queue::new(id, hub.limit, hub.policy)),
@@ -254,9 +293,13 @@ impl Shared {
             notices: Mutex::default(),
             outgoing: Notify::new(),
             wanted: Notify::new(),
+            refusing: Notify::new(),
+            denied: Notify::new(),
+            reserved: Mutex::default(),
+            reserved_again: AtomicBool::new(false),
             defect: Notify::new(),
             connected: watch::Sender::new(false),
-            closing: watch::Sender::new(false),
+            closing: watch::Sender::new(None),
             published: AtomicU64::new(0),
             received: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -279,6 +322,7 @@ impl Shared {
         }
         if pushed.dropped > 0 {
             self.dropped.fetch_add(pushed.dropped, Ordering::Relaxed);
+            self.refusing.notify_one();
             self.tell(Notice::Dropped(pushed.dropped));
         }
         if pushed.took == Took::Full {
@@ -314,6 +358,16 @@ impl Shared {
         self.queue.look(|queue| queue.has_room(bytes) || queue.is_closed())
     }
 
+    /// Notified when the queue has room, when messages are settled, and at the end.
+    pub(crate) fn eased(&self) -> &Arc<Room> {
+        self.queue.eased()
+    }
+
+    /// Whether the node has ended: it sends nothing more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.queue.look(Queue::is_closed)
+    }
+
     /// Waits until a message of so many bytes finds room, or the deadline; whether it does, or all has ended.
     pub(crate) fn wait_for_room(&self, bytes: usize, deadline: Instant) -> bool {
         self.queue.wait(Some(deadline), |queue| (queue.has_room(bytes) || queue.is_closed()).then_some(())).is_some()
@@ -343,30 +397,8 @@ impl Shared {
 
     fn count_refused(&self, count: u64) {
         self.refused.fetch_add(count, Ordering::Relaxed);
+        self.refusing.notify_one();
         self.tell(Notice::Refused(count));
-    }
-
-    pub(crate) fn tell(&self, notice: Notice) {
-        let mut notices = locked(&self.notices);
-        wirespeed_engine::driver::protocol::faults::reach("brokers.notice");
-        let first = notices.waiting.is_empty();
-        match (notices.waiting.back_mut(), &notice) {
-            (Some(Notice::Lost(count)), Notice::Lost(more))
-            | (Some(Notice::Refused(count)), Notice::Refused(more))
-            | (Some(Notice::Dropped(count)), Notice::Dropped(more))
-            | (Some(Notice::Doubtful(count)), Notice::Doubtful(more)) => *count += more,
-            _ => {
-                if notices.waiting.len() >= NOTICES {
-                    notices.waiting.pop_front();
-                }
-                notices.waiting.push_back(notice);
-            }
-        }
-        drop(notices);
-        let sink = if first { locked(&self.sink).clone() } else { None };
-        if let Some(sink) = sink {
-            sink.noticed();
-        }
     }
 
     // ---- for the thread: what leaves ----
@@ -431,31 +463,6 @@ impl Shared {
         }
     }
 
-    /// The broker does not let us have that; `reason`: what it says, or nothing has it. It is not asked again until somebody wants
-    /// it anew, or by another connection.
-    pub(crate) fn deny(&self, account: &mut Account, pattern: &Pattern, reason: Option<&str>) {
-        account.leave(pattern);
-        locked(&self.interests).deny(pattern);
-        match reason {
-            None => self.tell(Notice::Unsupported(pattern.clone())),
-            Some(reason) => self.tell_denied(pattern, reason),
-        }
-    }
-
-    /// That the broker does not let us have it is told, and shown.
-    pub(crate) fn tell_denied(&self, pattern: &Pattern, reason: &str) {
-        let reason = self.address.redact(reason);
-        locked(&self.notices).refusal = Some(reason.clone());
-        self.tell(Notice::Denied { pattern: pattern.clone(), reason });
-    }
-
-    /// The library has made another connection, and has kept what is subscribed to: what was denied may be allowed now.
-    pub(crate) fn ask_denied_again(&self) {
-        if locked(&self.interests).ask_denied_again() {
-            self.wanted.notify_one();
-        }
-    }
-
     /// The broker has no subscription of ours any more.
     pub(crate) fn lose_subscriptions(&self, account: &mut Account) {
         account.disconnect();
@@ -509,52 +516,6 @@ impl Shared {
 
     // ---- for the thread: how it stands ----
 
-    pub(crate) fn set_connected(&self) {
-        {
-            let mut notices = locked(&self.notices);
-            if notices.state == State::Connected {
-                return;
-            }
-            notices.state = State::Connected;
-            notices.reason = None;
-            if std::mem::replace(&mut notices.connected_before, true) {
-                notices.reconnects += 1;
-            }
-        }
-        self.tell(Notice::Connected);
-        self.connected.send_replace(true);
-    }
-
-    /// There is no connection. Told once; the reason that is shown is the last one.
-    pub(crate) fn set_disconnected(&self, reason: &str) {
-        let reason = self.address.redact(reason);
-        let before = {
-            let mut notices = locked(&self.notices);
-            notices.reason = Some(reason.clone());
-            notices.refusal = None;
-            let before = notices.state;
-            if before == State::Connected {
-                notices.state = State::Disconnected;
-            }
-            before
-        };
-        self.connected.send_replace(false);
-        if before == State::Connected {
-            self.tell_room();
-            self.tell(Notice::Disconnected { reason });
-        }
-    }
-
-    /// Why something does not work: why there is no connection, or what it was refused.
-    pub(crate) fn set_reason(&self, reason: &str) {
-        let mut notices = locked(&self.notices);
-        let reason = Some(self.address.redact(reason));
-        match notices.state {
-            State::Connected => notices.refusal = reason,
-            _ => notices.reason = reason,
-        }
-    }
-
     pub(crate) fn is_connected(&self) -> bool {
         *self.connected.borrow()
     }
@@ -572,7 +533,7 @@ impl Shared {
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        *self.closing.borrow()
+        self.closing.borrow().is_some()
     }
 }
 

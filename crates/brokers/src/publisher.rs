@@ -1,9 +1,13 @@
 //! Publishing without an engine, from any process.
 
 use std::io;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use wirespeed_engine::broker::{Broker, Message, Status, Took, is_reserved};
+use wirespeed_engine::logs::Logs;
+use wirespeed_engine::mailbox::Wake;
+use wirespeed_engine::room::Watch;
 use wirespeed_engine::topics::Topic;
 
 use crate::node::{Hub, Node};
@@ -34,7 +38,8 @@ impl Publisher {
     /// A thread cannot begin.
     pub fn new(hub: &Hub) -> io::Result<Self> {
         // Who does not wait is told, and who waits is not told.
-        let hub = Hub { policy: Policy::Raise, ..hub.clone() };
+        let mut hub = hub.clone();
+        hub.policy = Policy::Raise;
         Ok(Self { node: Node::start(&hub, None)? })
     }
 
@@ -71,6 +76,24 @@ impl Publisher {
         self.node.shared().wait_for_room(bytes, deadline)
     }
 
+    /// Whether a message of so many bytes finds room, or the publisher has ended.
+    #[must_use]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.node.shared().has_room(bytes)
+    }
+
+    /// Has `wake` called when the queue has room, when messages are settled, and at the end.
+    #[must_use]
+    pub fn watch(&self, wake: Arc<dyn Wake>) -> Watch {
+        self.node.shared().eased().watch(wake)
+    }
+
+    /// Identifies the publisher as long as a [`Watch`] of it exists.
+    #[must_use]
+    pub fn watch_key(&self) -> usize {
+        Arc::as_ptr(self.node.shared().eased()).addr()
+    }
+
     /// Messages that were published, ever: for [`Self::flush`].
     #[must_use]
     pub fn published(&self) -> u64 {
@@ -97,8 +120,34 @@ impl Publisher {
         self.node.status()
     }
 
+    /// Begins the end without waiting for it; messages in the queue are not sent.
+    pub fn end(&self) {
+        self.node.end(Duration::ZERO);
+    }
+
+    /// Whether it has ended, so that [`Self::missing`] is final.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.node.shared().has_ended()
+    }
+
+    /// Its log.
+    #[must_use]
+    pub fn logs(&self) -> &Arc<Logs> {
+        self.node.shared().logs()
+    }
+
     /// Ends it: what was taken is still sent, if that takes no longer than a moment. Again: nothing.
     pub fn close(&self) {
         self.node.close();
+        if self.node.is_of_this_process() {
+            self.logs().end(); // in a forked child, a thread that does not exist there may hold the lock
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.close();
     }
 }

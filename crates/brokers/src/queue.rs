@@ -108,6 +108,10 @@ impl Queue {
         self.bytes
     }
 
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Whether a message of so many bytes finds room. One that is alone may be as large as it likes.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.items.is_empty() || self.bytes + bytes + envelope::HEADER + OVERHEAD <= self.limit

@@ -9,34 +9,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::link::slow_link;
+use support::nodes::{
+    cluster, cluster_node, come_at_last, comes, hub, is_not_taken_for_dead_while_there_is_no_room, meet, node, want,
+};
 use support::servers::{Server, free_port};
 use support::{PATIENCE, Taker, text, topic, wait};
-use wirespeed_brokers::engine::broker::{Broker, Notice, Sink, State};
+use wirespeed_brokers::engine::broker::{Broker, Notice, State};
 use wirespeed_brokers::engine::topics::Pattern;
-use wirespeed_brokers::{Address, Hub, Node, Publisher};
+use wirespeed_brokers::{Hub, Node, Publisher};
 
 /// One way, between us and a server that isn't on the same machine.
 const WAY: Duration = Duration::from_millis(5);
 
 /// What Redis lets the default user publish and subscribe to.
-const ACL: [&str; 8] = ["--user", "default", "on", "nopass", "+@all", "~*", "&ok.*", "&_wirespeed.*"];
-
-fn hub(url: &str) -> Hub {
-    Hub::new(Address::parse(url).unwrap())
-}
-
-fn node(hub: &Hub) -> (Node, Arc<Taker>) {
-    let taker = Arc::new(Taker::default());
-    let node = Node::start(hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
-    wait(|| node.status().state == State::Connected);
-    (node, taker)
-}
-
-fn want(node: &Node, patterns: &[&str]) {
-    for text in patterns {
-        node.interest(&Pattern::new(text).unwrap(), true);
-    }
-}
+const ACL: [&str; 8] =
+    ["--user", "default", "on", "nopass", "+@all", "~*", "&wirespeed.ok.*", "&wirespeed._wirespeed.*"];
 
 /// What a node was told, until it is as much as that: what is denied, and what is not supported.
 #[track_caller]
@@ -59,52 +46,6 @@ fn denied(node: &Node, count: usize) -> BTreeSet<String> {
         denied.borrow().len() >= count
     });
     denied.take()
-}
-
-/// What is published there comes; the broker has had no reason to connect again.
-fn comes(node: &Node, taker: &Taker, publisher: &Publisher, names: &[&str]) {
-    taker.came.lock().unwrap().clear();
-    for name in names {
-        publisher.publish(Some(&topic(name)), text(name)).unwrap();
-    }
-    wait(|| taker.came.lock().unwrap().len() == names.len());
-    let status = node.status();
-    assert_eq!((status.state, status.reconnects), (State::Connected, 0));
-}
-
-/// What is to be a node of a cluster.
-fn cluster_node(options: &[&str]) -> Option<Server> {
-    let bus = free_port().to_string();
-    let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", &bus];
-    let mut server = Server::new("redis-server", &[&cluster, options].concat())?;
-    server.start();
-    Some(server)
-}
-
-fn meet(server: &Server, other: &Server) {
-    let bus = other.say("CONFIG GET cluster-port");
-    let bus = bus.lines().last().unwrap();
-    assert_eq!(server.say(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", other.port)), "+OK\r\n");
-}
-
-/// A cluster of so many nodes, which share the slots evenly; and its URL.
-fn cluster(nodes: usize, options: &[&str]) -> Option<(Vec<Server>, String)> {
-    let mut servers = Vec::new();
-    for number in 0..nodes {
-        let server = cluster_node(options)?;
-        let slots = |number: usize| 16384 * number / nodes;
-        server.say(&format!("CLUSTER ADDSLOTSRANGE {} {}", slots(number), slots(number + 1) - 1));
-        servers.iter().for_each(|other| meet(&server, other));
-        servers.push(server);
-    }
-    for server in &servers {
-        wait(|| {
-            let info = server.say("CLUSTER INFO");
-            info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{nodes}"))
-        });
-    }
-    let places: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
-    Some((servers, format!("redis+cluster://{}", places.join(","))))
 }
 
 fn publish_what_is_refused_and_what_is_not(publisher: &Publisher) {
@@ -170,28 +111,6 @@ fn a_cluster_is_connected_though_interests_change_all_the_time() {
     is_connected_again_while_interests_change(&mut servers[0], &node);
 }
 
-/// The thread waits for room, for longer than a server may be silent, while an answer is under way.
-fn is_not_taken_for_dead_while_there_is_no_room(hub: &Hub) {
-    let (node, taker) = node(hub);
-    want(&node, &["a"]);
-    wait(|| node.status().subscriptions == 1);
-    let publisher = Publisher::new(hub).unwrap();
-    comes(&node, &taker, &publisher, &["a"]);
-    let (began, mut count) = (Instant::now(), 1);
-    while began.elapsed() < Duration::from_secs(13) {
-        publisher.publish(Some(&topic("a")), text("x")).unwrap();
-        count += 1;
-        node.publish(&topic("b"), text("x"));
-        // Twice for long enough, and one message in between.
-        taker.full.store(began.elapsed().as_millis() % 6500 > 100, std::sync::atomic::Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    taker.full.store(false, std::sync::atomic::Ordering::SeqCst);
-    wait(|| taker.came.lock().unwrap().len() == count);
-    let status = node.status();
-    assert_eq!((status.state, status.reconnects, status.lost), (State::Connected, 0, 0));
-}
-
 #[test]
 fn who_waits_for_room_does_not_take_the_server_for_dead() {
     let Some(mut server) = Server::new("redis-server", &[]) else { return };
@@ -232,22 +151,23 @@ fn what_redis_denies_takes_nothing_else_away() {
     let reason = node.status().reason.unwrap();
     assert!(reason.contains("permissions"), "{reason}");
     comes(&node, &taker, &publisher, &["ok.a", "ok.c.d"]);
-    // It isn't asked again until somebody wants it anew.
-    server.say("ACL SETUSER default &no.*");
-    want(&node, &["ok.d"]);
-    wait(|| node.status().subscriptions == 3);
-    for text in ["no.a", "no.>"] {
-        node.interest(&Pattern::new(text).unwrap(), false);
-        node.interest(&Pattern::new(text).unwrap(), true);
-    }
-    wait(|| node.status().subscriptions == 5);
+    // What is still denied is not told again, and what is allowed later is asked for.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(!node.take_notices().iter().any(|notice| matches!(notice, Notice::Denied { .. })));
+    server.say("ACL SETUSER default &wirespeed.no.*");
+    wait(|| node.status().subscriptions == 6);
     comes(&node, &taker, &publisher, &["no.a", "no.c", "ok.d"]);
+    // The server ends subscriptions that it denies from now on; those that it allows again come back.
+    server.say("ACL SETUSER default resetchannels &wirespeed.ok.* &wirespeed._wirespeed.*");
+    wait(|| node.status().reconnects > 0 && node.status().subscriptions == 2);
+    server.say("ACL SETUSER default &wirespeed.no.*");
+    wait(|| node.status().subscriptions == 6);
     // A server that has begun again has the first ACL, and another connection asks for all.
     server.kill();
     wait(|| node.status().state != State::Connected);
     server.start();
     wait(|| node.status().state == State::Connected);
-    wait(|| node.status().subscriptions == 3);
+    wait(|| node.status().subscriptions == 2);
     let reason = node.status().reason.unwrap();
     assert!(reason.contains("permissions"), "{reason}");
 }
@@ -262,7 +182,15 @@ fn broadcasts_that_redis_denies_take_nothing_else_away() {
     assert_eq!(denied(&node, 1), ["_wirespeed.broadcast".to_owned()].into());
     want(&node, &["ok.a"]);
     wait(|| node.status().subscriptions == 1);
-    comes(&node, &taker, &Publisher::new(&hub).unwrap(), &["ok.a"]);
+    let publisher = Publisher::new(&hub).unwrap();
+    comes(&node, &taker, &publisher, &["ok.a"]);
+    server.say("ACL SETUSER default &wirespeed._wirespeed.*");
+    taker.came.lock().unwrap().clear();
+    wait(|| {
+        publisher.publish(None, text("to all")).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        !taker.came.lock().unwrap().is_empty()
+    });
 }
 
 #[test]
@@ -275,23 +203,9 @@ fn what_a_cluster_denies_takes_nothing_else_away() {
     assert_eq!(denied(&node, 2), ["no.a", "ok.>, which is not supported"].map(String::from).into());
     wait(|| node.status().subscriptions == 1);
     comes(&node, &taker, &publisher, &["ok.a"]);
-    servers[0].say("ACL SETUSER default &no.*");
-    node.interest(&Pattern::new("no.a").unwrap(), false);
-    want(&node, &["no.a"]);
+    servers[0].say("ACL SETUSER default &wirespeed.no.*");
     wait(|| node.status().subscriptions == 2);
     comes(&node, &taker, &publisher, &["ok.a", "no.a"]);
-}
-
-/// What is published on all of these comes, sooner or later: what was published before may be lost.
-fn come_at_last(taker: &Taker, publisher: &Publisher, names: &[String]) {
-    for name in names {
-        wait(|| {
-            publisher.publish(Some(&topic(name)), text("x")).unwrap();
-            std::thread::sleep(Duration::from_millis(10));
-            taker.came.lock().unwrap().iter().any(|(came, _)| came == name)
-        });
-    }
-    taker.came.lock().unwrap().clear();
 }
 
 /// Ten topics on a cluster, to which somebody subscribes.
@@ -325,7 +239,7 @@ fn a_slot_that_moves_takes_its_subscriptions_with_it() {
     come_at_last(&taker, &publisher, &names);
     assert_eq!(node.status().reconnects, 0);
     let slot = |name: &str| -> usize {
-        servers[0].say(&format!("CLUSTER KEYSLOT {name}")).trim().trim_start_matches(':').parse().unwrap()
+        servers[0].say(&format!("CLUSTER KEYSLOT wirespeed.{name}")).trim().trim_start_matches(':').parse().unwrap()
     };
     let all = names.iter().map(|name| slot(name)).chain([slot("_wirespeed.broadcast")]);
     for slot in all.filter(|slot| *slot < 8192) {
@@ -365,7 +279,7 @@ fn nats(subjects: &str) -> Option<Server> {
 }
 
 fn permit(server: &Server, subjects: &str) {
-    let both = format!("[{subjects}, \"_wirespeed.>\"]");
+    let both = format!("[{subjects}, \"wirespeed._wirespeed.>\"]");
     let user = format!("{{user: u, password: p, permissions: {{publish: {both}, subscribe: {both}}}}}");
     std::fs::write(server.directory.join("nats.conf"), format!("authorization {{users: [{user}]}}\n")).unwrap();
 }
@@ -376,7 +290,7 @@ fn nats_hub(server: &Server) -> Hub {
 
 #[test]
 fn what_nats_denies_is_not_subscribed_to() {
-    let Some(mut server) = nats("\"ok.>\"") else { return };
+    let Some(mut server) = nats("\"wirespeed.ok.>\"") else { return };
     let hub = nats_hub(&server);
     let (node, taker) = node(&hub);
     let publisher = Publisher::new(&hub).unwrap();
@@ -386,10 +300,17 @@ fn what_nats_denies_is_not_subscribed_to() {
     let reason = node.status().reason.unwrap();
     assert!(reason.contains("Permissions Violation"), "{reason}");
     comes(&node, &taker, &publisher, &["ok.a", "ok.b.c"]);
-    // By another connection it is asked for again.
+    // Permissions that change while there is a connection.
+    permit(&server, "\"wirespeed.ok.>\", \"wirespeed.no.a\"");
+    server.signal("HUP");
+    wait(|| node.status().subscriptions == 3);
+    permit(&server, "\"wirespeed.ok.>\"");
+    server.signal("HUP");
+    wait(|| node.status().subscriptions == 2);
+    // By another connection it is asked for at once.
     server.kill();
     wait(|| node.status().state != State::Connected);
-    permit(&server, "\"ok.>\", \"no.a\"");
+    permit(&server, "\"wirespeed.ok.>\", \"wirespeed.no.a\"");
     server.start();
     wait(|| node.status().subscriptions == 3);
     taker.came.lock().unwrap().clear();
@@ -401,7 +322,7 @@ fn what_nats_denies_is_not_subscribed_to() {
 
 #[test]
 fn of_very_many_that_nats_denies_none_is_subscribed_to() {
-    let Some(server) = nats("\"ok.>\"") else { return };
+    let Some(server) = nats("\"wirespeed.ok.>\"") else { return };
     let (node, _taker) = node(&nats_hub(&server));
     for number in 0..2000 {
         let topic = if number % 4 == 0 { "ok" } else { "no" };
@@ -418,7 +339,7 @@ fn of_very_many_that_nats_denies_none_is_subscribed_to() {
 
 #[test]
 fn what_nats_does_not_let_us_publish_is_in_doubt() {
-    let Some(server) = nats("\"ok.>\"") else { return };
+    let Some(server) = nats("\"wirespeed.ok.>\"") else { return };
     let publisher = Publisher::new(&nats_hub(&server)).unwrap();
     let mut expected = 0;
     for round in 0..50 {

@@ -15,6 +15,7 @@ use wirespeed_driver::protocol::MessageKind;
 use crate::congestion::Budget;
 use crate::events::Events;
 use crate::locks::lock;
+use crate::logs::Logs;
 use crate::mailbox::Refused;
 use crate::outbox::Pending;
 use crate::publishing::has_room;
@@ -66,6 +67,19 @@ pub enum State {
     Closed,
 }
 
+impl State {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+            Self::Closed => "closed",
+        }
+    }
+}
+
 /// The same, with what is counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -99,6 +113,33 @@ pub struct Status {
     pub invalid: u64,
     /// Connections after the first.
     pub reconnects: u64,
+}
+
+impl Status {
+    /// What is counted since the start, with names and what they mean.
+    #[must_use]
+    pub fn counters(&self) -> [(&'static str, &'static str, u64); 8] {
+        [
+            ("published", "Messages that the broker has got", self.published),
+            ("received", "Messages of others that came", self.received),
+            ("lost", "Messages of others that did not come", self.lost),
+            ("refused", "Messages of this engine that were not taken", self.refused),
+            ("dropped", "Messages of this engine that were dropped for newer ones", self.dropped),
+            ("doubtful", "Messages of this engine that the broker may not have got", self.doubtful),
+            ("invalid", "What came and was no message", self.invalid),
+            ("reconnects", "Connections to the broker after the first", self.reconnects),
+        ]
+    }
+
+    /// What there is at present, with names and what they mean.
+    #[must_use]
+    pub fn gauges(&self) -> [(&'static str, &'static str, u64); 3] {
+        [
+            ("queued", "Messages that wait to be sent to the broker", self.queued as u64),
+            ("queued_bytes", "Bytes that wait to be sent to the broker", self.queued_bytes as u64),
+            ("subscriptions", "Patterns that are subscribed to at the broker", self.subscriptions as u64),
+        ]
+    }
 }
 
 /// What has happened to a broker.
@@ -204,6 +245,9 @@ pub trait Sink: Send + Sync {
 
     /// There are notices after there were none.
     fn noticed(&self);
+
+    /// The log of the engine.
+    fn logs(&self) -> Arc<Logs>;
 }
 
 /// There is no such message: text that is not UTF-8.
@@ -338,5 +382,9 @@ impl Sink for Inlet {
 
     fn noticed(&self) {
         self.events().ring();
+    }
+
+    fn logs(&self) -> Arc<Logs> {
+        Arc::clone(&self.common.logs)
     }
 }

@@ -69,10 +69,40 @@ pub enum Cause {
     OperatorTokenMissing,
     /// The application has taken no events for some time.
     EventsLate,
+    /// Something about the broker.
+    Broker(Trouble),
+}
+
+/// What is wrong with a broker, or right again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// There is no connection to it.
+    Away,
+    /// There is one again.
+    Back,
+    /// Messages of this engine are not taken.
+    Refusing,
+    /// They are taken again.
+    Taking,
+    /// A subscription is denied, or the broker has no such thing.
+    Denied,
+    /// Of messages of this engine it is not known whether the broker has them, or messages of others did not come.
+    Missing,
+}
+
+impl Trouble {
+    const COUNT: usize = 6;
+
+    const fn level(self) -> Level {
+        match self {
+            Self::Away | Self::Refusing | Self::Denied | Self::Missing => Level::Warning,
+            Self::Back | Self::Taking => Level::Info,
+        }
+    }
 }
 
 impl Cause {
-    const COUNT: usize = Reason::COUNT + 14 + Denied::NAMES.len();
+    const COUNT: usize = Reason::COUNT + 14 + Denied::NAMES.len() + Trouble::COUNT;
 
     const fn index(self) -> usize {
         match self {
@@ -92,6 +122,7 @@ impl Cause {
             Self::WorkerEnded => Reason::COUNT + 12,
             Self::OperatorTokenMissing => Reason::COUNT + 13,
             Self::Token(kind) => Reason::COUNT + 14 + kind,
+            Self::Broker(trouble) => Reason::COUNT + 14 + Denied::NAMES.len() + trouble as usize,
         }
     }
 
@@ -105,6 +136,7 @@ impl Cause {
             | Self::EventsFull
             | Self::OperatorToken
             | Self::HandoverFailed => Level::Warning,
+            Self::Broker(trouble) => trouble.level(),
             Self::Handshake(Reason::Panic)
             | Self::AcceptPause
             | Self::Panic
@@ -275,7 +307,7 @@ impl Logs {
     }
 
     /// Nobody is woken any more.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         let before = std::mem::replace(&mut *lock(&self.notify), Notify::Ended);
         drop(before);
     }

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 from .._annotations import Buffer, Self
 from .._native import NativePublisher
+from ._arguments import checked_seconds
+from ._log import Log
+from ._operations import begin_logging
+from ._rooms import wait_for_publisher
 
 __all__ = ["BrokerEvent", "BrokerPolicy", "BrokerStatus", "Published", "Publisher"]
+
+_logger = Log(logging.getLogger("wirespeed.engine"))
 
 BrokerPolicy: TypeAlias = Literal["drop_newest", "drop_oldest", "raise"]
 
@@ -46,8 +54,8 @@ class BrokerEvent:
             ``"refused"``, which the queue did not take; ``"dropped"``, which it dropped for newer ones; ``"doubtful"``,
             which were under way when the connection broke, or when NATS denied some of them. ``"unsupported"``: the
             broker has no wildcards, and sessions that subscribe with some get what is published on this engine alone.
-            ``"denied"``: the same, of what the broker does not let this engine have; it is asked again when somebody
-            subscribes anew, and by the next connection.
+            ``"denied"``: the broker denies a subscription, with the same effect; it is asked again after 1 to 30 s, and
+            by the next connection.
         count: How many messages.
         reason: Why, without credentials; of ``"unsupported"``, the pattern; of ``"denied"``, the pattern, and what the
             broker says.
@@ -110,14 +118,17 @@ _numbers = itertools.count()
 class Publisher(NativePublisher):
     """Publishes to the sessions of all engines on a broker, from any process and thread.
 
-    It connects in the background, for ever, and is closed by ``with``, ``async with`` or :meth:`close`.
+    It connects in the background, again after each failure, and is closed by ``with``, ``async with`` or
+    :meth:`close`. Closing waits until the broker has everything that was published.
 
     Args:
         url: The broker, as for ``Engine(broker=...)``.
         prefix: As for ``Engine(broker_prefix=...)``.
         limit: Bytes that may wait to be sent, 16 MiB by default: then :meth:`publish` waits.
+        close_timeout: Seconds that closing waits for the broker, 10 by default; ``None``: any time.
 
     Raises:
+        TypeError: ``close_timeout`` is no number.
         ValueError: An argument is not valid; the text shows no credentials.
     """
 
@@ -126,9 +137,13 @@ class Publisher(NativePublisher):
     # So many lost messages somebody has been told of.
     _told = 0
 
-    def __init__(self, url: str, *, prefix: str = "", limit: int = 16 * 2**20) -> None:
+    def __init__(
+        self, url: str, *, prefix: str = "wirespeed", limit: int = 16 * 2**20, close_timeout: float | None = 10
+    ) -> None:
+        self._close_timeout = None if close_timeout is None else checked_seconds("close_timeout", close_timeout)
         self._number = next(_numbers)
         self._open(url, prefix, limit)
+        begin_logging(self._logs(), _logger)
 
     @property
     def status(self) -> BrokerStatus:
@@ -168,9 +183,9 @@ class Publisher(NativePublisher):
     ) -> None:
         """Publish a message as :meth:`publish` does; wait for room without keeping the event loop."""
         self._remember()
+        size = _size(message)
         while not self._publish(topic, message, text, key):
-            # In turns, so that a task that is cancelled leaves no thread behind.
-            await asyncio.get_running_loop().run_in_executor(None, self._wait_for_room, _size(message), 0.2)
+            await wait_for_publisher(self, lambda: self._has_room(size))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until the broker has everything that was published before.
@@ -189,25 +204,47 @@ class Publisher(NativePublisher):
 
     async def aflush(self, timeout: float | None = None) -> None:
         """Wait as :meth:`flush` does, without keeping the event loop."""
-        loop = asyncio.get_running_loop()
-        end = None if timeout is None else loop.time() + timeout
         published, known = self._published(), self._known()
-        while True:
-            turn = 0.2 if end is None else min(0.2, max(end - loop.time(), 0))
-            # Who is cancelled takes nothing from others: it is what is told that counts.
-            missing = await loop.run_in_executor(None, self._flush, published, turn)
-            if missing is not None or (end is not None and loop.time() >= end):
-                return self._check_flushed(missing, known, timeout)
+        self._check_flushed(await self._settled(published, timeout), known, timeout)
+
+    async def _settled(self, published: int, timeout: float | None) -> int | None:
+        """What ``_flush`` returns, without keeping the event loop."""
+        missing = self._flush(published, 0)
+        if missing is None:
+            waiting = wait_for_publisher(self, lambda: self._flush(published, 0) is not None)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(waiting, timeout)
+            missing = self._flush(published, 0)
+        return missing
 
     def close(self) -> None:
-        """End it. What was published is still sent, if there is a connection and it takes less than a second."""
-        self._close()
-        self._forget()
+        """End it, after waiting up to ``close_timeout`` until the broker has everything that was published.
+
+        Raises:
+            ConnectionError: The broker may not have got some messages: it could not be reached, was too slow, or has
+                refused them. The publisher is closed all the same.
+        """
+        known = self._known()
+        try:
+            self._flush(self._published(), self._close_timeout)
+        finally:
+            reason = self._status()["reason"]
+            self._close()
+        self._check_closed(known, reason)
 
     async def aclose(self) -> None:
         """End it as :meth:`close` does, without keeping the event loop."""
-        await asyncio.get_running_loop().run_in_executor(None, self._close)
-        self._forget()
+        known = self._known()
+        try:
+            await self._settled(self._published(), self._close_timeout)
+        finally:
+            reason = self._status()["reason"]
+            self._end()
+            try:
+                await wait_for_publisher(self, self._has_ended)
+            finally:
+                self._close()
+        self._check_closed(known, reason)
 
     def _remember(self) -> None:
         lost = _lost_before.get({})
@@ -231,13 +268,24 @@ class Publisher(NativePublisher):
         if missing > known:
             raise ConnectionError(f"the broker may not have got {missing - known} of the messages")
 
+    def _check_closed(self, known: int, reason: str | None) -> None:
+        missing = self._missing()
+        self._told = max(self._told, missing)
+        self._forget()
+        if missing > known:
+            why = "" if reason is None else f": {reason}"
+            raise ConnectionError(
+                f"the publisher is closed, and the broker may not have got {missing - known} of the messages{why}"
+            )
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        with self._quiet_after(exc):
+            self.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -245,7 +293,18 @@ class Publisher(NativePublisher):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.aclose()
+        with self._quiet_after(exc):
+            await self.aclose()
+
+    @contextlib.contextmanager
+    def _quiet_after(self, exc: BaseException | None) -> Iterator[None]:
+        """Log what closing raises if the block has raised something else, which is not to be replaced."""
+        try:
+            yield
+        except ConnectionError as error:
+            if exc is None:
+                raise
+            _logger.error("%s", error)
 
 
 def _size(message: Any) -> int:

@@ -126,7 +126,9 @@ class Engine(Operations, Routing):
             ``"redis+sentinel://host:26379/name"``, ``"redis+cluster://host:6379"`` or, within this process,
             ``"memory://name"``; with ``user:password@`` before the host, and TLS as ``tls://``, ``rediss://``. What is
             published and broadcast here reaches the sessions of all. The default is none.
-        broker_prefix: Before the names of topics at the broker, with a dot between: for those who share it.
+        broker_prefix: Precedes the names of topics at the broker, with a dot between them; ``"wirespeed"`` by default.
+            Engines of one application share it. It must not be empty or begin with ``$`` or ``_``, so that clients
+            cannot read what other programs have at the broker.
         broker_limit: Bytes that may wait to be sent to the broker, 16 MiB by default.
         broker_policy: What becomes of what is more, while sessions of this engine get everything: ``"drop_newest"``,
             the default, and ``"drop_oldest"`` drop messages and count them; ``"raise"`` raises ``BlockingIOError``, and
@@ -192,7 +194,7 @@ class Engine(Operations, Routing):
         rate_policy: RatePolicy = "delay",
         topics_by_default: Literal["all", "none"] = "all",
         broker: str | None = None,
-        broker_prefix: str = "",
+        broker_prefix: str = "wirespeed",
         broker_limit: int = 16 * 2**20,
         broker_policy: BrokerPolicy = "drop_newest",
     ) -> None:

@@ -28,7 +28,7 @@ from ._arguments import check_count, checked_seconds, checked_tls
 from ._ending import LAST, Interrupted, Patience, interrupting
 from ._log import Log
 
-__all__ = ["Drained", "Operations"]
+__all__ = ["Drained", "Operations", "begin_logging"]
 
 STUCK_AFTER = 5.0
 """Seconds that a thread of the engine may be busy without a pause until ``/health`` says so."""
@@ -310,10 +310,7 @@ class Operations(NativeEngine):
 
     def _begin_logging(self) -> None:
         self._warn_of_open_metrics()
-        logs = self._logs()
-        # A daemon that waits for a descriptor: neither the engine nor the interpreter waits for it.
-        arguments = (logs, logs.bell(), self._logger)
-        threading.Thread(target=_log, args=arguments, name="wirespeed-log", daemon=True).start()
+        begin_logging(self._logs(), self._logger)
 
     def _warn_of_open_metrics(self) -> None:
         if self._metrics_token is not None:
@@ -356,6 +353,17 @@ def _end_in_time(handover: NativeHandover, patience: Patience) -> None:
     seconds = handover.wait()
     if seconds is not None:
         patience.end(time.monotonic() + seconds)
+
+
+def begin_logging(logs: NativeLogs, logger: Log) -> None:
+    """Log what native threads tell, in a thread that ends with them.
+
+    Args:
+        logs: Where they tell it.
+        logger: Where it is logged.
+    """
+    # A daemon that waits for a descriptor: neither what tells nor the interpreter waits for it.
+    threading.Thread(target=_log, args=(logs, logs.bell(), logger), name="wirespeed-log", daemon=True).start()
 
 
 def _log(logs: NativeLogs, bell: int, logger: Log) -> None:

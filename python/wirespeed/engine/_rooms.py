@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .._native import NativeEngine, RoomBell, Session
+    from .._native import NativeEngine, NativePublisher, RoomBell, Session
 
-__all__ = ["wait_for_engine", "wait_for_session"]
+__all__ = ["wait_for_engine", "wait_for_publisher", "wait_for_session"]
 
 
 class _Watch:
@@ -58,7 +58,7 @@ class _Watch:
 _watches: dict[tuple[int, asyncio.AbstractEventLoop], _Watch] = {}
 
 
-async def _wait(of: NativeEngine | Session, look: Callable[[], bool]) -> bool:
+async def _wait(of: NativeEngine | NativePublisher | Session, look: Callable[[], bool]) -> bool:
     if look():
         return True
     loop = asyncio.get_running_loop()
@@ -81,6 +81,11 @@ async def _wait(of: NativeEngine | Session, look: Callable[[], bool]) -> bool:
 async def wait_for_engine(engine: NativeEngine, topic: str | None) -> bool:
     """Wait until an engine has room for what is published to a topic, or sent to everybody."""
     return await _wait(engine, lambda: engine.has_room(topic))
+
+
+async def wait_for_publisher(publisher: NativePublisher, look: Callable[[], bool]) -> None:
+    """Wait until ``look`` returns true; it is called when the queue has room, and when a message is settled."""
+    await _wait(publisher, look)
 
 
 async def wait_for_session(session: Session) -> bool:

@@ -12,11 +12,16 @@ use foldhash::fast::RandomState;
 /// Subjects that are remembered until somebody looks. The library does not tell of so many at once: see [`super::EVENTS`].
 const SUBJECTS: usize = 64 * 1024;
 
+/// The server's error for a subscription above its limit.
+pub(super) const TOO_MANY: &str = "Maximum Subscriptions Exceeded";
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
     heard: AtomicU64,
     publishing: AtomicU64,
+    /// Subscriptions above the limit; the server does not name them.
+    too_many: AtomicU64,
     /// Subscriptions, by their subjects: what the server says.
     subscribing: Mutex<HashMap<String, String, RandomState>>,
 }
@@ -25,6 +30,7 @@ pub(super) struct Denials {
 #[derive(Debug, PartialEq, Eq)]
 enum Denied {
     Publishing,
+    TooMany,
     /// With its subject.
     Subscribing(String),
 }
@@ -40,6 +46,10 @@ impl Denials {
         match parse(said)? {
             Denied::Publishing => {
                 self.publishing.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+            Denied::TooMany => {
+                self.too_many.fetch_add(1, Ordering::Relaxed);
                 None
             }
             Denied::Subscribing(subject) => {
@@ -62,6 +72,11 @@ impl Denials {
         self.publishing.load(Ordering::Relaxed)
     }
 
+    /// How many subscriptions were above the limit so far. The library may drop some of these errors, but never all of them.
+    pub(super) fn too_many(&self) -> u64 {
+        self.too_many.load(Ordering::Relaxed)
+    }
+
     /// The subjects of subscriptions that were denied since the last call, with what the server says.
     pub(super) fn take(&self) -> HashMap<String, String, RandomState> {
         std::mem::take(&mut *self.subscribing.lock().unwrap_or_else(PoisonError::into_inner))
@@ -70,6 +85,14 @@ impl Denials {
 
 /// What it is, if it is a denial. The subject is quoted as Go does it.
 fn parse(said: &str) -> Option<Denied> {
+    let is = |known: &str| said.trim_matches('\'').eq_ignore_ascii_case(known);
+    if is(TOO_MANY) || is("Maximum Account Subscriptions Exceeded") {
+        return Some(Denied::TooMany);
+    }
+    // The server closes the connection after this error.
+    if is("Maximum Payload Violation") {
+        return Some(Denied::Publishing);
+    }
     let (what, rest) = said.strip_prefix("Permissions Violation for ")?.split_once(' ')?;
     if what == "Publish" {
         return Some(Denied::Publishing);
@@ -104,7 +127,9 @@ mod tests {
             ("Permissions Violation for Subscription to \"a", None),
             ("Permissions Violation for Subscription", None),
             ("Permissions Violation for Something to \"a\"", None),
-            ("Maximum Subscriptions Exceeded", None),
+            ("maximum subscriptions exceeded", Some(Denied::TooMany)),
+            ("Maximum Payload Violation", Some(Denied::Publishing)),
+            ("Maximum Connections Exceeded", None),
             ("", None),
         ] {
             assert_eq!(parse(said), expected, "{said}");

@@ -1,22 +1,28 @@
-//! The queue behind its lock: whatever changes it, whoever waits for what has come of it is told.
+//! The queue behind its lock: each change wakes the threads and event loops that wait for it.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use wirespeed_engine::lock as locked;
+use wirespeed_engine::room::Room;
 
 use crate::queue::Queue;
 
 /// See the module.
 pub(super) struct Store {
     queue: Mutex<Queue>,
-    /// Something is settled, or there is room.
-    eased: Condvar,
+    /// Notified when messages are settled, and when the queue has room.
+    eased: Arc<Room>,
 }
 
 impl Store {
     pub(super) fn new(queue: Queue) -> Self {
-        Self { queue: Mutex::new(queue), eased: Condvar::new() }
+        Self { queue: Mutex::new(queue), eased: Arc::default() }
+    }
+
+    pub(super) fn eased(&self) -> &Arc<Room> {
+        &self.eased
     }
 
     pub(super) fn look<T>(&self, look: impl FnOnce(&Queue) -> T) -> T {
@@ -32,23 +38,21 @@ impl Store {
         let told = queue.bytes() < bytes || queue.settled() > settled || queue.is_closed();
         drop(queue);
         if told {
-            self.eased.notify_all();
+            self.eased.tell();
         }
         (result, eased)
     }
 
     /// Waits until `look` finds something, or the deadline.
     pub(super) fn wait<T>(&self, deadline: Option<Instant>, look: impl Fn(&Queue) -> Option<T>) -> Option<T> {
-        let mut queue = locked(&self.queue);
-        loop {
-            if let Some(found) = look(&queue) {
-                return Some(found);
-            }
-            queue = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => self.eased.wait(queue).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return None,
-                Some(left) => self.eased.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
-            };
-        }
+        let found = Cell::new(None);
+        let finds = || {
+            let here = look(&locked(&self.queue));
+            let finds = here.is_some();
+            found.set(here);
+            Ok(finds)
+        };
+        self.eased.wait(deadline, finds).ok()?;
+        found.take()
     }
 }

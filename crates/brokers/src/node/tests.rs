@@ -30,6 +30,10 @@ impl Sink for Ears {
     }
 
     fn noticed(&self) {}
+
+    fn logs(&self) -> Arc<Logs> {
+        Arc::new(Logs::new(Instant::now(), INTERVAL))
+    }
 }
 
 fn shared(limit: usize, policy: Policy) -> (Shared, Arc<Ears>) {
@@ -324,7 +328,7 @@ impl Simulated {
         let bytes = crate::envelope::seal(origin, MessageKind::Text, None, b"x");
         let counts = || [&self.shared.received, &self.shared.lost].map(|counter| counter.load(Ordering::Relaxed));
         let before = counts();
-        self.shared.arrive(&mut self.account, topic.as_str(), None, &bytes);
+        self.shared.arrive(&mut self.account, &format!("{PREFIX}.{topic}"), None, &bytes);
         let after = counts();
         if after[0] == before[0] {
             // Nobody wants what brings it, though somebody may what was not asked for yet.
@@ -446,7 +450,7 @@ fn leaving(count: usize, exact: bool) -> Duration {
         let place = crate::envelope::Place { overall: number + 1, epoch: 1, on_topic: 1 };
         let origin = crate::envelope::Origin { node: [2; 16], place };
         let bytes = crate::envelope::seal(origin, MessageKind::Text, None, b"x");
-        shared.arrive(&mut account, &format!("topic.{number}"), None, &bytes);
+        shared.arrive(&mut account, &format!("{PREFIX}.topic.{number}"), None, &bytes);
     }
     for number in 0..count {
         locked(&shared.interests).want(&pattern(number), false);

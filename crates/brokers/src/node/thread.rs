@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future;
 use wirespeed_engine::broker::{Notice, State};
@@ -14,9 +14,6 @@ use crate::address::Kind;
 use crate::queue::Queue;
 use crate::{backoff, memory, nats, redis};
 
-/// How long what was taken may take to be sent when all ends.
-const LINGER: Duration = Duration::from_secs(1);
-
 impl Shared {
     pub(super) fn run(self: &Arc<Self>, runtime: &tokio::runtime::Runtime) {
         let mut attempt = 0;
@@ -24,7 +21,8 @@ impl Shared {
             // A defect of ours is a connection that broke.
             let served = catch_unwind(AssertUnwindSafe(|| {
                 runtime.block_on(async {
-                    let transport = std::pin::pin!(self.serve());
+                    let beside = future::join(self.ask_denied_again_later(), self.log_refusals());
+                    let transport = std::pin::pin!(future::join(self.serve(), beside));
                     let end = std::pin::pin!(self.end());
                     let defect = std::pin::pin!(self.defect.notified());
                     let ended = future::select(future::select(transport, end), defect).await;
@@ -69,12 +67,29 @@ impl Shared {
         }
     }
 
-    /// Waits until all is to end, and then, if there is a connection, a moment for what was taken.
+    /// Asks for denied subscriptions again, with backoff: an operator may have restored the permission.
+    async fn ask_denied_again_later(&self) {
+        let mut attempt = 0;
+        loop {
+            let allowed_since = Instant::now();
+            self.denied.notified().await;
+            if allowed_since.elapsed() > backoff::LONGEST_PERMISSION {
+                attempt = 0; // this denial is not the answer to the last attempt
+            }
+            tokio::time::sleep(backoff::permission(attempt)).await;
+            attempt = if self.ask_denied_again() { attempt + 1 } else { 0 };
+        }
+    }
+
+    /// Waits for the call to end, and then, while there is a connection, for messages in the queue until the deadline.
     async fn end(&self) {
         let mut closing = self.closing.subscribe();
-        let _ = closing.wait_for(|closing| *closing).await; // its sender is here
-        let deadline = tokio::time::Instant::now() + LINGER;
-        while self.is_connected() && !self.queue.look(Queue::is_settled) && tokio::time::Instant::now() < deadline {
+        let deadline = match closing.wait_for(Option::is_some).await {
+            Ok(deadline) => *deadline,
+            Err(_) => None, // its sender is here
+        };
+        let is_early = || deadline.is_some_and(|deadline| Instant::now() < deadline);
+        while self.is_connected() && !self.queue.look(Queue::is_settled) && is_early() {
             self.flushes.store(true, Ordering::Release);
             self.outgoing.notify_one();
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -49,6 +49,7 @@ impl<'a> UnderWay<'a> {
         // Before those who wait for it to be settled are woken; the notice, which runs code of others, behind it.
         self.shared.refused.fetch_add(count, Ordering::Relaxed);
         self.shared.change(|queue| queue.settle(count, true));
+        self.shared.refusing.notify_one();
         self.shared.tell(Notice::Refused(count));
     }
 

@@ -18,9 +18,8 @@ use redis::{IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use wirespeed_engine::topics::Pattern;
 
-use super::{
-    Answer, BATCH, Broken, Change, PATIENCE, PING, addresses, certificates, denial, deny_all, fate, patiently, settings,
-};
+use super::receiving::{Change, denial};
+use super::{Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, check, fate, patiently, settings};
 use crate::account::{ALL, Account};
 use crate::backoff;
 use crate::held::Breaths;
@@ -113,7 +112,7 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
             let notified = std::pin::pin!(shared.outgoing.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
                 let mut connection = connection.clone();
-                patiently(redis::cmd("PING").query_async::<()>(&mut connection)).await?;
+                check(redis::cmd("PING").query_async::<Value>(&mut connection)).await?;
             }
             continue;
         }
@@ -190,14 +189,16 @@ async fn subscribe(
         shared.set_connected();
         return Ok(future::pending().await);
     }
-    if let Some(reason) = denial(patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await)? {
-        deny_all(shared, &reason);
-    }
+    shared.forget_reserved();
+    subscribe_to_all(shared, &mut connection).await?;
     let changes = shared.take_interests(&mut account.borrow_mut());
     change(shared, &connection, account, ending, changes).await?;
     // All that was wanted by then is there. What has been wanted since may never end.
     shared.set_connected();
     loop {
+        if !shared.take_reserved().is_empty() {
+            subscribe_to_all(shared, &mut connection).await?;
+        }
         let changes = shared.take_interests(&mut account.borrow_mut());
         if changes.is_empty() {
             shared.wanted.notified().await;
@@ -205,6 +206,15 @@ async fn subscribe(
         }
         change(shared, &connection, account, ending, changes).await?;
     }
+}
+
+/// Subscribes to broadcasts.
+async fn subscribe_to_all(shared: &Shared, connection: &mut ClusterConnection) -> Result<(), Broken> {
+    match denial(patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await)? {
+        Some(reason) => shared.deny_all(&reason),
+        None => shared.forgive_reserved(),
+    }
+    Ok(())
 }
 
 /// Has the cluster know what is wanted, and what is not any more.

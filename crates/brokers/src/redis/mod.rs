@@ -5,27 +5,26 @@
 
 mod cluster;
 pub(crate) mod glob;
+mod receiving;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt, future};
-use redis::aio::{MultiplexedConnection, PubSub, PubSubSink};
+use futures_util::future;
+use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, Msg,
-    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, RedisResult, TlsCertificates, TlsMode, Value,
 };
+use tokio::sync::Notify;
 use wirespeed_engine::driver::tls::Stamp;
-use wirespeed_engine::topics::Pattern;
 
-use self::glob::glob;
-use crate::account::{ALL, Account};
+use self::receiving::receive;
 use crate::address::{Address, Files, Kind};
 use crate::backoff;
-use crate::held::{Breaths, held};
-use crate::node::{Shared, ended};
+use crate::held::held;
+use crate::node::Shared;
 use crate::parcel;
 
 /// Bytes that are sent at once.
@@ -48,7 +47,7 @@ pub(crate) async fn serve(shared: &Shared) {
         return cluster::serve(shared).await;
     }
     let needed = if shared.receives() { PUBLISHES | RECEIVES } else { PUBLISHES };
-    let link = Link { shared, up: Cell::new(0), needed };
+    let link = Link { shared, up: Cell::new(0), needed, demoted: Notify::new() };
     let publish = again(&link, PUBLISHES, async |target| publish(&link, target).await);
     let account = RefCell::new(shared.account());
     let receive = async {
@@ -72,6 +71,8 @@ enum Broken {
     Silent,
     /// It has closed it.
     Closed,
+    /// It is a replica, and does not pass publications on to its primary.
+    Replica,
     /// In words.
     Other(String),
 }
@@ -88,6 +89,9 @@ impl std::fmt::Display for Broken {
             Self::Redis(error) => write!(f, "{error}"),
             Self::Silent => f.write_str("the server does not answer"),
             Self::Closed => f.write_str("the server has closed the connection"),
+            Self::Replica => {
+                f.write_str("the server is a replica, where nothing may be published: connect to its primary")
+            }
             Self::Other(text) => f.write_str(text),
         }
     }
@@ -111,6 +115,8 @@ struct Link<'a> {
     shared: &'a Shared,
     up: Cell<u8>,
     needed: u8,
+    /// The server has become a replica.
+    demoted: Notify,
 }
 
 impl Link<'_> {
@@ -122,6 +128,9 @@ impl Link<'_> {
     }
 
     fn set_down(&self, which: u8, reason: &Broken) {
+        if matches!(reason, Broken::Replica) && self.up.get() & PUBLISHES != 0 {
+            self.demoted.notify_one(); // the subscribed connection moves to the new primary as well
+        }
         self.up.set(self.up.get() & !which);
         self.shared.set_disconnected(&reason.to_string());
         // Whoever publishes and has nothing to do asks the server before it is said again that there is a connection.
@@ -155,14 +164,17 @@ async fn again(link: &Link<'_>, which: u8, mut serve: impl AsyncFnMut(&mut Targe
 /// Which server.
 enum Target {
     One(Box<Client>),
-    Sentinel(Box<SentinelClient>),
+    /// One client for each set of credentials, tried in this order.
+    Sentinel(Vec<SentinelClient>),
 }
 
 impl Target {
     fn new(address: &Address) -> Result<Self, Broken> {
         let settings = settings(address)?;
         if address.kind == Kind::Sentinel {
-            return Ok(Self::Sentinel(Box::new(sentinel(address, &settings)?)));
+            let logins = sentinel_logins(address);
+            let clients = logins.into_iter().map(|login| sentinel(address, &settings, login));
+            return Ok(Self::Sentinel(clients.collect::<Result<_, _>>()?));
         }
         let Some(server) = addresses(address).next() else { return Err(Broken::Other("no server".into())) };
         let info = server.into_connection_info()?.set_redis_settings(settings);
@@ -175,7 +187,17 @@ impl Target {
     async fn client(&mut self) -> Result<Client, Broken> {
         match self {
             Self::One(client) => Ok((**client).clone()),
-            Self::Sentinel(sentinel) => patiently(sentinel.async_get_client()).await,
+            Self::Sentinel(clients) => {
+                let mut first = None;
+                for client in clients {
+                    match patiently(client.async_get_client()).await {
+                        Ok(found) => return Ok(found),
+                        // A Sentinel without a password rejects any password, which says nothing about the cause.
+                        Err(broken) => first = first.filter(|broken| !needs_password(broken)).or(Some(broken)),
+                    }
+                }
+                Err(first.unwrap_or(Broken::Closed))
+            }
         }
     }
 }
@@ -212,9 +234,34 @@ fn certificates(address: &Address) -> Result<Option<TlsCertificates>, Broken> {
     Ok(Some(TlsCertificates { client_tls, root_cert: ca }))
 }
 
-/// Credentials are those of the servers: Sentinels are asked without.
-fn sentinel(address: &Address, settings: &RedisConnectionInfo) -> Result<SentinelClient, Broken> {
+/// Whether the server asks for a password.
+fn needs_password(broken: &Broken) -> bool {
+    matches!(broken, Broken::Redis(error) if error.code() == Some("NOAUTH"))
+}
+
+/// A user and a password.
+type Login<'a> = (Option<&'a str>, Option<&'a str>);
+
+/// Credentials for Sentinels: those of the URL, if it gives any. Else none, so that no Sentinel gets a password that it does not
+/// ask for, and then the password of the servers, which many installations use for both.
+fn sentinel_logins(address: &Address) -> Vec<Login<'_>> {
+    let none = (None, None);
+    match &address.sentinel_password {
+        Some(password) => vec![(address.sentinel_user.as_deref(), Some(password))],
+        None if address.password.is_none() => vec![none],
+        None => vec![none, (None, address.password.as_deref())],
+    }
+}
+
+/// `settings`: credentials of the servers; `login`: those of the Sentinels.
+fn sentinel(address: &Address, settings: &RedisConnectionInfo, login: Login<'_>) -> Result<SentinelClient, Broken> {
     let mut builder = SentinelClientBuilder::new(addresses(address), &address.path, SentinelServerType::Master)?;
+    if let (user, Some(password)) = login {
+        builder = builder.set_client_to_sentinel_password(password);
+        if let Some(user) = user {
+            builder = builder.set_client_to_sentinel_username(user);
+        }
+    }
     if let Some(user) = settings.username() {
         builder = builder.set_client_to_redis_username(user);
     }
@@ -248,19 +295,21 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(None);
     let client = target.client().await?;
     let mut connection = patiently(client.get_multiplexed_async_connection_with_config(&config)).await?;
+    check_role(&mut connection).await?;
+    let mut checked = Instant::now();
     link.set_up(PUBLISHES);
     let mut under_way = shared.under_way();
     loop {
-        // If the other one broke, this one may have without having said so, and what is taken would be in doubt.
-        if !shared.is_connected() {
-            patiently(ping(&mut connection)).await?;
+        // If the other connection broke, this one may be broken as well, and messages taken now would be in doubt. And a
+        // primary may become a replica while messages are published.
+        if !shared.is_connected() || checked.elapsed() >= PING {
+            check_role(&mut connection).await?;
+            checked = Instant::now();
         }
         let items = under_way.take(BATCH);
         if items.is_empty() {
             let notified = std::pin::pin!(shared.outgoing.notified());
-            if tokio::time::timeout(PING, notified).await.is_err() {
-                patiently(ping(&mut connection)).await?;
-            }
+            let _ = tokio::time::timeout(PING, notified).await; // in both cases the loop continues
             continue;
         }
         let mut commands = redis::pipe();
@@ -289,259 +338,34 @@ type Answer = RedisResult<i64>;
 fn fate(answer: Answer) -> Result<Option<String>, Broken> {
     match answer {
         Ok(_) => Ok(None),
-        Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-            Ok(Some(error.to_string()))
-        }
+        Err(error) if is_answer(&error) => Ok(Some(error.to_string())),
         Err(error) => Err(error.into()),
     }
 }
 
-async fn ping(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
-    redis::cmd("PING").query_async(connection).await
+/// Whether an error is an answer of the server, and not of the connection.
+fn is_answer(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-// ---- what comes ----
-
-/// Subscriptions, as the server knows them.
-#[derive(Default)]
-struct Known {
-    /// Several of our patterns may be one of its.
-    globs: HashMap<String, Vec<Pattern>>,
-    /// Confirmed, and not yet taken for it: what came before is to be looked at first.
-    confirmed: Vec<Pattern>,
-    /// Those of which all that came before was taken from the library.
-    preceded: Vec<Pattern>,
-}
-
-async fn receive(link: &Link<'_>, target: &mut Target, account: &RefCell<Account>) -> Broken {
-    let connected = async {
-        let client = target.client().await?;
-        patiently(client.get_async_pubsub()).await
-    };
-    let pubsub: PubSub = match connected.await {
-        Ok(pubsub) => pubsub,
-        Err(broken) => return broken,
-    };
-    let (mut sink, mut stream) = pubsub.split();
-    let known = RefCell::new(Known::default());
-    let subscribe = std::pin::pin!(async {
-        match subscribe(link, &mut sink, account, &known).await {
-            Ok(never) => never,
-            Err(broken) => broken,
-        }
-    });
-    let read = std::pin::pin!(async {
-        let mut came = Vec::new();
-        loop {
-            // All that is there, before what was confirmed meanwhile is taken for it.
-            let taken = future::poll_fn(|cx| {
-                while let std::task::Poll::Ready(next) = stream.poll_next_unpin(cx) {
-                    came.push(next);
-                    if came.last().is_some_and(Option::is_none) {
-                        break;
-                    }
-                }
-                let waits = came.is_empty() && known.borrow().confirmed.is_empty();
-                if waits { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
-            });
-            tokio::task::unconstrained(taken).await;
-            {
-                // Not taken out: what is ended while this lets others go on is not confirmed.
-                let Known { confirmed, preceded, .. } = &mut *known.borrow_mut();
-                preceded.append(confirmed);
-            }
-            let mut breaths = Breaths::new();
-            for message in came.drain(..) {
-                let Some(message) = message else { return Broken::Closed };
-                arrive(link.shared, &mut account.borrow_mut(), &known.borrow(), &message);
-                breaths.take().await;
-            }
-            let mut account = account.borrow_mut();
-            known.borrow_mut().preceded.drain(..).for_each(|pattern| account.confirm(&pattern));
-        }
-    });
-    // Whoever confirms comes first, so that who waits for it is asked after it.
-    match future::select(subscribe, read).await {
-        future::Either::Left((broken, _)) | future::Either::Right((broken, _)) => broken,
-    }
-}
-
-fn arrive(shared: &Shared, account: &mut Account, known: &Known, message: &Msg) {
-    let via = match message.from_pattern() {
-        false => None,
-        true => message.get_pattern::<String>().ok().and_then(|glob| known.globs.get(&glob)).map(Vec::as_slice),
-    };
-    if via.is_none() && message.from_pattern() {
-        return; // it is being ended
-    }
-    let name = message.get_channel_name();
-    let exact = match via {
-        // A channel's own subscription.
-        None => name.strip_prefix(shared.prefix.as_str()).and_then(|name| Pattern::new(name).ok()),
-        Some(_) => None,
-    };
-    let via = via.or(exact.as_ref().filter(|exact| exact.as_str() != ALL).map(std::slice::from_ref));
-    shared.arrive(account, name, via, message.get_payload_bytes());
-}
-
-async fn subscribe(
-    link: &Link<'_>,
-    sink: &mut PubSubSink,
-    account: &RefCell<Account>,
-    known: &RefCell<Known>,
-) -> Result<Broken, Broken> {
-    let shared = link.shared;
-    if let Some(reason) = denial(patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await)? {
-        deny_all(shared, &reason);
-    }
-    let changes = shared.take_interests(&mut account.borrow_mut());
-    change(shared, sink, account, known, changes).await?;
-    // All that was wanted by then is there. What has been wanted since may never end.
-    link.set_up(RECEIVES);
-    loop {
-        let changes = shared.take_interests(&mut account.borrow_mut());
-        if changes.is_empty() {
-            let notified = std::pin::pin!(shared.wanted.notified());
-            if tokio::time::timeout(PING, notified).await.is_err() {
-                patiently(sink.ping::<redis::Value>()).await?;
-            }
-            continue;
-        }
-        change(shared, sink, account, known, changes).await?;
-    }
-}
-
-/// Has the server know what is wanted, and what is not any more.
-async fn change(
-    shared: &Shared,
-    sink: &mut PubSubSink,
-    account: &RefCell<Account>,
-    known: &RefCell<Known>,
-    changes: Vec<Change>,
-) -> Result<(), Broken> {
-    account.borrow_mut().end(ended(&changes));
-    let (wanted, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, wanted)| *wanted);
-    for chunk in ended.chunks(CHANNELS) {
-        end(shared, sink, known, chunk).await?;
-    }
-    for chunk in wanted.chunks(CHANNELS) {
-        begin(shared, sink, account, known, chunk).await?;
-    }
-    Ok(())
-}
-
-/// What is for all is denied.
-fn deny_all(shared: &Shared, reason: &str) {
-    if let Ok(pattern) = Pattern::new(ALL) {
-        shared.tell_denied(&pattern, reason);
-    }
-}
-
-type Change = (Pattern, bool);
-
-/// Why an ACL does not let us have what was asked for, in words; `None`: we have it. Other answers, which may be others later,
-/// are for a connection that is made again.
-fn denial(answer: Result<(), Broken>) -> Result<Option<String>, Broken> {
-    match answer {
-        Ok(()) => Ok(None),
-        Err(Broken::Redis(error)) if error.code() == Some("NOPERM") => Ok(Some(error.to_string())),
+/// Asks a server whether it is alive; an error reply counts as alive. A server that cannot save its data replies MISCONF, and
+/// one whose ACL denies the command replies NOPERM.
+async fn check<T>(answer: impl Future<Output = RedisResult<T>>) -> Result<Option<T>, Broken> {
+    match patiently(answer).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Broken::Redis(error)) if is_answer(&error) => Ok(None),
         Err(broken) => Err(broken),
     }
 }
 
-/// Subscribes to channels, or patterns of the server's, with one command. If it is denied, as it is for one of them, each
-/// is asked for by itself. What is denied, and why.
-async fn ask(sink: &PubSubSink, names: Vec<String>, globs: bool) -> Result<Vec<(String, String)>, Broken> {
-    let subscribe = async |names: &[String]| {
-        let mut sink = sink.clone();
-        let answer = match globs {
-            false => patiently(sink.subscribe(names)).await,
-            true => patiently(sink.psubscribe(names)).await,
-        };
-        denial(answer)
-    };
-    if names.is_empty() || subscribe(&names).await?.is_none() {
-        return Ok(Vec::new());
+/// Checks that the server is alive, and not a replica as far as it says.
+async fn check_role(connection: &mut MultiplexedConnection) -> Result<(), Broken> {
+    match check(redis::cmd("ROLE").query_async(connection)).await? {
+        Some(Value::Array(role)) if role.first().is_some_and(is_replica) => Err(Broken::Replica),
+        _ => Ok(()),
     }
-    let answers = future::join_all(names.iter().map(|name| subscribe(std::slice::from_ref(name)))).await;
-    let mut denied = Vec::new();
-    for (name, answer) in names.into_iter().zip(answers) {
-        denied.extend(answer?.map(|reason| (name, reason)));
-    }
-    Ok(denied)
 }
 
-async fn begin(
-    shared: &Shared,
-    sink: &PubSubSink,
-    account: &RefCell<Account>,
-    known: &RefCell<Known>,
-    chunk: &[Change],
-) -> Result<(), Broken> {
-    let (mut channels, mut globs) = (Vec::new(), Vec::new());
-    for (pattern, _) in chunk {
-        account.borrow_mut().ask(pattern);
-        if pattern.is_exact() {
-            channels.push(format!("{}{pattern}", shared.prefix));
-            continue;
-        }
-        let glob = glob(&shared.prefix, pattern);
-        let mut known = known.borrow_mut();
-        let patterns = known.globs.entry(glob.clone()).or_default();
-        if patterns.is_empty() {
-            globs.push(glob);
-        }
-        patterns.push(pattern.clone());
-    }
-    let mut denied: HashMap<String, String> = ask(sink, channels, false).await?.into_iter().collect();
-    for (glob, reason) in ask(sink, globs, true).await? {
-        known.borrow_mut().globs.remove(&glob); // all of its patterns are of this chunk
-        denied.insert(glob, reason);
-    }
-    for (pattern, _) in chunk {
-        let name = match pattern.is_exact() {
-            true => format!("{}{pattern}", shared.prefix),
-            false => glob(&shared.prefix, pattern),
-        };
-        match denied.get(&name) {
-            Some(reason) => shared.deny(&mut account.borrow_mut(), pattern, Some(reason)),
-            None => {
-                known.borrow_mut().confirmed.push(pattern.clone());
-                shared.done(pattern, true);
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn end(shared: &Shared, sink: &mut PubSubSink, known: &RefCell<Known>, chunk: &[Change]) -> Result<(), Broken> {
-    let (mut channels, mut globs) = (Vec::new(), Vec::new());
-    for (pattern, _) in chunk {
-        if pattern.is_exact() {
-            channels.push(format!("{}{pattern}", shared.prefix));
-            continue;
-        }
-        let glob = glob(&shared.prefix, pattern);
-        let mut known = known.borrow_mut();
-        if let Some(patterns) = known.globs.get_mut(&glob) {
-            patterns.retain(|other| other != pattern);
-            if patterns.is_empty() {
-                known.globs.remove(&glob);
-                globs.push(glob);
-            }
-        }
-    }
-    if !channels.is_empty() {
-        patiently(sink.unsubscribe(channels)).await?;
-    }
-    if !globs.is_empty() {
-        patiently(sink.punsubscribe(globs)).await?;
-    }
-    for (pattern, _) in chunk {
-        let Known { confirmed, preceded, .. } = &mut *known.borrow_mut();
-        confirmed.retain(|other| other != pattern);
-        preceded.retain(|other| other != pattern);
-        shared.done(pattern, false);
-    }
-    Ok(())
+fn is_replica(role: &Value) -> bool {
+    matches!(role, Value::BulkString(role) if role == b"slave" || role == b"replica")
 }

@@ -3,14 +3,16 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
 pub mod link;
+pub mod nodes;
 pub mod servers;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use wirespeed_brokers::engine::broker::{Message, Sink, Unsendable};
 use wirespeed_brokers::engine::driver::protocol::MessageKind;
+use wirespeed_brokers::engine::logs::Logs;
 use wirespeed_brokers::engine::topics::Topic;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,6 +24,7 @@ pub struct Taker {
     pub full: AtomicBool,
     pub waits: AtomicUsize,
     pub noticed: AtomicUsize,
+    pub logs: Mutex<Option<Arc<Logs>>>,
 }
 
 impl Sink for Taker {
@@ -50,6 +53,11 @@ impl Sink for Taker {
 
     fn noticed(&self) {
         self.noticed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn logs(&self) -> Arc<Logs> {
+        // Each record: none of a cause is left out.
+        Arc::clone(self.logs.lock().unwrap().get_or_insert_with(|| Arc::new(Logs::new(Instant::now(), Duration::ZERO))))
     }
 }
 

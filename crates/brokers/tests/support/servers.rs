@@ -13,6 +13,7 @@ use super::{PATIENCE, wait};
 /// A server that is a process.
 pub struct Server {
     program: PathBuf,
+    first: Vec<String>,
     options: Vec<String>,
     pub directory: PathBuf,
     pub port: u16,
@@ -55,17 +56,22 @@ impl Server {
         let directory = std::env::temp_dir().join(format!("wirespeed-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        Some(Self { program, options, directory, port: free_port(), process: None })
+        Some(Self { program, first: Vec::new(), options, directory, port: free_port(), process: None })
     }
 
     /// Begins, and waits until it listens.
     pub fn start(&mut self) {
         let log = fs::File::create(self.directory.join("log")).unwrap();
         let is_redis = self.program.ends_with("redis-server");
-        let at: &[&str] =
-            if is_redis { &["--bind", "127.0.0.1", "--save", "", "--port"] } else { &["-a", "127.0.0.1", "-p"] };
+        let at: &[&str] = if !self.first.is_empty() {
+            &["--bind", "127.0.0.1", "--port"]
+        } else if is_redis {
+            &["--bind", "127.0.0.1", "--save", "", "--port"]
+        } else {
+            &["-a", "127.0.0.1", "-p"]
+        };
         let mut command = Command::new(&self.program);
-        command.current_dir(&self.directory).args(at).arg(self.port.to_string()).args(&self.options);
+        command.current_dir(&self.directory).args(&self.first).args(at).arg(self.port.to_string()).args(&self.options);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.process = Some(command.spawn().unwrap());
         wait(|| {
@@ -77,6 +83,17 @@ impl Server {
 
     fn log(&self) -> String {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// What is said before everything else: Redis wants the name of its configuration there.
+    pub fn begin_with(&mut self, first: &str) {
+        self.first = vec![first.to_owned()];
+    }
+
+    /// Sends a signal, by its name.
+    pub fn signal(&self, name: &str) {
+        let process = self.process.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &process]).status().unwrap().success());
     }
 
     /// Ends without a word.

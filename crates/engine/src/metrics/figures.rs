@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::count::Distribution;
 use super::sheet::Policies;
 use crate::auth::Denied;
+use crate::broker::Status;
 use crate::reasons::Reason;
 
 /// Of one worker, or of all of them.
@@ -120,6 +121,8 @@ pub struct Figures {
     pub messages_invalid: u64,
     /// Bytes of memory of all that waits for sessions, where a message that waits for many counts once.
     pub total_outbox_bytes: usize,
+    /// How it stands with the broker, if there is one.
+    pub broker: Option<Status>,
 }
 
 impl Figures {

@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 
 use super::count::{BOUNDS, Distribution};
 use super::figures::{Figures, WorkerFigures};
+use crate::broker::{State, Status};
 
 /// What HTTP says that the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -98,6 +99,9 @@ impl Collector for Page {
         let help = "How long the oldest event has waited to be taken";
         let mut metric = encoder.encode_descriptor("oldest_event_seconds", help, None, MetricType::Gauge)?;
         metric.encode_gauge(&self.0.oldest_event.as_secs_f64())?;
+        if let Some(broker) = &self.0.broker {
+            broker_figures(encoder, broker)?;
+        }
         let help = "How long a worker's turns take: so long whoever comes in meanwhile waits at most";
         let mut metric = encoder.encode_descriptor("loop_lag_seconds", help, None, MetricType::Histogram)?;
         for (number, worker) in self.0.workers.iter().enumerate() {
@@ -130,6 +134,20 @@ impl Page {
             }),
         }
     }
+}
+
+fn broker_figures(encoder: &mut DescriptorEncoder<'_>, broker: &Status) -> fmt::Result {
+    let connected = u64::from(broker.state == State::Connected);
+    let connected = ("connected", "Whether there is a connection to the broker", connected);
+    for (name, help, value) in [connected].into_iter().chain(broker.gauges()) {
+        encoder.encode_descriptor(&format!("broker_{name}"), help, None, MetricType::Gauge)?.encode_gauge(&value)?;
+    }
+    for (name, help, value) in broker.counters() {
+        encoder
+            .encode_descriptor(&format!("broker_{name}"), help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+    }
+    Ok(())
 }
 
 fn family(

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::protocol::handshake::Request;
 
+use crate::broker::Status;
 use crate::http::Answer;
 use crate::locks::lock;
 use crate::metrics::{BOUNDS, Distribution, Figures, State, WorkerFigures};
@@ -150,9 +151,16 @@ fn figures(common: &Common) -> Value {
         "draining": common.leaving.load(std::sync::atomic::Ordering::Relaxed),
         "uptime": common.start.elapsed().as_secs_f64(),
         "topics": topics(common, now),
+        "broker": figures.broker.as_ref().map(broker),
         // Upper bounds of the counts of durations, in milliseconds; the last count has none.
         "bounds": BOUNDS.map(|microseconds| microseconds as f64 / 1000.0),
     })
+}
+
+fn broker(of: &Status) -> Value {
+    let counted = of.counters().into_iter().chain(of.gauges()).map(|(name, _, value)| (name.to_owned(), json!(value)));
+    let told = [("state", json!(of.state.name())), ("server", json!(of.server)), ("reason", json!(of.reason))];
+    Value::Object(told.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(counted).collect())
 }
 
 fn topics(common: &Common, now: Instant) -> Value {

@@ -95,6 +95,7 @@ impl Common {
             operator_tokens_refused: self.operator_tokens.refused(),
             messages_invalid: self.invalid.load(Ordering::Relaxed),
             total_outbox_bytes: self.total_waiting(),
+            broker: self.broker.get().map(|broker| broker.status()),
         }
     }
 

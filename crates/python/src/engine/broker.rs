@@ -10,6 +10,8 @@ use pyo3::types::{PyDict, PyTuple};
 use wirespeed_brokers::{Address, Hub, Policy, Publisher, Refusal};
 use wirespeed_engine::broker::{Message, Notice, State, Status};
 
+use super::bell::RoomBell;
+use super::operations::NativeLogs;
 use super::session::{topic, with_message};
 use crate::errors;
 
@@ -37,19 +39,10 @@ pub(super) fn hub(url: &str, prefix: &str, limit: usize, policy: &str) -> PyResu
     Ok(hub)
 }
 
-fn state(state: State) -> &'static str {
-    match state {
-        State::Connecting => "connecting",
-        State::Connected => "connected",
-        State::Disconnected => "disconnected",
-        State::Closed => "closed",
-    }
-}
-
 /// All that is known, by the names of `wirespeed.engine.BrokerStatus`.
 pub(super) fn status<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("state", state(status.state))?;
+    dict.set_item("state", status.state.name())?;
     dict.set_item("server", &status.server)?;
     dict.set_item("reason", &status.reason)?;
     for (name, value) in numbers(status) {
@@ -67,20 +60,8 @@ pub(super) fn count(stats: &Bound<'_, PyDict>, status: &Status) -> PyResult<()> 
     Ok(())
 }
 
-fn numbers(status: &Status) -> [(&'static str, u64); 11] {
-    [
-        ("queued", status.queued as u64),
-        ("queued_bytes", status.queued_bytes as u64),
-        ("subscriptions", status.subscriptions as u64),
-        ("published", status.published),
-        ("received", status.received),
-        ("lost", status.lost),
-        ("refused", status.refused),
-        ("dropped", status.dropped),
-        ("doubtful", status.doubtful),
-        ("invalid", status.invalid),
-        ("reconnects", status.reconnects),
-    ]
+fn numbers(status: &Status) -> impl Iterator<Item = (&'static str, u64)> {
+    status.gauges().into_iter().chain(status.counters()).map(|(name, _, value)| (name, value))
 }
 
 /// What has happened: its name, how many messages it is about, and what is said of it.
@@ -228,10 +209,45 @@ impl NativePublisher {
         wait(py, deadline(timeout)?, |slice| publisher.flush(published, Some(slice)))
     }
 
+    /// Whether a message of so many bytes finds room, or there will be none any more.
+    fn _has_room(&self, size: usize) -> PyResult<bool> {
+        Ok(self.publisher()?.has_room(size))
+    }
+
+    /// Rings when the queue has room, and when messages are settled.
+    fn _room_bell(&self) -> PyResult<RoomBell> {
+        let publisher = self.publisher()?;
+        RoomBell::new(|wake| publisher.watch(wake))
+    }
+
+    /// Identifies the bell.
+    fn _room_key(&self) -> PyResult<usize> {
+        Ok(self.publisher()?.watch_key())
+    }
+
+    /// Begins the end: messages in the queue are not sent.
+    fn _end(&self) -> PyResult<()> {
+        self.publisher()?.end();
+        Ok(())
+    }
+
+    /// Whether it has come.
+    fn _has_ended(&self) -> PyResult<bool> {
+        Ok(self.publisher()?.has_ended())
+    }
+
+    /// Ends it; what waits is not sent any more.
     fn _close(&self, py: Python<'_>) -> PyResult<()> {
         let publisher = self.publisher()?;
-        py.detach(|| publisher.close());
+        py.detach(|| {
+            publisher.end();
+            publisher.close();
+        });
         Ok(())
+    }
+
+    fn _logs(&self) -> PyResult<NativeLogs> {
+        Ok(NativeLogs(std::sync::Arc::clone(self.publisher()?.logs())))
     }
 
     fn _status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
