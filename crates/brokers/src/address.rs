@@ -28,6 +28,8 @@ pub struct Address {
     /// Credentials of the Sentinels, if they differ from those of the servers.
     pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password: Option<String>,
+    /// A file with what NATS asks for instead of a password.
+    pub(crate) credentials: Option<Credentials>,
     /// How long a NATS server may be silent before the connection ends.
     pub(crate) timeout: Duration,
 }
@@ -37,6 +39,15 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Seconds that a URL may give.
 const TIMEOUTS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
+
+/// A file with credentials of NATS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Credentials {
+    /// With a JWT and a seed, as `nsc` writes it.
+    Creds(PathBuf),
+    /// With a seed.
+    Nkey(PathBuf),
+}
 
 /// What kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +148,7 @@ impl Address {
             certificate: None,
             sentinel_user: None,
             sentinel_password: None,
+            credentials: None,
             timeout: TIMEOUT,
         };
         address.read_query(query)?;
@@ -176,6 +188,9 @@ impl Address {
                         "{name} of a broker's URL is for redis+sentinel:// and rediss+sentinel://"
                     ));
                 }
+                "creds" if self.kind == Kind::Nats => self.credentials = Some(Credentials::Creds(path()?)),
+                "nkey" if self.kind == Kind::Nats => self.credentials = Some(Credentials::Nkey(path()?)),
+                "creds" | "nkey" => return invalid(format!("{name} of a broker's URL is for nats:// and tls://")),
                 "timeout" if self.kind == Kind::Nats => self.timeout = read_timeout(value)?,
                 "timeout" => return invalid("timeout of a broker's URL is for nats:// and tls://"),
                 // The rest of a password in which there is a question mark, maybe.
@@ -184,7 +199,7 @@ impl Address {
                 }
                 _ => {
                     return invalid(format!(
-                        "a broker's URL has no option {name:?}: tls_ca, tls_cert, tls_key, timeout, sentinel_user, \
+                        "a broker's URL has no option {name:?}: tls_ca, tls_cert, tls_key, timeout, creds, nkey, sentinel_user, \
                          sentinel_password"
                     ));
                 }
@@ -210,6 +225,9 @@ impl Address {
         match self.kind {
             Kind::Memory => {}
             Kind::Nats if !self.path.is_empty() => return invalid("nats:// has no path"),
+            Kind::Nats if self.credentials.is_some() && (self.user.is_some() || self.password.is_some()) => {
+                return invalid("creds and nkey of a broker's URL replace the user and the password");
+            }
             Kind::Cluster if !self.path.is_empty() => {
                 return invalid("a cluster has no databases: leave the path away");
             }
@@ -429,6 +447,8 @@ mod tests {
             ("nats://a?timeout=0", "from 0.1 to 3600"),
             ("nats://a?timeout=x", "from 0.1 to 3600"),
             ("redis://a?timeout=1", "is for nats://"),
+            ("redis://a?nkey=x", "is for nats://"),
+            ("nats://secret@a?creds=x", "replace the user"),
             ("redis://a?sentinel_password=secret", "is for redis+sentinel://"),
             ("redis+sentinel://a/m?sentinel_user=u", "needs sentinel_password"),
             ("nats://a?tls_ca=x", "need a scheme with TLS"),

@@ -6,6 +6,7 @@
 //! ourselves, which comes after everything before it, and after what the server says of it that it does not let us do.
 //! So the server is not told to keep from us what is ours: what else comes of it is known by its publisher.
 
+mod credentials;
 mod denials;
 mod subscriptions;
 
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::connection::State as ConnectionState;
-use async_nats::{Client, ConnectOptions, Event, PublishErrorKind, ServerAddr, ServerError};
+use async_nats::{AuthError, Client, ConnectOptions, Event, PublishErrorKind, ServerAddr, ServerError};
 use bytes::Bytes;
 use futures_util::{StreamExt, future};
 use tokio::sync::{Notify, watch};
@@ -148,7 +149,16 @@ fn servers(address: &Address) -> Vec<ServerAddr> {
 fn options(shared: &Arc<Shared>, servers: usize, denials: &Arc<Denials>, in_use: &Arc<AtomicBool>) -> ConnectOptions {
     let address = &shared.address;
     let (told, denials, in_use) = (Arc::clone(shared), Arc::clone(denials), Arc::clone(in_use));
-    let mut options = ConnectOptions::new()
+    let mut options = match &address.credentials {
+        None => ConnectOptions::new(),
+        Some(credentials) => {
+            let credentials = credentials.clone();
+            ConnectOptions::with_auth_callback(move |challenge| {
+                future::ready(credentials::answer(&credentials, &challenge).map_err(AuthError::new))
+            })
+        }
+    };
+    options = options
         .event_callback(move |event| {
             let (told, denials, in_use) = (Arc::clone(&told), Arc::clone(&denials), Arc::clone(&in_use));
             async move {

@@ -124,8 +124,9 @@ class Engine(Operations, Routing):
             one: ``"all"``, the default, or ``"none"``, for :meth:`Session.allow` to add to.
         broker: What connects this engine with others: ``"nats://host:4222"``, ``"redis://host:6379"``,
             ``"redis+sentinel://host:26379/name"``, ``"redis+cluster://host:6379"`` or, within this process,
-            ``"memory://name"``; with ``user:password@`` before the host, and TLS as ``tls://``, ``rediss://``. What is
-            published and broadcast here reaches the sessions of all. The default is none.
+            ``"memory://name"``; with ``user:password@`` before the host, ``?creds=file`` or ``?nkey=file`` behind that
+            of NATS, and TLS as ``tls://``, ``rediss://``. What is published and broadcast here reaches the sessions of
+            all. The default is none.
         broker_prefix: Precedes the names of topics at the broker, with a dot between them; ``"wirespeed"`` by default.
             Engines of one application share it. It must not be empty or begin with ``$`` or ``_``, so that clients
             cannot read what other programs have at the broker.
