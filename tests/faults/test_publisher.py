@@ -27,14 +27,6 @@ HARMLESS: tuple[Fault, ...] = ("dribble", "stall", "full")
 FATAL: tuple[Fault, ...] = ("reset", "half-close", "blackhole")
 STAGES = ("dialling", "idle", "sending", "closing")
 
-# (fault, stage) that is not run, and why.
-LEFT_OUT = {
-    (
-        "blackhole",
-        "closing",
-    ): "closing takes a second at most, whatever the broker does: all that could be seen is that",
-}
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     everything = bool(metafunc.config.getoption("--campaign"))
@@ -43,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for number, kind in enumerate((Nats, Redis))
         for row, fault in enumerate((*HARMLESS, *FATAL))
         for column, stage in enumerate(STAGES)
-        if (fault, stage) not in LEFT_OUT and (everything or (row + column + number) % 4 == 0)
+        if everything or (row + column + number) % 4 == 0
     ]
     if not everything:
         cells = sample(cells, 2, metafunc.config.getoption("--rotation"), kind=lambda cell: cell[:1])
@@ -93,7 +85,7 @@ def test_publisher(tmp_path: Path, kind: type[Nats | Redis], fault: Fault, stage
 
 
 def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
-    publisher = Publisher(url)
+    publisher = Publisher(url, close_timeout=patience(20))
     sent: list[str] = []
 
     def publish(count: int) -> None:
@@ -118,11 +110,15 @@ def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
         publish(20)
         relay.strike(fault)
     began = time.monotonic()
-    publisher.close()
-    assert time.monotonic() - began < patience(10)
-    if stage == "closing" and fault in FATAL:
-        # Whether what was not flushed has arrived, nobody has said.
+    try:
+        publisher.close()
+    except ConnectionError:
+        assert stage == "closing"
+        assert fault in FATAL
+        # Which of the last messages have arrived is not known.
+        told = True
         sent[-20:] = []
+    assert time.monotonic() - began < patience(30)
     got = received(ws, sent[-1])
     # In order, and none twice.
     assert got == sorted(set(got), key=int)
