@@ -49,11 +49,12 @@ fn algorithm_names() {
     for (algorithm, ..) in all() {
         assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
     }
+    assert_eq!("Ed25519".parse(), Ok(EdDSA), "RFC 9864");
     for none in ["none", "None"] {
         let error = none.parse::<Algorithm>().unwrap_err().to_string();
         assert_eq!(error, "algorithms: `none` would accept tokens that nobody signed");
     }
-    for other in ["", "hs256", "ES512", "ES256K", "RS1", "HS256 "] {
+    for other in ["", "hs256", "ES521", "ES256K", "ed25519", "RS1", "HS256 "] {
         let error = other.parse::<Algorithm>().unwrap_err().to_string();
         assert!(error.starts_with(&format!("algorithms: {other:?} is not supported: HS256, ")), "{error}");
     }
@@ -114,6 +115,8 @@ fn pem_of_another_kind() {
     assert_eq!(refusal(JwtOptions::new([ES384], p256().key())), "key: ES384 needs the curve P-384");
     assert_eq!(refusal(JwtOptions::new([ES256, ES384], p256().key())), "key: ES384 needs the curve P-384");
     assert_eq!(refusal(JwtOptions::new([ES384], pem(P_521))), "key: ES384 needs the curve P-384");
+    assert_eq!(refusal(JwtOptions::new([ES512], p384().key())), "key: ES512 needs the curve P-521");
+    assert!(Jwt::new(JwtOptions::new([ES512], pem(P_521))).is_ok());
     assert_eq!(refusal(JwtOptions::new([ES256], pem(SECP256K1))), "key: ES256 needs the curve P-256");
     assert_eq!(refusal(JwtOptions::new([RS256], pem(RSA_1024))), "key: RS256 needs an RSA key of 2048 to 8192 bits");
     for (text, problem) in [

@@ -103,7 +103,7 @@ fn who_gets_no_session_is_counted_by_the_reason() {
     drop(silent);
     for (reason, count) in total.failures_by_reason() {
         let expected = match reason {
-            Reason::NotFound | Reason::Forbidden | Reason::NotWebSocket | Reason::Reset | Reason::Timeout => 1,
+            Reason::NotFound | Reason::Origin | Reason::NotWebSocket | Reason::Reset | Reason::Timeout => 1,
             Reason::Malformed => 2,
             _ => 0,
         };

@@ -386,8 +386,10 @@ fn a_unix_socket_is_handed_over_too() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(old);
+    assert!(at.exists(), "it is the new engine's");
     drop(new);
-    std::fs::remove_file(&at).unwrap();
+    assert!(!at.exists());
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn each_path_has_its_own_pages_and_subprotocols() {
     assert_eq!(Client::request(&engine, "/plain", foreign).status, 403);
     assert_eq!(Client::request(&engine, "/plain", "Origin: https://shop.example\r\n").status, 101);
     assert_eq!(Client::request(&engine, "/any", foreign).status, 101);
-    assert_eq!(engine.figures().total().failures[Reason::Forbidden.index()], 1);
+    assert_eq!(engine.figures().total().failures[Reason::Origin.index()], 1);
     let offered = "Sec-WebSocket-Protocol: one, two, three\r\n";
     for (path, chosen) in [("/plain", "one"), ("/any", "three")] {
         let client = Client::request(&engine, path, offered);
