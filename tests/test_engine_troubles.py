@@ -88,6 +88,14 @@ def test_pages_of_other_origins_have_a_reason_of_their_own(log: pytest.LogCaptur
         assert (failed["origin"], failed["forbidden"]) == (1, 0)
 
 
+def test_a_relay_that_refuses_says_why(log: pytest.LogCaptureFixture) -> None:
+    engine = Engine("127.0.0.1", topics_by_default="none")
+    engine.relay("/feed/{topic}")
+    with engine:
+        assert status(engine, "/feed/prices") == 403
+        wait_for(lambda: any("may not subscribe to the topic" in text for text in log.messages), "it is logged")
+
+
 def test_an_origin_that_is_logged_is_short(log: pytest.LogCaptureFixture) -> None:
     with Engine("127.0.0.1") as engine:
         assert status(engine, "/", origin="https://" + "x" * 5000) == 403

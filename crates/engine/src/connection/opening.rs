@@ -63,6 +63,8 @@ pub(crate) enum Detail {
     Origin(String),
     /// Why the TLS handshake failed.
     Tls(String),
+    /// It may not subscribe to the topic of a relay.
+    Topic,
 }
 
 impl Detail {
@@ -79,6 +81,7 @@ impl fmt::Display for Detail {
             Self::Token(denied) => denied.fmt(f),
             Self::Origin(origin) => write!(f, "pages of {origin:?} are forbidden by `origins`"),
             Self::Tls(error) => error.fmt(f),
+            Self::Topic => f.write_str("the client may not subscribe to the topic of its path"),
         }
     }
 }
@@ -466,8 +469,11 @@ impl Opening {
             let topic = match &route.role {
                 Role::Relay(relay) => Some(judge_relay(relay, &route, request, user.as_ref(), config).map_err(
                     |refused| match refused {
-                        Unfit::NoTopic => text(404, "There is no such topic.\n"),
-                        Unfit::Denied => text(403, "This topic may not be subscribed to.\n"),
+                        Unfit::NoTopic => text(404, "There is no such topic.\n").into(),
+                        Unfit::Denied => Refused {
+                            detail: Some(Detail::Topic),
+                            ..text(403, "This topic may not be subscribed to.\n").into()
+                        },
                     },
                 )?),
                 _ => None,
