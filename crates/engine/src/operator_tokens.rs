@@ -1,5 +1,5 @@
 //! The tokens of the metrics and the page: wrong ones are counted and logged, and an address that sends too many is
-//! refused for a while, whatever it sends then. So a token cannot be guessed, however short it is.
+//! refused for a while, even with the right one. So a token cannot be guessed, however short it is.
 //!
 //! Knows no socket; called by [`crate::http`] and [`crate::page`].
 
@@ -25,7 +25,7 @@ const MOST: u32 = 10;
 /// From the first wrong token of an address on.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The same as `Retry-After` says it.
+/// [`WINDOW`] as the value of `Retry-After`.
 const RETRY_AFTER: &str = "60";
 
 /// Addresses that are remembered at most. While there are more, each of so many sends few.
@@ -53,7 +53,7 @@ struct Wrong {
     until: Instant,
 }
 
-/// See the module.
+/// Counts and remembers wrong tokens.
 #[derive(Default)]
 pub(crate) struct OperatorTokens {
     metrics: AtomicU64,

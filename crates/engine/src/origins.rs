@@ -139,7 +139,7 @@ fn is_same(page: &Parts<'_>, host: &str) -> bool {
         .is_some_and(|(host, port)| host.eq_ignore_ascii_case(page.host) && page.port == port.or(Some(default)))
 }
 
-/// The host that a request is for. RFC 9112 3.2.2: of a target that says so, "an origin server MUST ignore the received
+/// The host that a request is for. RFC 9112 3.2.2: of a target in absolute form, "an origin server MUST ignore the received
 /// Host".
 fn host(request: &Request) -> &str {
     match request.target.split_once("://") {

@@ -35,6 +35,6 @@ class Log(Adapter):
             super().log(level, msg, *args, **kwargs)
         except Exception:
             if logging.raiseExceptions and sys.stderr is not None:
-                # Nothing is left to be told if that fails too.
+                # There is no place left for an error of that.
                 with contextlib.suppress(Exception):
                     traceback.print_exc()
