@@ -1,7 +1,7 @@
 """Cycles of references through native objects: the garbage collector frees them, and open sockets with them.
 
 A native class that refers to Python objects tells the collector which (``__traverse__``). One that forgets an object
-keeps that object, and all that this refers to, for ever. So each test makes a cycle through the classes that it names,
+keeps that object, and all that this refers to, alive. So each test makes a cycle through the classes that it names,
 and waits for the end of a witness in it; the classes that are named nowhere are found in the source.
 """
 
@@ -352,6 +352,30 @@ def test_asyncio_connection_under_a_context(certificates: Certificates) -> None:
 
 
 # Event loops
+
+
+@pytest.mark.parametrize("port", ["fd", "transport"])
+@on_cycle("AsyncConnection")
+def test_open_asyncio_connection_that_refers_to_itself(server: WebSocketsServer, port: Any) -> None:
+    """Its loop goes on, and closes the socket."""
+
+    async def main() -> None:
+        async def make() -> Witness:
+            ws = await connect(server.uri, proxy=None, io_port=port)
+            descriptors.append(ws.fileno())
+            ws.witness = Witness(ws)  # type: ignore[attr-defined]
+            return ws.witness  # type: ignore[attr-defined, no-any-return]
+
+        descriptors: list[int] = []
+        witness = await make()
+        with freed(lambda witness=[witness]: witness.pop()):  # type: ignore[misc]
+            del witness
+            os.fstat(descriptors[0])
+        await asyncio.sleep(0)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptors[0])
+
+    asyncio.run(main())
 
 
 class Plain(asyncio.SelectorEventLoop):

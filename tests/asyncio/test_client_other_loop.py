@@ -16,7 +16,7 @@ from interop.asyncio_tools import Setting, new_loop
 from interop.frames import Close, close
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED
+from interop.subject import IS_WIRESPEED, exceptions
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 
@@ -159,7 +159,7 @@ def test_abort_is_possible(loops: Loops, scripted: Scripted, connect: Connect) -
     assert server.result is True
 
 
-def test_closing_what_is_closed_does_nothing(loops: Loops, scripted: Scripted, connect: Connect) -> None:
+def test_closed_connection_is_closed_everywhere(loops: Loops, scripted: Scripted, connect: Connect) -> None:
     def accept(wire: Wire) -> Close | None:
         wire.accept()
         received = wire.read_until_close()[1]
@@ -174,7 +174,15 @@ def test_closing_what_is_closed_does_nothing(loops: Loops, scripted: Scripted, c
         return ws
 
     ws = loops.run(closed())
-    loops.run(ws.close(), loops.other)
+
+    async def after() -> None:
+        await ws.close()
+        with pytest.raises(exceptions.ConnectionClosedOK):
+            await ws.send("x")
+        with pytest.raises(exceptions.ConnectionClosedOK):
+            await ws.recv()
+
+    loops.run(after(), loops.other)
     assert server.result == Close(1000)
 
 

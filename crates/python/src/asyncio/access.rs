@@ -51,22 +51,25 @@ impl AsyncConnection {
         if self.is_in_loop(py)? {
             return Ok(());
         }
-        Err(self.elsewhere(py, &format!("{method} was called"), "loop.call_soon_threadsafe"))
+        self.refuse(py, &format!("{method} was called"), "loop.call_soon_threadsafe")
     }
 
-    /// Why a call is refused that was made in another thread, or on another loop, and what to use in another thread.
+    /// Refuses a call that was made in another thread, or on another loop, and says what to use in another thread. A
+    /// connection that is over, as it is in a child process, waits for no loop: there is nothing to refuse.
     #[cold]
-    pub(super) fn elsewhere(&self, py: Python<'_>, call: &str, remedy: &str) -> PyErr {
+    pub(super) fn refuse(&self, py: Python<'_>, call: &str, remedy: &str) -> PyResult<()> {
+        if self.lock(py)?.drive.is_over() {
+            return Ok(());
+        }
         let event_loop = self.event_loop.bind(py);
-        let running = is_running(event_loop).and_then(|runs| if runs { Ok(None) } else { running_loop(py).map(Some) });
-        PyRuntimeError::new_err(match running {
-            Err(error) => return error,
-            Ok(None) => format!("{call} in another thread than that of the connection's event loop: use {remedy}"),
-            Ok(Some(running)) => format!(
+        let running = if is_running(event_loop)? { None } else { Some(running_loop(py)?) };
+        Err(PyRuntimeError::new_err(match running {
+            None => format!("{call} in another thread than that of the connection's event loop: use {remedy}"),
+            Some(running) => format!(
                 "{call} on the event loop {running:?}, but the connection belongs to {event_loop:?}, which does not run: use \
                  a connection on the event loop that has opened it, or open another"
             ),
-        })
+        }))
     }
 
     /// A future for one of the watchers. When it is given up, it is no reason any more to keep the connection.

@@ -334,9 +334,7 @@ impl AsyncConnection {
         // without a code.
         let code = u16::try_from(code).unwrap_or(0);
         let code = if code == 1005 { None } else { Some(CloseCode(code)) };
-        if !slf.get().lock(slf.py())?.is_finished() {
-            slf.get().check_loop(slf.py(), "close()")?;
-        }
+        slf.get().check_loop(slf.py(), "close()")?;
         Self::contain(slf, || Self::begin_close(slf, code, reason, keep))
     }
 

@@ -21,7 +21,7 @@ impl AsyncConnection {
     pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         // One that has begun is the loop's, wherever that is run by now.
         if operation.is_fresh() && !self.may_begin(this.py(), operation.kind())? {
-            return Err(self.elsewhere(this.py(), "awaited", "asyncio.run_coroutine_threadsafe"));
+            self.refuse(this.py(), "awaited", "asyncio.run_coroutine_threadsafe")?;
         }
         let step = match operation.kind() {
             Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => self.receive_step(this, operation),

@@ -64,7 +64,7 @@ impl BlockingConnection {
                 "a signal handler, called while an ssl.SSLContext was at work, cannot use the connection at work",
             ));
         }
-        Ok(PythonHost::new(py, decode))
+        Ok(PythonHost { py, decode })
     }
 
     /// The same for what takes part in the conversation, which begins with the answer to the opening
@@ -80,7 +80,7 @@ impl BlockingConnection {
     }
 
     fn closed(&self, py: Python<'_>) -> PyErr {
-        let host = PythonHost::new(py, None);
+        let host = PythonHost { py, decode: None };
         // Exceptions are made outside the connection's lock: their constructors are Python.
         let (failure, closing) = self
             .inner
@@ -576,7 +576,7 @@ impl BlockingConnection {
     /// be sent before it is: the connection is closed with 1011, as in the `websockets` library.
     fn abandon_fragments(&self, py: Python<'_>, kind: Option<MessageKind>, error: PyErr) -> PyErr {
         if kind.is_some() {
-            let host = PythonHost::new(py, None);
+            let host = PythonHost { py, decode: None };
             if self.inner.close(&host, Some(CloseCode::INTERNAL_ERROR), "error in fragmented message").is_err() {
                 self.inner.abort(&host);
             }

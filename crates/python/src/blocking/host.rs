@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use wirespeed_driver::blocking::Host;
 use wirespeed_driver::protocol::{MessageKind, Payload};
 use wirespeed_driver::socket::{Readiness, Socket};
@@ -22,11 +23,21 @@ const POLLOUT: u32 = 4;
 /// slept in a system call would keep all others from running.
 static REPLACED: AtomicBool = AtomicBool::new(false);
 
+thread_local! {
+    /// The exception of a wait by Python, until the call looks for interrupts: no other greenlet runs in between.
+    static INTERRUPT: Cell<Option<PyErr>> = const { Cell::new(None) };
+}
+
 /// Looks how this program waits; called for each connection, as a program may decide late.
 pub(crate) fn learn_how_to_wait(py: Python<'_>) -> PyResult<()> {
-    let select = py.import(intern!(py, "select"))?.getattr(intern!(py, "select"))?;
+    let select = select_module(py)?.getattr(intern!(py, "select"))?;
     REPLACED.store(is_replaced(&select)?, Ordering::Relaxed);
     Ok(())
+}
+
+fn select_module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    MODULE.get_or_try_init(py, || Ok(py.import("select")?.unbind())).map(|module| module.bind(py))
 }
 
 fn is_replaced(function: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -39,16 +50,9 @@ pub(crate) struct PythonHost<'py> {
     pub(crate) py: Python<'py>,
     /// As in `recv(decode=...)`.
     pub(crate) decode: Option<bool>,
-    /// What was raised while it waited aside.
-    interrupt: Cell<Option<PyErr>>,
 }
 
-impl<'py> PythonHost<'py> {
-    #[inline]
-    pub(crate) fn new(py: Python<'py>, decode: Option<bool>) -> Self {
-        Self { py, decode, interrupt: Cell::new(None) }
-    }
-
+impl PythonHost<'_> {
     /// Waits by what the program has put in place of Python's functions.
     #[cold]
     fn wait_by_python(&self, socket: Option<(&Socket, Readiness)>, until: Option<Instant>) -> PyResult<Readiness> {
@@ -58,7 +62,7 @@ impl<'py> PythonHost<'py> {
             py.import(intern!(py, "time"))?.call_method1(intern!(py, "sleep"), (seconds,))?;
             return Ok(Readiness::default());
         };
-        let (fd, select) = (socket.raw(), py.import(intern!(py, "select"))?);
+        let (fd, select) = (socket.raw(), select_module(py)?);
         // gevent has this one, too, which takes all descriptors: those of select are below 1024.
         let ready = match select.getattr_opt(intern!(py, "poll"))? {
             Some(poll) if is_replaced(&poll)? => {
@@ -111,7 +115,7 @@ impl Host for PythonHost<'_> {
             return None;
         }
         Some(self.wait_by_python(socket, until).map_err(|error| {
-            self.interrupt.set(Some(error));
+            INTERRUPT.set(Some(error));
             io::ErrorKind::Interrupted.into()
         }))
     }
@@ -130,6 +134,11 @@ impl Host for PythonHost<'_> {
     }
 
     fn check_interrupt(&self) -> PyResult<()> {
-        self.interrupt.take().map_or_else(|| self.py.check_signals(), Err)
+        if REPLACED.load(Ordering::Relaxed)
+            && let Some(error) = INTERRUPT.take()
+        {
+            return Err(error);
+        }
+        self.py.check_signals()
     }
 }

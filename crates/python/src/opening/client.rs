@@ -152,7 +152,7 @@ impl ClientOpening {
         let inner = self.lock().take();
         let mut client = inner.ok_or_else(|| PyRuntimeError::new_err("this opening is over"))?.client;
         learn_how_to_wait(py)?;
-        let host = PythonHost::new(py, None);
+        let host = PythonHost { py, decode: None };
         match opening::complete(&mut client, &socket, &host, deadline) {
             Ok(()) => self.opened(&mut client, Some(socket)),
             Err(Stop::Interrupted(error)) => Err(error),

@@ -101,7 +101,7 @@ impl ConnectedSocket {
         // Out of its lock: other threads run meanwhile, and signal handlers.
         let socket = self.take()?;
         if socket.remote_address().is_none() {
-            let host = PythonHost::new(py, None);
+            let host = PythonHost { py, decode: None };
             match dial::wait(&socket, &host, deadline) {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
