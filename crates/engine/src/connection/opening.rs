@@ -93,6 +93,8 @@ pub(crate) struct Opening {
     socket: Option<Socket>,
     /// The socket by a descriptor that a session may have, if its own is in the reserve.
     lowered: Option<Socket>,
+    /// Others give descriptors back soon: it may become a session with one of the reserve.
+    crowded: bool,
     /// Who it is, as far as that is known.
     remote: Option<SocketAddr>,
     /// Why there will be no session.
@@ -143,6 +145,7 @@ impl Opening {
             carrier: Carrier::lingering(LINGER),
             socket: Some(socket),
             lowered: None,
+            crowded: false,
             remote,
             detail: None,
             failure: None,
@@ -221,9 +224,13 @@ impl Opening {
     fn lower(&mut self) -> bool {
         if let Some(socket) = self.socket.as_ref().filter(|socket| descriptors::is_reserved(socket.raw())) {
             self.lowered = descriptors::lower(socket.options()).map(Socket::new);
-            return self.lowered.is_some();
+            return self.lowered.is_some() || self.crowded;
         }
         true
+    }
+
+    pub(crate) fn set_crowded(&mut self, crowded: bool) {
+        self.crowded = crowded;
     }
 
     /// See [`Self::lowered`], of one that has become a session.

@@ -36,6 +36,9 @@ const ACCEPTS: usize = 1024;
 /// Of those who were accepted, let in in one turn: no more than may have failed by the next.
 const ADMITTED: usize = 64;
 
+/// A part of all descriptors that is large for clients in the opening handshake, who give them back soon.
+const CROWDED: usize = 4;
+
 /// How long nobody is accepted when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -186,8 +189,9 @@ impl Worker {
     fn seat(&mut self, guest: Guest) -> bool {
         let descriptor = guest.socket.raw();
         self.short = descriptors::is_reserved(descriptor);
-        if self.short && !guest.entrance.inside && descriptors::is_last(descriptor) {
-            self.fail(Reason::Full, guest.remote); // there is none that could give one up
+        let alone = self.pending.is_empty() && self.guests.is_empty();
+        if self.short && alone && !guest.entrance.inside && descriptors::is_last(descriptor) {
+            self.fail(Reason::Full, guest.remote); // no other client could give its own up
         } else if let Some(guest) = self.pass_on(guest) {
             self.guests.push_back(guest);
         }
@@ -206,13 +210,17 @@ impl Worker {
         (!delay.is_zero()).then(|| delay.max(RELIEF))
     }
 
-    /// For one without a descriptor that a session may have: a silent client gives its own up.
+    /// For one without a descriptor that a session may have: a silent client gives its own up. Where that is not possible
+    /// yet, and clients in the opening handshake have a large part of all descriptors, it may keep the one that it has.
     fn find_descriptor(&mut self, key: Key) {
-        if let Some(Client::Opening(opening)) = self.clients.get(key)
-            && opening.awaited().is_some()
-            && opening.is_short()
-        {
-            self.relieve(Instant::now());
+        let short = |opening: &Opening| opening.awaited().is_some() && opening.is_short();
+        if !matches!(self.clients.get(key), Some(Client::Opening(opening)) if short(opening)) {
+            return;
+        }
+        self.relieve(Instant::now());
+        let crowded = self.pending.len() * self.common.sheets.len() * CROWDED >= descriptors::most();
+        if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
+            opening.set_crowded(crowded);
         }
     }
 
