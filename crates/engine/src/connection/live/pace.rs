@@ -23,7 +23,7 @@ const STALL: Duration = Duration::from_secs(5);
 /// Between two questions whether it takes something again.
 const ASK: Duration = Duration::from_millis(50);
 
-/// What [`super::AT_ONCE`] is for messages that are shared with other connections: they are nobody's own. Each write wakes its
+/// What [`super::AT_ONCE`] is for messages that are shared with other connections. Each write wakes its
 /// client once more; measured, messages of 64 KiB to 20 clients that read them: 20 us each one by one, 15.5 by four.
 const SHARED_AT_ONCE: usize = 256 * 1024;
 
