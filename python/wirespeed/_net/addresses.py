@@ -33,6 +33,10 @@ __all__ = [
 HAPPY_EYEBALLS_DELAY = 0.25
 """Seconds between attempts. RFC 8305, section 8: the recommended Connection Attempt Delay."""
 
+# None if it was replaced before this was imported.
+_ORIGINAL = socket.socket if socket.socket.__module__ == "socket" else None
+_CONNECT = _socket.socket.connect
+
 UNIX_RETRY = 0.005
 """Seconds until a Unix socket whose queue is full is tried again.
 
@@ -76,7 +80,7 @@ def is_socket_replaced() -> bool:
     PySocks does this to send all connections through a proxy, others do it to refuse some: the native core, which makes
     sockets without Python, must not connect in such a program.
     """
-    return socket.socket.__module__ != "socket" or socket.socket.connect is not _socket.socket.connect
+    return socket.socket is not _ORIGINAL or _ORIGINAL.connect is not _CONNECT
 
 
 def numeric(host: str, port: int, family: int) -> list[Address]:

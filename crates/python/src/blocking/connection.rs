@@ -156,7 +156,9 @@ impl BlockingConnection {
     ) -> PyResult<Self> {
         let parts = opened.take()?;
         let socket = parts.socket.ok_or_else(|| PyTypeError::new_err("opened has no socket of its own"))?;
-        learn_how_to_wait(py)?;
+        if parts.handshake.is_pending() {
+            learn_how_to_wait(py)?; // of a client, the opening has done this
+        }
         Ok(Self {
             inner: Blocking::new(parts.peer, socket, parts.settings),
             connecting: AtomicBool::new(parts.handshake.is_pending()),

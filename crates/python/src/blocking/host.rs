@@ -30,8 +30,13 @@ thread_local! {
 
 /// Looks how this program waits; called for each connection, as a program may decide late.
 pub(crate) fn learn_how_to_wait(py: Python<'_>) -> PyResult<()> {
+    static ORIGINAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let select = select_module(py)?.getattr(intern!(py, "select"))?;
-    REPLACED.store(is_replaced(&select)?, Ordering::Relaxed);
+    let replaced = !ORIGINAL.get(py).is_some_and(|original| select.is(original)) && is_replaced(&select)?;
+    if !replaced {
+        let _ = ORIGINAL.set(py, select.unbind()); // the first one is it
+    }
+    REPLACED.store(replaced, Ordering::Relaxed);
     Ok(())
 }
 
