@@ -71,6 +71,7 @@ __all__ = [
     "after_fork",
     "broadcast",
     "compression_memory",
+    "system_authorities",
 ]
 
 __version__: str

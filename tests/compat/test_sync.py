@@ -407,6 +407,8 @@ def test_addresses_of_the_server(client: Any, server: Any) -> None:
     hooks = {name: note(name) for name in ("process_request", "process_response", "select_subprotocol")}
     with serve(server, handler, **hooks) as run, client.sync.client.connect(uri(run), subprotocols=["a"]) as ws:
         ours = ws.local_address, ws.remote_address
+        ws.send("x")
+        assert ws.recv(timeout=20) == "x"  # the handler runs
     assert seen == dict.fromkeys([*hooks, "handler"], ours)
 
 

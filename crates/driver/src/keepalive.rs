@@ -17,10 +17,10 @@ struct Outstanding {
 /// The bytes that a connection has moved, seen from its socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
-    /// Bytes received: those that were read, and those that the kernel keeps for the next read.
-    pub received: u64,
-    /// Whether the kernel, or the connection itself, has bytes that were not looked at: the pong may be among them.
-    pub unread: bool,
+    /// Bytes that were read.
+    pub read: u64,
+    /// Bytes that the kernel has received and that were not read. The pong may be among them.
+    pub unread: u64,
     /// Bytes that the kernel has taken.
     pub written: u64,
     /// Written bytes that the peer has acknowledged. Negative where the kernel counts its own overhead (unix(7)).
@@ -29,12 +29,19 @@ pub struct Traffic {
     pub queued: u64,
 }
 
+impl Traffic {
+    fn received(self) -> u64 {
+        self.read.wrapping_add(self.unread)
+    }
+}
+
 /// How long a peer has shown no progress.
 #[derive(Debug)]
 pub(crate) struct Silence {
     since: Instant,
     looked: Instant,
-    received: u64,
+    read: u64,
+    unread: u64,
     acknowledged: i64,
     /// Acknowledgements count up to this position. Those of the ping itself prove only that the peer's kernel runs.
     until: i64,
@@ -53,17 +60,22 @@ impl Silence {
 
     fn new(now: Instant, traffic: Traffic, until: i64) -> Self {
         let acknowledged = traffic.acknowledged.min(until);
-        Self { since: now, looked: now, received: traffic.received, acknowledged, until }
+        // Unread bytes may have come before the ping, but the pong may have come too: the first look counts them.
+        Self { since: now, looked: now, read: traffic.received(), unread: 0, acknowledged, until }
     }
 
     /// Compares with the last look; how long the peer has been silent.
     pub(crate) fn look(&mut self, now: Instant, traffic: Traffic) -> Duration {
         self.looked = now;
         let acknowledged = traffic.acknowledged.min(self.until);
-        if traffic.unread || (traffic.received, acknowledged) != (self.received, self.acknowledged) {
+        let received = traffic.received() != self.read.wrapping_add(self.unread);
+        // The connection has had no time to read, or reads on: the pong may come. One that does not read at all, because
+        // its peer takes no answers, waits for no pong.
+        let reads = traffic.unread > 0 && (self.unread == 0 || traffic.read != self.read);
+        if received || reads || acknowledged != self.acknowledged {
             self.since = now;
         }
-        (self.received, self.acknowledged) = (traffic.received, acknowledged);
+        (self.read, self.unread, self.acknowledged) = (traffic.read, traffic.unread, acknowledged);
         now.saturating_duration_since(self.since)
     }
 
@@ -339,8 +351,8 @@ mod tests {
         assert_eq!(keepalive.handle_pong(&99u32.to_be_bytes(), now), Some((vec![99], S)));
     }
 
-    fn moved(received: u64, acknowledged: i64) -> Traffic {
-        Traffic { received, acknowledged, written: 1000, ..Traffic::default() }
+    fn moved(read: u64, acknowledged: i64) -> Traffic {
+        Traffic { read, acknowledged, written: 1000, ..Traffic::default() }
     }
 
     /// The seconds after the ping at which the peer is found dead, if `traffic` tells what has moved until each look.
@@ -349,7 +361,7 @@ mod tests {
         let mut keepalive = Keepalive::new(Some(interval * S), Some(timeout * S), start);
         keepalive.handle_own_ping_sent(b"a", start, traffic(0));
         for second in 1..1000 {
-            let now = start + S * u32::try_from(second).unwrap();
+            let now = start + Duration::from_secs(second);
             if keepalive.poll(now) == Due::Look && keepalive.look(now, traffic(second)) {
                 return second;
             }
@@ -383,9 +395,12 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_not_dead_while_bytes_are_unread() {
-        let dead = found_dead(20, 20, |second| Traffic { unread: second < 50, ..moved(5, 1000) });
-        assert_eq!(dead, 60);
+    fn unread_bytes_may_have_the_pong_among_them() {
+        // They are read, little by little, until second 60.
+        let slow = |second: u64| Traffic { unread: 600 - second.min(60) * 10, ..moved(second.min(60) * 10, 1000) };
+        assert_eq!(found_dead(20, 20, slow), 60);
+        // They are not read: the connection does not want them.
+        assert_eq!(found_dead(20, 20, |_| Traffic { unread: 600, ..moved(5, 1000) }), 40);
     }
 
     #[test]

@@ -576,8 +576,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         };
         let written = self.peer.link.written();
         Traffic {
-            received: (u64::MAX - self.readable).wrapping_add(unread),
-            unread: unread > 0,
+            read: u64::MAX - self.readable,
+            unread,
             written,
             acknowledged: written.cast_signed() - unacknowledged.cast_signed(),
             queued: self.peer.link.queued() as u64,
