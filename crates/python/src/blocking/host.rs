@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use pyo3::exceptions::PyAttributeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -69,8 +70,10 @@ impl PythonHost<'_> {
         };
         let (fd, select) = (socket.raw(), select_module(py)?);
         // gevent has this one, too, which takes all descriptors: those of select are below 1024.
-        let ready = match select.getattr_opt(intern!(py, "poll"))? {
-            Some(poll) if is_replaced(&poll)? => {
+        let ready = match select.getattr(intern!(py, "poll")) {
+            // There is none on Windows.
+            Err(error) if !error.is_instance_of::<PyAttributeError>(py) => return Err(error),
+            Ok(poll) if is_replaced(&poll)? => {
                 let mask = if interest.readable { POLLIN } else { 0 } | if interest.writable { POLLOUT } else { 0 };
                 let poll = poll.call0()?;
                 poll.call_method1(intern!(py, "register"), (fd, mask))?;
