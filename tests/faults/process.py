@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 from interop.checks import open_descriptors
@@ -80,10 +81,11 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def _is_calling(frame: FrameType | None) -> bool:
-    """Whether a call of a conversation is under way."""
+    """Whether a call of a conversation is under way: not between two of them, where the conversation measures."""
     while frame is not None:
-        if frame.f_code.co_filename.endswith(("faults/clients.py", "faults\\clients.py")):
-            return True
+        path = Path(frame.f_code.co_filename)
+        if path.parent.name == "faults" and path.name in ("clients.py", "conversation.py"):
+            return path.name == "clients.py"
         frame = frame.f_back
     return False
 
