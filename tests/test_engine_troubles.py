@@ -64,6 +64,14 @@ def test_events_that_are_not_taken_show_everywhere(
         assert get(engine, "/ready")[0] == 200
 
 
+def test_a_program_that_takes_no_events_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It only sends."""
+    monkeypatch.setattr("wirespeed.engine._operations.STUCK_AFTER", 0.3)
+    with Engine("127.0.0.1") as engine, dial(engine, "/"):
+        wait_for(lambda: engine.stats()["oldest_event"] > 0.3, "it waits")
+        assert get(engine, "/ready")[0] == 200
+
+
 def test_events_that_are_not_taken_are_logged_without_a_probe(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

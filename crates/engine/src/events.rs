@@ -199,6 +199,8 @@ struct Inner {
     batches: VecDeque<Batch>,
     events: usize,
     bytes: usize,
+    /// The last time at which a consumer took events.
+    taken: Option<Instant>,
     /// Workers that wait for room, by their numbers.
     stalled: BTreeMap<usize, Arc<dyn Wake>>,
     consumers: Consumers,
@@ -212,6 +214,12 @@ impl Inner {
     /// Whether there is anything that a consumer is to look at.
     fn has_work(&self) -> bool {
         self.events > 0 || self.rung || self.closed
+    }
+
+    /// How long consumers have taken nothing although events wait. 0 if none ever took any: a program that only sends
+    /// need not take events.
+    fn late(&self, now: u64) -> Duration {
+        self.taken.map_or(Duration::ZERO, |taken| taken.elapsed().min(self.oldest(now)))
     }
 
     fn oldest(&self, now: u64) -> Duration {
@@ -266,8 +274,8 @@ impl Drop for Watch {
 pub(crate) struct Put {
     /// There is room for more; else the worker will be woken when there is.
     pub(crate) room: bool,
-    /// How long the oldest event has waited.
-    pub(crate) oldest: Duration,
+    /// See [`Events::late`].
+    pub(crate) late: Duration,
 }
 
 /// There is nothing, and never will be.
@@ -280,6 +288,7 @@ impl Events {
             batches: VecDeque::new(),
             events: 0,
             bytes: 0,
+            taken: None,
             stalled: BTreeMap::new(),
             consumers: Consumers::default(),
             rung: false,
@@ -300,12 +309,12 @@ impl Events {
         let mut inner = lock(&self.inner);
         wirespeed_driver::protocol::faults::reach("engine.hand_on");
         if inner.closed || batch.is_empty() {
-            return Put { room: true, oldest: Duration::ZERO };
+            return Put { room: true, late: Duration::ZERO };
         }
         inner.events += batch.len();
         inner.bytes += batch.size();
         batch.at = now;
-        let oldest = inner.oldest(now);
+        let late = inner.late(now);
         inner.batches.push_back(std::mem::take(batch));
         let full = self.is_full(&inner);
         if full {
@@ -314,7 +323,7 @@ impl Events {
         let call = inner.consumers.tell();
         drop(inner);
         call.make(&self.some);
-        Put { room: !full, oldest }
+        Put { room: !full, late }
     }
 
     fn is_full(&self, inner: &Inner) -> bool {
@@ -343,6 +352,12 @@ impl Events {
         lock(&self.inner).oldest(now)
     }
 
+    /// How long consumers have taken nothing although events wait; 0 if none ever took any. `now`: in nanoseconds since the
+    /// start.
+    pub(crate) fn late(&self, now: u64) -> Duration {
+        lock(&self.inner).late(now)
+    }
+
     /// Takes up to `most` events, after waiting for the first until the deadline; nothing: there was none,
     /// or something has happened to the broker.
     ///
@@ -364,6 +379,7 @@ impl Events {
         }
         let most = most.max(1);
         wirespeed_driver::protocol::faults::reach("engine.take");
+        inner.taken = Some(Instant::now());
         let mut taken = Vec::new();
         let mut count = 0;
         while count < most

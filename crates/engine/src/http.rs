@@ -158,15 +158,15 @@ fn health(common: &Common) -> Answer {
 
 fn ready(common: &Common) -> Answer {
     let full = common.admission.foresee(None).is_some();
-    let oldest = common.events.oldest(common.since_start());
+    let late = common.events.late(common.since_start());
     let why = if common.leaving.load(Ordering::Acquire) {
         "draining\n"
     } else if full {
         "full\n"
     } else if common.sheets.iter().all(|sheet| sheet.closed.load(Ordering::Relaxed)) {
         "nobody is accepted\n"
-    } else if oldest > common.config.http.stuck_after {
-        common.note_late_events(oldest);
+    } else if late > common.config.http.stuck_after {
+        common.note_late_events(late);
         "events are not taken\n"
     } else if !common.config.http.ready_without_broker && !has_broker(common) {
         "the broker is not connected\n"

@@ -83,8 +83,10 @@ impl OperatorTokens {
         let mut all = lock(&self.wrong);
         if all.len() >= ADDRESSES && !all.contains_key(&origin) {
             all.retain(|_, wrong| now < wrong.until);
-            if all.len() >= ADDRESSES {
-                return;
+            // The address that was first noted makes room: to guess on, it would need thousands of others.
+            let first = all.iter().min_by_key(|(_, wrong)| wrong.until).map(|(origin, _)| *origin);
+            if let Some(first) = first.filter(|_| all.len() >= ADDRESSES) {
+                all.remove(&first);
             }
         }
         let wrong = all.entry(origin).or_insert(Wrong { count: 0, until: now + WINDOW });

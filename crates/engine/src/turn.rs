@@ -35,13 +35,18 @@ fn take_within(handover: &Path, most: Duration) -> io::Result<Turn> {
     let path = PathBuf::from(name);
     let deadline = Instant::now() + most;
     loop {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(NO_LINK)
+            .open(&path)?;
         match file.try_lock() {
             // Unless the engine before has removed it meanwhile.
             Ok(()) if is_at(&file, &path) => return Ok(Turn { file, path }),
-            Ok(()) => continue,
             Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) => {}
+            Ok(()) | Err(TryLockError::WouldBlock) => {}
         }
         if Instant::now() >= deadline {
             let text = format!("handover: another engine has been starting for {most:?}: {} is locked", path.display());
@@ -50,6 +55,10 @@ fn take_within(handover: &Path, most: Duration) -> io::Result<Turn> {
         std::thread::sleep(PAUSE);
     }
 }
+
+/// A symbolic link would lead to a file of someone else's choice.
+#[allow(clippy::cast_possible_wrap, reason = "flags of open(2) are an `int` there")]
+const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(ours), Ok(there)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };

@@ -349,11 +349,13 @@ fn is_answer(error: &RedisError) -> bool {
 }
 
 /// Asks a server whether it is alive; an error reply counts as alive. A server that cannot save its data replies MISCONF, and
-/// one whose ACL denies the command replies NOPERM.
+/// one whose ACL denies the command replies NOPERM. A server that wants another password takes no messages.
 async fn check<T>(answer: impl Future<Output = RedisResult<T>>) -> Result<Option<T>, Broken> {
     match patiently(answer).await {
         Ok(answer) => Ok(Some(answer)),
-        Err(Broken::Redis(error)) if is_answer(&error) => Ok(None),
+        Err(Broken::Redis(error)) if is_answer(&error) && !matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
+            Ok(None)
+        }
         Err(broken) => Err(broken),
     }
 }

@@ -317,9 +317,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         self.begin_finish(now)
     }
 
-    /// Begins that time, which was determined before, unless it runs.
+    /// Begins that time, which was determined before, unless it runs and has an end.
     pub fn limit_closing_to(&mut self, by: Option<Instant>) {
-        self.finish_by.get_or_insert(by);
+        self.finish_by = Some(self.finish_by.flatten().or(by));
     }
 
     /// Lets no more than this be read: of a peer that was refused, who may send without end. Then it is over.

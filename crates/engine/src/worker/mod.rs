@@ -434,10 +434,9 @@ impl Worker {
             self.sheet.events.add(self.batch.len() as u64);
             // At the end of the worker there is no turn.
             let now = Some(self.sheet.turn()).filter(|began| *began > 0).unwrap_or_else(|| self.common.since_start());
-            let Put { room, oldest } =
-                self.common.events.put(&mut self.batch, now, self.home.worker.index(), &self.wake);
-            if oldest > self.common.config.http.stuck_after {
-                self.common.note_late_events(oldest);
+            let Put { room, late } = self.common.events.put(&mut self.batch, now, self.home.worker.index(), &self.wake);
+            if late > self.common.config.http.stuck_after {
+                self.common.note_late_events(late);
             }
             if self.roomy && !room {
                 let full = || "events are not taken as fast as they come: nothing is read until they are".to_owned();

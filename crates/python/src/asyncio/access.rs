@@ -2,6 +2,7 @@
 //! its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::intern;
@@ -17,6 +18,9 @@ use super::invoke;
 use super::loop_state::{is_running, running_loop};
 use super::state::State;
 use crate::{errors, handover};
+
+/// How long a connection without a close timeout may take to close once it was left: the default of that timeout.
+const LEFT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl AsyncConnection {
     /// The one way to what the connection knows. After a panic, and in a child process, the connection is
@@ -181,7 +185,15 @@ impl AsyncConnection {
     pub(super) fn leave_here(this: &Bound<'_, Self>, code: CloseCode) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        conn.lock(py)?.left = true;
+        {
+            let mut state = conn.lock(py)?;
+            state.left = true;
+            // No call can stop waiting for it, so it needs a limit.
+            if state.drive.close_timeout().is_none() {
+                state.drive.set_close_timeout(Some(LEFT_TIMEOUT));
+                state.drive.limit_closing_to(Instant::now().checked_add(LEFT_TIMEOUT));
+            }
+        }
         let begun = Self::begin_close(this, Some(code), "", false);
         let event_loop = conn.event_loop.bind(py);
         if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {

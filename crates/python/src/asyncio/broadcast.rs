@@ -99,9 +99,7 @@ pub(crate) fn broadcast(
 fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyResult<Option<Result<(), Missed>>> {
     let py = this.py();
     let conn = this.get();
-    if !conn.loop_state.get().is_likely_here(conn.event_loop.bind(py))? {
-        conn.check_loop(py, "broadcast()")?;
-    }
+    conn.check_loop(py, "broadcast()")?;
     let iteration = conn.loop_state.get().iteration();
     let mut state = conn.lock(py)?;
     wirespeed_driver::protocol::faults::reach("python.broadcast");
