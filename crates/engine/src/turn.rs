@@ -56,7 +56,7 @@ fn take_within(handover: &Path, most: Duration) -> io::Result<Turn> {
     }
 }
 
-/// A symbolic link would lead to a file of someone else's choice.
+/// Symbolic links are refused: another user could make one that names any file.
 #[allow(clippy::cast_possible_wrap, reason = "flags of open(2) are an `int` there")]
 const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 

@@ -385,7 +385,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let patience = state.drive.link().keepalive.patience();
         let interval = patience.and(state.drive.link().keepalive.interval());
         let mut since = Instant::now();
-        let mut silence = Silence::in_frame(since, state.drive.socket_traffic());
+        let mut silence = Silence::in_frame(since, state.drive.traffic(0));
         loop {
             let Some(socket) = state.drive.socket().cloned() else { return Err(Error::Closed.into()) };
             match state.drive.link_mut().flush(&socket, Mode::NonBlocking) {
@@ -414,7 +414,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may
             // take is as silent as one that does not answer.
             let looked = silence.looked();
-            if silence.look(now, state.drive.socket_traffic()).is_zero() {
+            if silence.look(now, state.drive.traffic(0)).is_zero() {
                 since = looked; // the progress was after that
             }
             let mut wake = patience.and_then(|patience| since.checked_add(patience));

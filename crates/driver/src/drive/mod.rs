@@ -7,13 +7,15 @@ mod motion;
 mod outbox;
 mod rare;
 mod sender;
+mod watchers;
 
-pub use flow::{End, Environment, Farewell, Flow, Limits, Settling, Step, Watchers};
+pub use flow::{End, Environment, Farewell, Flow, Limits, Settling, Step};
 pub use inbox::{Inbox, Item, RECEIVED_COST, Receiver, Unparsed, Wanted};
 pub use motion::{Drive, Progress, Reading};
 pub use outbox::{Hold, Large, Outbox, Output, TellWritable, YIELD_BYTES};
 pub use rare::Rare;
 pub use sender::Sender;
+pub use watchers::Watchers;
 
 /// High and low marks of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -568,8 +568,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         silence.look(now, traffic) >= timeout
     }
 
-    /// What has moved so far.
-    fn traffic(&self, backlog: u64) -> Traffic {
+    /// Returns the bytes that have moved so far. `backlog` counts only without a socket: see [`Self::handle_deadline`].
+    #[must_use]
+    pub fn traffic(&self, backlog: u64) -> Traffic {
         let (unread, unacknowledged) = match self.stream.socket() {
             Some(socket) => (socket.unread(), socket.unacknowledged()),
             None => (0, backlog),
@@ -582,12 +583,6 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             acknowledged: written.cast_signed() - unacknowledged.cast_signed(),
             queued: self.peer.link.queued() as u64,
         }
-    }
-
-    /// The bytes that have moved so far, of a connection that has a socket.
-    #[must_use]
-    pub fn socket_traffic(&self) -> Traffic {
-        self.traffic(0)
     }
 
     /// Reading was paused or resumed.
