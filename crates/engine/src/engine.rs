@@ -15,6 +15,7 @@ use crate::admission::Admission;
 use crate::broker::{Broker, Inlet, Message, Published, Slot, Took};
 use crate::certificate::{Certificate, Renewal};
 use crate::config::{Config, Place, Role};
+use crate::congestion::Budgets;
 use crate::drain::{Drain, Draining, Reins};
 use crate::events::Events;
 use crate::handover::{self, Keeper};
@@ -141,6 +142,7 @@ impl Engine {
             alive: AtomicUsize::new(count),
             turns: AtomicUsize::new(0),
             occupied: AtomicUsize::new(count),
+            budgets: Budgets::default(),
             broker: Slot::new(),
             plain: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),
             config,

@@ -115,6 +115,111 @@ fn clients_that_stop_reading_and_come_again_do_not_freeze_a_topic() {
     }
 }
 
+/// Subscribers that read at most 10 KB/s.
+fn trickle(mut client: Client, over: &AtomicBool) {
+    client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut bytes = [0; 1000];
+    while !over.load(Ordering::SeqCst) {
+        let _ = client.stream.read(&mut bytes); // the engine may have closed it
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Connects clients until one belongs to a worker for which `wanted` holds.
+fn dial_worker(engine: &Engine, wanted: impl Fn(usize) -> bool) -> (Client, usize) {
+    let counts = || engine.figures().workers.iter().map(|worker| worker.sessions).collect::<Vec<_>>();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let before = counts();
+        let client = dial(engine);
+        let after = counts();
+        let worker = before.iter().zip(&after).position(|(before, after)| after > before).unwrap();
+        if wanted(worker) {
+            return (client, worker);
+        }
+        drop(client);
+        while counts() != before {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Messages in a second that a publisher gets rid of that waits for room, after slow subscribers have used up what they may
+/// delay others once. One subscriber reads everything; `slow` subscribers are slow, and in the same worker or in another one.
+fn rate_beside(slow: usize, same_worker: bool) -> f64 {
+    let engine = Engine::start(Config { workers: 2, ping_interval: None, ..config() }).unwrap();
+    let (over, topic) = (AtomicBool::new(false), Topic::new("feed").unwrap());
+    let (mut reader, reads_in) = dial_worker(&engine, |_| true);
+    let slow: Vec<_> =
+        (0..slow).map(|_| dial_worker(&engine, |worker| (worker == reads_in) == same_worker).0).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| subscribe_all(&engine, &over));
+        scope.spawn(move || while reader.stream.read(&mut [0; 64 * 1024]).is_ok_and(|count| count > 0) {});
+        let (deadline, count) = (Instant::now() + PATIENCE, slow.len() + 1);
+        while engine.subscribers(&topic) < count {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        let over = &over;
+        slow.into_iter().for_each(|client| drop(scope.spawn(move || trickle(client, over))));
+        let publish_until = |until| {
+            let mut messages = 0;
+            while Instant::now() < until {
+                engine.publish(&topic, MessageKind::Binary, &[0; 1024], None, None).unwrap();
+                let _ = engine.wait_for_room(Some(&topic), Some(until));
+                messages += 1;
+            }
+            f64::from(messages)
+        };
+        publish_until(Instant::now() + ONCE + Duration::from_secs(1));
+        let time = Duration::from_secs(3);
+        let messages = publish_until(Instant::now() + time);
+        over.store(true, Ordering::SeqCst);
+        engine.stop().unwrap();
+        messages / time.as_secs_f64()
+    })
+}
+
+/// Each worker knew its own sessions only: where all of them were slow, they could delay publishers for any time.
+#[test]
+fn slow_subscribers_alone_in_a_worker_do_not_freeze_a_topic() {
+    let (alone, beside) = (rate_beside(0, true), rate_beside(2, false));
+    assert!(beside > alone / 5.0, "{beside} messages in a second of {alone}");
+}
+
+/// The time counted only in proportion to the subscribers that had nothing left to read.
+#[test]
+fn many_slow_subscribers_do_not_freeze_a_topic() {
+    let (alone, beside) = (rate_beside(0, true), rate_beside(20, true));
+    assert!(beside > alone / 5.0, "{beside} messages in a second of {alone}");
+}
+
+/// Such a subscriber delays nothing but its own topic, but for a publisher that serves many topics in turn this is as bad.
+#[test]
+fn a_lone_subscriber_that_trickles_does_not_freeze_its_topic() {
+    let engine = Engine::start(Config { workers: 1, ping_interval: None, ..config() }).unwrap();
+    let (over, topic) = (AtomicBool::new(false), Topic::new("feed").unwrap());
+    let client = dial(&engine);
+    std::thread::scope(|scope| {
+        scope.spawn(|| subscribe_all(&engine, &over));
+        while engine.subscribers(&topic) == 0 {
+            std::thread::yield_now();
+        }
+        scope.spawn(|| trickle(client, &over));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut freed = false;
+        // Until the policy applies to it.
+        while !freed && Instant::now() < deadline {
+            let (count, _) = engine.publish(&topic, MessageKind::Binary, &[0; 1024], None, None).unwrap();
+            let _ = engine.wait_for_room(Some(&topic), Some(deadline));
+            freed = count == 0;
+        }
+        over.store(true, Ordering::SeqCst);
+        assert!(freed, "its publisher still waits for it");
+    });
+}
+
 /// What had been handed to the connection counted against the outbox, and was more than a small one may hold.
 #[test]
 fn a_small_outbox_that_conflates_keeps_the_newest_message_of_each_key() {

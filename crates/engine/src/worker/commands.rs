@@ -49,6 +49,8 @@ pub(crate) enum Command {
     Refreshed(Key),
     /// What was counted of it.
     Figures(Key, SyncSender<SessionFigures>),
+    /// Publishers of the audience wait for sessions of another worker; and the session that sent the last message.
+    Observe(Option<Topic>, Option<u64>),
     /// A client that another worker has accepted.
     Welcome(Box<Guest>),
     /// The closing handshake, after what was sent before.
@@ -225,6 +227,7 @@ impl Worker {
                     let _ = asker.send(live.figures()); // who has waited for long has gone
                 }
             }
+            Command::Observe(audience, sender) => self.observe(audience, sender),
             Command::Welcome(guest) => self.receive(*guest),
             Command::Refreshed(key) => self.set_time(key, Instant::now()),
             Command::Close(key, code, reason) => self.close(key, code, reason),

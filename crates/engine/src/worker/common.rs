@@ -14,6 +14,7 @@ use crate::admission::Admission;
 use crate::auth::Jwt;
 use crate::broker::Slot;
 use crate::config::{Config, Place, Role};
+use crate::congestion::Budgets;
 use crate::events::Events;
 use crate::handover::Offer;
 use crate::ledger::Ledger;
@@ -63,6 +64,8 @@ pub(crate) struct Common {
     pub(crate) turns: AtomicUsize,
     /// Those that have clients, or may get some: none ends before there are none, as all are wanted while anybody is there.
     pub(crate) occupied: AtomicUsize,
+    /// For how long slow sessions may delay publishers.
+    pub(crate) budgets: Budgets,
     /// What connects it with other engines.
     pub(crate) broker: Slot,
     /// Of sessions that [`Config::admit`] has let in.

@@ -1,15 +1,15 @@
 //! Audiences whose publishers should wait: which they are, and when they no longer are.
 //!
-//! A session delays publishers while it reads, and within the budget of the audience. What counts is the time for which
-//! the others of the audience have nothing left to read, and the time for which sessions did not catch up in the end.
+//! Publishers wait for sessions that read. Time in which another session of the audience, of any worker, has nothing left
+//! to read is charged to the budget of the audience. While all sessions are behind, the publishers go at their pace, and
+//! the time is charged only for sessions that never catch up.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use super::waiting::CONGESTION_PAUSE;
-use super::{Client, Key, Worker};
-use crate::congestion::Budget;
+use super::{Client, Command, Key, Worker};
+use crate::congestion::{ALLOWANCE, Budget, Congestion};
 use crate::connection::Live;
 use crate::topics::Topic;
 
@@ -17,41 +17,23 @@ use crate::topics::Topic;
 /// are left: a session that subscribes with a wildcard may be behind in any number of topics.
 const MAX_CONGESTED: usize = 4096;
 
-/// What sessions may delay the publishers of an audience.
-const BUDGET: Duration = Duration::from_secs(5);
-
 /// A session that has shown that it reads is given so long for a quarter of its limit even if the budget is spent: others
 /// that spend it must not cost a reader its session.
 const LEAST: Duration = Duration::from_millis(100);
 
-/// How much faster a session spends the budget before it has shown that it reads, if all others have to wait for it. It
-/// may spend half of what is left: the rest is for those that read.
+/// How much less patience publishers have with a session that has not shown that it reads, while others have nothing
+/// left to read. It may use half of the budget: the rest is for those that read.
 const UNPROVEN: f64 = 10.0;
 
-/// Budgets of a worker. Audiences of the same place share one, so that their number is bounded.
-const BUDGETS: usize = 1024;
+/// Where all sessions of an audience are slow, publishers wait for one that reads so many bytes in [`ALLOWANCE`], or a
+/// sixteenth of its limit if that is less.
+const SLOWEST: usize = 64 * 1024;
 
-/// The budgets of the audiences of one worker.
-#[derive(Default)]
-pub(super) struct Budgets {
-    /// Made when the first is needed.
-    places: Vec<Budget>,
-    /// Clients cannot choose topics that share a place.
-    hasher: RandomState,
-}
-
-impl Budgets {
-    fn of(&mut self, audience: Option<&Topic>, now: Instant) -> Option<&mut Budget> {
-        if self.places.is_empty() {
-            self.places = vec![Budget::new(BUDGET, now); BUDGETS];
-        }
-        let place = self.hasher.hash_one(audience.map(Topic::as_str)) % BUDGETS as u64;
-        self.places.get_mut(place as usize)
-    }
-}
-
-/// A congested audience.
+/// An audience that is congested, here or in another worker.
 pub(super) struct Congested {
+    /// Publishers wait for sessions of this worker. Else another worker has asked whether sessions here have nothing left
+    /// to read.
+    holds: bool,
     /// The session that sent the last message, if one did.
     sender: Option<u64>,
     /// The sessions that publishers wait for.
@@ -87,23 +69,56 @@ impl Sent {
     }
 }
 
+/// What a look at the sessions of an audience has found.
+#[derive(Default)]
+struct Found {
+    /// The sessions that are behind.
+    behind: Vec<Key>,
+    /// A session has nothing left to read.
+    starved: bool,
+    any: bool,
+}
+
 impl Worker {
     /// `sender`: one of the audience, perhaps, that did not get the message.
     pub(super) fn note_sent(&mut self, sent: &Sent, sender: Option<u64>, audience: impl FnOnce() -> Option<Topic>) {
-        if sent.behind == 0 {
+        if sent.behind == 0 && self.congested.is_empty() {
             return;
         }
         let audience = audience();
         if let Some(congested) = self.congested.get_mut(&audience) {
             congested.sender = sender;
-        } else if self.congested.len() < MAX_CONGESTED {
-            if self.congested.is_empty() {
-                self.looked = Instant::now();
+            if sent.behind == 0 || std::mem::replace(&mut congested.holds, true) {
+                return;
             }
-            self.congested.insert(audience.clone(), Congested { sender, delays: HashMap::new() });
-            self.home.congestion.add(audience);
+        } else if sent.behind == 0 {
+            return;
+        } else if self.congested.len() < MAX_CONGESTED {
+            self.add_congested(audience.clone(), Congested { holds: true, sender, delays: HashMap::new() });
         } else {
-            self.home.congestion.set_all(true);
+            return self.home.congestion.set_all(true);
+        }
+        self.home.congestion.add(audience.clone());
+        for home in self.common.homes.get().into_iter().flatten() {
+            if home.worker != self.home.worker {
+                let _ = home.mailbox.put(Command::Observe(audience.clone(), sender), 0); // it has ended
+            }
+        }
+    }
+
+    fn add_congested(&mut self, audience: Option<Topic>, congested: Congested) {
+        if self.congested.is_empty() {
+            self.looked = Instant::now();
+        }
+        self.congested.insert(audience, congested);
+    }
+
+    /// Publishers of an audience wait for sessions of another worker, which asks whether sessions here have nothing left to
+    /// read. There is no answer if too many audiences are congested.
+    pub(super) fn observe(&mut self, audience: Option<Topic>, sender: Option<u64>) {
+        if self.congested.len() < MAX_CONGESTED / 2 && !self.congested.contains_key(&audience) {
+            self.add_congested(audience, Congested { holds: false, sender, delays: HashMap::new() });
+            self.look_after = Instant::now();
         }
     }
 
@@ -116,18 +131,23 @@ impl Worker {
         if now < self.look_after {
             return;
         }
-        let waited = now.duration_since(self.looked);
-        self.looked = now;
+        let before = std::mem::replace(&mut self.looked, now);
+        let mut fewer = false;
         let mut congested = std::mem::take(&mut self.congested);
-        let before = congested.len();
         congested.retain(|audience, congested| {
-            let keep = self.is_behind(audience.as_ref(), congested, now, waited);
-            if !keep {
+            let found = self.find_behind(audience.as_ref(), congested, now);
+            self.home.congestion.set_starved(audience, found.starved);
+            if congested.holds && !self.charge(audience, congested, &found, before, now) {
+                congested.holds = false;
                 self.home.congestion.remove(audience);
+                fewer = true;
+            }
+            let keep = congested.holds || found.any && self.others(|congestion| congestion.holds(audience));
+            if !keep {
+                self.home.congestion.set_starved(audience, false);
             }
             keep
         });
-        let fewer = congested.len() < before;
         self.congested = congested;
         if self.congested.len() <= MAX_CONGESTED / 2 {
             self.home.congestion.set_all(false);
@@ -139,92 +159,103 @@ impl Worker {
         }
     }
 
-    /// Whether publishers of the audience should go on waiting. `waited`: for so long they have since the last look.
-    fn is_behind(
-        &mut self,
-        audience: Option<&Topic>,
-        congested: &mut Congested,
-        now: Instant,
-        waited: Duration,
-    ) -> bool {
+    /// Whether something holds for another worker.
+    fn others(&self, holds: impl Fn(&Congestion) -> bool) -> bool {
+        let homes = self.common.homes.get().into_iter().flatten();
+        homes.filter(|home| home.worker != self.home.worker).any(|home| holds(&home.congestion))
+    }
+
+    /// The sessions here that publishers of the audience wait for, and whether one has nothing left to read.
+    fn find_behind(&mut self, audience: Option<&Topic>, congested: &Congested, now: Instant) -> Found {
         let keys: Vec<Key> = match audience {
             Some(topic) => self.topics.matching(topic).flat_map(|set| set.iter()).collect(),
             None => self.clients.keys(),
         };
         self.published += 1;
-        let mut sent = Sent::default();
-        let (mut last, mut starved) = (Vec::new(), 0);
+        let mut found = Found::default();
         for key in keys {
             let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
             // A session that subscribes in several ways is counted once, and a broadcast does not go to all clients.
             if std::mem::replace(&mut live.published, self.published) == self.published
-                || audience.is_none() && (!live.is_told() || live.is_ending())
+                || live.is_ending()
+                || audience.is_none() && !live.is_told()
             {
                 continue;
             }
+            found.any = true;
             // Half of what made it wait: else it would go on for one message.
-            let behind = live.is_behind(live.quarter(), || now);
-            // The session that sent the message has nothing to read, unless others send too.
-            if behind || congested.sender != Some(live.session.id()) {
-                sent.add(behind);
-                if behind {
-                    last.push(key);
-                } else {
-                    starved += usize::from(live.queued() == 0);
-                }
+            if congested.holds && live.is_behind(live.quarter(), || now) {
+                found.behind.push(key);
+            } else if congested.sender != Some(live.session.id()) {
+                // The session that sent the message has nothing to read, unless others send too.
+                found.starved |= live.queued() == 0;
             }
             if live.take_asked() {
                 self.mark(key);
             }
         }
-        let share = starved as f64 / sent.all.max(1) as f64;
-        self.charge(audience, congested, &last, now, waited, share)
+        found
     }
 
     /// Charges the budget of an audience with what sessions have delayed it, and gives up on those that it is not enough
-    /// for. `last`: the sessions that are behind; `share` of the audience has nothing left to read. Whether publishers
-    /// should wait for any.
+    /// for. `before`: the time of the last look. Whether publishers should wait for any.
     fn charge(
         &mut self,
-        audience: Option<&Topic>,
+        audience: &Option<Topic>,
         congested: &mut Congested,
-        last: &[Key],
+        found: &Found,
+        before: Instant,
         now: Instant,
-        waited: Duration,
-        share: f64,
     ) -> bool {
-        let Some(budget) = self.budgets.of(audience, now) else { return false };
+        let waited = now.saturating_duration_since(before);
+        let starved = found.starved || self.others(|congestion| congestion.is_starved(audience));
+        let budgets = &self.common.budgets;
+        let spend = |budget: &mut Budget| {
+            if starved {
+                budget.spend_between(before, now);
+            }
+            budget.left(now)
+        };
+        let Some(left) = budgets.with(audience.as_ref(), now, spend) else { return false };
         let mut lost = Duration::ZERO;
         for (key, delay) in &congested.delays {
             // Those that left did not catch up.
             let here = matches!(self.clients.get(*key), Some(Client::Live(live)) if !live.is_ending());
             lost = if here { lost } else { lost.max(delay.unpaid) };
         }
-        let left = budget.left(now).saturating_sub(waited.mul_f64(share));
-        let mut delays = HashMap::with_capacity(last.len());
-        for key in last {
+        let mut delays = HashMap::with_capacity(found.behind.len());
+        for key in &found.behind {
             let Some(Client::Live(live)) = self.clients.get_mut(*key) else { continue };
             let taken = live.taken();
             let none = Delay { waited: Duration::ZERO, unpaid: Duration::ZERO, taken };
             let mut delay = congested.delays.get(key).copied().unwrap_or(none);
             let reads = live.reads();
-            let weight = if reads { 1.0 } else { 1.0 + (UNPROVEN - 1.0) * share };
+            let weight = if starved && !reads { UNPROVEN } else { 1.0 };
             delay.waited += waited.mul_f64(weight);
-            delay.unpaid += waited.mul_f64(weight - share);
+            delay.unpaid += waited.mul_f64(if starved { weight - 1.0 } else { weight });
+            let most = if reads { left.max(LEAST) } else { left / 2 };
             // Where others have nothing left to read it has to take enough to catch up; else all are as slow as it is.
-            let enough = if share > 0.0 { live.quarter() as u64 } else { 1 };
-            if taken - delay.taken >= enough {
+            let enough = if starved { live.quarter() } else { slowest(live.quarter(), most) };
+            if taken - delay.taken >= enough as u64 {
                 delay = none;
             }
-            if delay.waited > if reads { left.max(LEAST) } else { left / 2 } {
+            if delay.waited > most {
                 live.give_up();
                 lost = lost.max(delay.unpaid);
             } else {
                 delays.insert(*key, delay);
             }
         }
-        budget.spend(waited.mul_f64(share) + lost);
+        if !lost.is_zero() {
+            self.common.budgets.with(audience.as_ref(), now, |budget| budget.spend(lost));
+        }
         congested.delays = delays;
         !congested.delays.is_empty()
     }
+}
+
+/// Bytes that a session has to read in this time where all sessions are slow. `quarter`: of its limit.
+fn slowest(quarter: usize, time: Duration) -> usize {
+    let bytes = SLOWEST.min(quarter / 4) as f64;
+    ((bytes * time.as_secs_f64() / ALLOWANCE.as_secs_f64()) as usize).max(1)
 }

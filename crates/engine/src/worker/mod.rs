@@ -40,7 +40,7 @@ use crate::wheel::Wheel;
 
 pub(crate) use self::commands::Command;
 pub(crate) use self::common::Common;
-use self::congested::{Budgets, Congested};
+use self::congested::Congested;
 pub(crate) use self::doors::Guest;
 use self::roomless::Roomless;
 pub(crate) use self::total::Share;
@@ -114,7 +114,6 @@ pub(crate) struct Worker {
     delivered: usize,
     /// Audiences, topics or all sessions, whose publishers should wait; and when to look at them again.
     congested: HashMap<Option<Topic>, Congested>,
-    budgets: Budgets,
     look_after: Instant,
     looked: Instant,
     /// What others want, taken out of the mailbox.
@@ -225,7 +224,6 @@ pub(crate) fn prepare(
         dirty: Vec::new(),
         delivered: 0,
         congested: HashMap::new(),
-        budgets: Budgets::default(),
         look_after: Instant::now(),
         looked: Instant::now(),
         commands: VecDeque::new(),
