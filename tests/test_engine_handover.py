@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -235,6 +237,32 @@ def test_whoever_asks_while_it_starts_does_not_stop_the_interpreter(tmp_path: Pa
             starter.join(30)
     assert [type(error) for error in failed] == [TimeoutError]
     assert "has not answered" in str(failed[0])
+
+
+def test_ctrl_c_ends_the_wait_for_another_engine_that_is_starting(tmp_path: Path) -> None:
+    code = """
+        import sys
+        from wirespeed.engine import Engine
+
+        engine = Engine("127.0.0.1", workers=1, handover=sys.argv[1])
+        print("starting", flush=True)
+        engine.start()
+    """
+    path = tmp_path / "next"
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "starting\n"
+            time.sleep(0.5)  # it waits, or will
+            process.send_signal(signal.SIGINT)
+            try:
+                _, errors = process.communicate(timeout=10)
+            finally:
+                process.kill()
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode == -signal.SIGINT
 
 
 FOREIGN = textwrap.dedent("""

@@ -92,6 +92,14 @@ impl Engine {
     /// # Errors
     /// An address cannot be listened at, or a thread cannot begin.
     pub fn start(config: Config) -> io::Result<Self> {
+        Self::start_checking(config, || Ok(()))
+    }
+
+    /// Begins to serve, and calls `check` repeatedly while another engine with the same handover path is starting.
+    ///
+    /// # Errors
+    /// As for [`Self::start`]; or the error of `check`, which ends the wait.
+    pub fn start_checking(config: Config, check: impl Fn() -> io::Result<()>) -> io::Result<Self> {
         let count = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS),
             count if count > MAX_WORKERS => {
@@ -104,7 +112,7 @@ impl Engine {
         let mut places = Vec::new();
         let mut opened = Opened::new(count, config.reuse_port);
         // Until it serves: an engine that starts at the same moment takes over from this one then.
-        let _turn = config.handover.as_deref().map(turn::take).transpose()?;
+        let _turn = config.handover.as_deref().map(|path| turn::take(path, check)).transpose()?;
         let mut inherited = config.handover.as_deref().map(handover::ask).transpose()?.flatten();
         for listen in &config.listen {
             let certificate =

@@ -21,15 +21,15 @@ pub(crate) struct Turn {
     path: PathBuf,
 }
 
-/// Waits until no other engine with this handover path is starting.
+/// Waits until no other engine with this handover path is starting, and calls `check` between two looks.
 ///
 /// # Errors
-/// One is, for too long; or there can be no file beside the path.
-pub(crate) fn take(handover: &Path) -> io::Result<Turn> {
-    take_within(handover, PATIENCE)
+/// One is, for too long; there can be no file beside the path; or the error of `check`.
+pub(crate) fn take(handover: &Path, check: impl Fn() -> io::Result<()>) -> io::Result<Turn> {
+    take_within(handover, PATIENCE, check)
 }
 
-fn take_within(handover: &Path, most: Duration) -> io::Result<Turn> {
+fn take_within(handover: &Path, most: Duration, check: impl Fn() -> io::Result<()>) -> io::Result<Turn> {
     let mut name = handover.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
@@ -52,6 +52,7 @@ fn take_within(handover: &Path, most: Duration) -> io::Result<Turn> {
             let text = format!("handover: another engine has been starting for {most:?}: {} is locked", path.display());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
+        check()?;
         std::thread::sleep(PAUSE);
     }
 }
@@ -81,18 +82,44 @@ mod tests {
     #[test]
     fn engines_start_one_after_the_other() {
         let path = std::env::temp_dir().join(format!("wirespeed-{}-turn", std::process::id()));
-        let first = take(&path).unwrap();
-        let refused = take_within(&path, Duration::from_millis(50)).unwrap_err();
+        let first = take(&path, || Ok(())).unwrap();
+        let refused = take_within(&path, Duration::from_millis(50), || Ok(())).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
         assert!(refused.to_string().contains("another engine has been starting"), "{refused}");
         let waiting = std::thread::spawn({
             let path = path.clone();
-            move || take(&path)
+            move || take(&path, || Ok(()))
         });
         drop(first);
         let second = waiting.join().unwrap().unwrap();
         assert!(second.path.exists());
         drop(second);
         assert!(!path.with_extension("lock").exists());
+    }
+
+    #[test]
+    fn the_wait_ends_with_the_error_of_the_check() {
+        let path = std::env::temp_dir().join(format!("wirespeed-{}-checked", std::process::id()));
+        let first = take(&path, || Ok(())).unwrap();
+        let error = take(&path, || Err(io::ErrorKind::Interrupted.into())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+        drop(first);
+    }
+
+    #[test]
+    fn a_lock_file_that_is_a_symbolic_link_is_refused() {
+        let path = std::env::temp_dir().join(format!("wirespeed-{}-linked", std::process::id()));
+        let (lock, target) = (path.with_extension("lock"), path.with_extension("target"));
+        for exists in [false, true] {
+            if exists {
+                std::fs::write(&target, "kept").unwrap();
+            }
+            std::os::unix::fs::symlink(&target, &lock).unwrap();
+            let refused = take(&path, || Ok(())).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::LOOP.raw_os_error()), "{refused}");
+            assert_eq!(std::fs::read_to_string(&target).ok(), exists.then(|| "kept".to_owned()));
+            std::fs::remove_file(&lock).unwrap();
+        }
+        std::fs::remove_file(&target).unwrap();
     }
 }

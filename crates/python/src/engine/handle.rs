@@ -235,6 +235,14 @@ impl NativeEngine {
 
     /// Begins to serve. Where no path is for sessions by name, all others are, with this tag.
     fn _start(&self, py: Python<'_>, rest: u32) -> PyResult<()> {
+        let raised = Mutex::new(None);
+        // Ctrl-C ends the wait for another engine that is starting.
+        let check = || {
+            Python::attach(|py| py.check_signals()).map_err(|error| {
+                *locked(&raised) = Some(error);
+                std::io::ErrorKind::Interrupted.into()
+            })
+        };
         let started = py.detach(|| {
             let _starting = locked(&self.starting);
             if self.engine.get().is_some() {
@@ -243,9 +251,12 @@ impl NativeEngine {
             let mut config = locked(&self.config).clone();
             // Under the lock: whatever was added is there.
             config.routes = Some(Arc::new(locked(&self.paths).with_the_rest(rest, &config)));
-            let _ = self.engine.set(Arc::new(Engine::start(config)?)); // nobody else does
+            let _ = self.engine.set(Arc::new(Engine::start_checking(config, check)?)); // nobody else does
             Ok(true)
         });
+        if let Some(error) = locked(&raised).take() {
+            return Err(error);
+        }
         if started.map_err(|error| errors::io_error(&error))? {
             return Ok(());
         }
