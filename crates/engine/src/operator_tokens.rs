@@ -178,4 +178,19 @@ mod tests {
         tokens.note_wrong(of(u32::MAX), start + WINDOW);
         assert_eq!(lock(&tokens.wrong).len(), 1);
     }
+
+    #[test]
+    fn a_full_table_evicts_the_oldest_address_only() {
+        let (tokens, start) = (OperatorTokens::default(), Instant::now());
+        let at = |number: u32| start + Duration::from_millis(u64::from(number));
+        let fill = |number| (0..MOST).for_each(|_| tokens.note_wrong(of(number), at(number)));
+        (0..ADDRESSES as u32).for_each(fill);
+        let now = at(ADDRESSES as u32);
+        // A new address is counted, so that it cannot guess without a limit.
+        fill(ADDRESSES as u32);
+        assert!(tokens.is_blocked(&of(ADDRESSES as u32), now));
+        assert!(!tokens.is_blocked(&of(0), now));
+        assert!((1..ADDRESSES as u32).all(|number| tokens.is_blocked(&of(number), now)));
+        assert_eq!(lock(&tokens.wrong).len(), ADDRESSES);
+    }
 }
