@@ -37,10 +37,10 @@ pub(crate) fn is_reserved(descriptor: RawFd) -> bool {
     is_beyond(KNOWN.load(Ordering::Relaxed)) && is_beyond(most())
 }
 
-/// Whether it is one of those that are kept for the application.
-pub(crate) fn is_last(descriptor: RawFd) -> bool {
+/// Whether it is one of those that are kept for the application, or may be once `others` more are taken.
+pub(crate) fn is_last(descriptor: RawFd, others: usize) -> bool {
     let most = most();
-    descriptor.unsigned_abs() as usize >= most - reserve(most) / 2
+    (descriptor.unsigned_abs() as usize).saturating_add(others) >= most - reserve(most) / 2
 }
 
 /// The one that the next file gets; `None`: there is none. It is found with a copy of `file`.

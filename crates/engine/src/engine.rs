@@ -150,6 +150,7 @@ impl Engine {
             alive: AtomicUsize::new(count),
             turns: AtomicUsize::new(0),
             occupied: AtomicUsize::new(count),
+            short: AtomicBool::new(false),
             budgets: Budgets::default(),
             broker: Slot::new(),
             plain: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),

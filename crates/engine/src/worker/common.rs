@@ -64,6 +64,9 @@ pub(crate) struct Common {
     pub(crate) turns: AtomicUsize,
     /// Those that have clients, or may get some: none ends before there are none, as all are wanted while anybody is there.
     pub(crate) occupied: AtomicUsize,
+    /// A client once got a descriptor that no session is to have. From then on workers look before they accept: a lower
+    /// one that is free says nothing about the next but one.
+    pub(crate) short: AtomicBool,
     /// For how long slow sessions may delay publishers.
     pub(crate) budgets: Budgets,
     /// What connects it with other engines.

@@ -188,26 +188,38 @@ impl Worker {
     /// Has a client wait to come in, here or at another worker. Whether it has a descriptor that no session is to have.
     fn seat(&mut self, guest: Guest) -> bool {
         let descriptor = guest.socket.raw();
-        self.short = descriptors::is_reserved(descriptor);
+        let short = descriptors::is_reserved(descriptor);
+        if short {
+            self.common.short.store(true, Ordering::Relaxed);
+        }
         let alone = self.pending.is_empty() && self.guests.is_empty();
-        if self.short && alone && !guest.entrance.inside && descriptors::is_last(descriptor) {
+        if short && alone && !guest.entrance.inside && descriptors::is_last(descriptor, 0) {
             self.fail(Reason::Full, guest.remote); // no other client could give its own up
         } else if let Some(guest) = self.pass_on(guest) {
             self.guests.push_back(guest);
         }
-        self.short
+        short
     }
 
-    /// Keeps the last descriptors for the application: before the next client gets one of them, a silent client gives its
-    /// own up. After how long that is possible, if no client is to be accepted until then.
+    /// Keeps the last descriptors for the application: before the next client would get one of them, silent clients give
+    /// their own up. After how long that is possible, if no client is to be accepted until then.
     fn spare_descriptors(&mut self, door: usize, now: Instant) -> Option<Duration> {
-        let listener = self.doors.get(door)?.listener.as_ref().filter(|_| self.short)?;
-        // That there is none at all is found when the client is accepted.
-        if !descriptors::next(listener).is_some_and(descriptors::is_last) || self.pending.is_empty() {
+        if !self.common.short.load(Ordering::Relaxed) {
             return None;
         }
-        let delay = self.relieve(now);
-        (!delay.is_zero()).then(|| delay.max(RELIEF))
+        // All workers may accept at this moment.
+        let others = self.common.sheets.len() - 1;
+        while !self.pending.is_empty() {
+            let next = descriptors::next(self.doors.get(door)?.listener.as_ref()?);
+            if next.is_some_and(|next| !descriptors::is_last(next, others)) {
+                return None;
+            }
+            let delay = self.relieve(now);
+            if !delay.is_zero() {
+                return Some(delay.max(RELIEF));
+            }
+        }
+        None
     }
 
     /// For one without a descriptor that a session may have: a silent client gives its own up. Where that is not possible

@@ -130,8 +130,6 @@ pub(crate) struct Worker {
     /// Who was accepted there, and waits to come in; and how many may.
     guests: VecDeque<Guest>,
     most_guests: usize,
-    /// The last client that was accepted got a descriptor that no session is to have.
-    short: bool,
     /// Until then nobody is accepted.
     accept_after: Option<Instant>,
     draining: bool,
@@ -209,7 +207,6 @@ pub(crate) fn prepare(
         accepting: (0..doors.len()).collect(),
         guests: VecDeque::new(),
         most_guests,
-        short: false,
         doors,
         clients: Slab::default(),
         topics: Index::new(),
