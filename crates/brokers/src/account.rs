@@ -15,14 +15,11 @@ use wirespeed_engine::topics::{Index, Pattern, Topic};
 use crate::envelope::{self, NodeId, Origin};
 use crate::interests::Left;
 use crate::parcel;
+use crate::seen::Seen;
 
 /// Publishers, and topics of publishers, of which the last number is remembered. If there are more, all are
 /// forgotten, and what is missing at that moment is not counted.
 const REMEMBERED: usize = 64 * 1024;
-
-/// Brokers deliver a message once for each matching subscription, and these copies arrive within one parcel's length of each
-/// other. A number that is smaller than the last one by more than this is not a copy: the last number was wrong.
-pub(crate) const AGAIN: u64 = 1024;
 
 /// The largest gap between two numbers of a publisher on a topic that counts as lost messages. With a larger gap, one of the
 /// two numbers is wrong, and the gap says nothing.
@@ -49,11 +46,13 @@ pub(crate) enum Arrival<'a> {
 }
 
 /// The last number of a publisher on a topic.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Last {
     node: NodeId,
     epoch: u32,
     number: u64,
+    /// Which numbers have arrived, where topics come by different connections.
+    seen: Option<Box<Seen>>,
 }
 
 /// See the module.
@@ -73,8 +72,8 @@ pub(crate) struct Account {
     /// What was taken to be asked for, and not left since, whether there is a connection or not: what is published to
     /// topics that these match is wanted.
     followed: Index<()>,
-    /// Of each publisher the last number overall: whatever is not later came before.
-    overall: HashMap<NodeId, u64, RandomState>,
+    /// Which numbers of each publisher have arrived.
+    overall: HashMap<NodeId, Seen, RandomState>,
     on_topics: HashMap<Topic, Vec<Last>, RandomState>,
     /// How many there are in that.
     remembered: usize,
@@ -272,49 +271,45 @@ impl Account {
         }
     }
 
-    /// Whether a message did not arrive before; counts the messages that are missing before it. A forged number has an effect
-    /// until the next genuine one at most, and never counts as lost messages.
+    /// Whether a message did not arrive before; counts the messages that are missing before it. A forged number hides the
+    /// genuine message with the same number at most, and may count as a gap of up to [`MISSING`] messages.
     fn is_new(&mut self, topic: &Topic, Origin { node, place }: Origin) -> bool {
         if self.overall.len() >= REMEMBERED && !self.overall.contains_key(&node) {
             self.overall.clear();
         }
-        let last = self.overall.entry(node).or_insert(0);
-        if !self.scattered && is_again(place.overall, *last) {
+        if !self.scattered && !self.overall.entry(node).or_default().note(place.overall) {
             return false;
         }
-        *last = place.overall;
         if self.remembered >= REMEMBERED {
             self.on_topics.clear();
             self.remembered = 0;
         }
-        let new = Last { node, epoch: place.epoch, number: place.on_topic };
         let known = match self.on_topics.get_mut(topic) {
             Some(known) => known,
             None => self.on_topics.entry(topic.clone()).or_default(),
         };
         match known.iter_mut().find(|last| last.node == node) {
-            Some(last) if last.epoch == place.epoch && self.scattered && is_again(place.on_topic, last.number) => {
-                return false;
-            }
             Some(last) => {
+                if last.epoch != place.epoch {
+                    last.seen = last.seen.take().map(|_| Box::default());
+                }
+                if last.seen.as_mut().is_some_and(|seen| !seen.note(place.on_topic)) {
+                    return false;
+                }
                 let missing = place.on_topic.saturating_sub(last.number).saturating_sub(1);
                 if last.epoch == place.epoch && missing <= MISSING {
                     self.lost += missing;
                 }
-                *last = new;
+                (last.epoch, last.number) = (place.epoch, place.on_topic);
             }
             None => {
-                known.push(new);
+                let seen = self.scattered.then(|| Box::new(Seen::of(place.on_topic)));
+                known.push(Last { node, epoch: place.epoch, number: place.on_topic, seen });
                 self.remembered += 1;
             }
         }
         true
     }
-}
-
-/// Whether a message with this number arrived before.
-fn is_again(number: u64, last: u64) -> bool {
-    number <= last && last - number < AGAIN
 }
 
 fn matches<K: Copy + Eq + Hash>(index: &Index<K>, topic: &Topic) -> bool {
@@ -430,6 +425,21 @@ mod tests {
             assert!(comes(5, 5));
             assert!(comes(6, 6));
             assert_eq!(account.take_lost(), 0);
+        }
+    }
+
+    /// A number that is a little too large hid all messages up to it.
+    #[test]
+    fn a_forged_number_hides_one_message_at_most() {
+        for scattered in [false, true] {
+            let mut account = Account::new(OWN, "app.", scattered);
+            account.ask(&pattern("a"));
+            let mut comes = |number| delivered(&mut account, "app.a", None, &sealed(OTHER, number, number));
+            assert!(comes(1));
+            assert!(comes(1000), "it is forged");
+            (2..1000).for_each(|number| assert!(comes(number), "{number}, scattered: {scattered}"));
+            (2..=1000).for_each(|number| assert!(!comes(number), "{number}, scattered: {scattered}"));
+            assert!(comes(1001));
         }
     }
 

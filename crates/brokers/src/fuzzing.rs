@@ -15,9 +15,6 @@ use crate::redis;
 /// What is for all is published here.
 pub const ALL: &str = account::ALL;
 
-/// A number that is smaller than the last one by this or more is not a copy of an earlier message.
-pub const AGAIN: u64 = account::AGAIN;
-
 /// Who publishes, and the place of a message among his: of all, the epoch, on its topic.
 pub type Numbered = (NodeId, u64, u32, u64);
 

@@ -42,6 +42,7 @@ mod parcel;
 mod publisher;
 mod queue;
 mod redis;
+mod seen;
 
 pub use address::{Address, InvalidAddress};
 pub use node::{Hub, Node, PREFIX};
