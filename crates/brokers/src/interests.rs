@@ -148,6 +148,11 @@ impl Interests {
         self.differ = self.entries.keys().cloned().collect();
     }
 
+    /// Whether the broker denies a pattern, also while it is asked again.
+    pub(crate) fn has_denied(&self) -> bool {
+        self.entries.values().any(|entry| entry.told && entry.wanted && !entry.unsupported)
+    }
+
     /// How many the broker was told.
     pub(crate) fn len(&self) -> usize {
         self.entries.values().filter(|entry| entry.there).count()

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, watch};
 use wirespeed_engine::broker::RESERVED;
 use wirespeed_engine::topics::Pattern;
 
-use self::denials::{Denials, TOO_MANY};
+use self::denials::{Denials, Denied, TOO_MANY};
 use self::subscriptions::Subscriptions;
 use crate::account::{ALL, Account};
 use crate::address::Address;
@@ -201,11 +201,14 @@ fn hear(shared: &Shared, denials: &Denials, event: &Event) {
     match event {
         Event::Disconnected | Event::Closed => shared.set_disconnected(BROKE),
         Event::ServerError(error) => {
-            shared.set_reason(&error.to_string());
-            if let ServerError::Other(said) = error
-                && let Some(subject) = denials.hear(said)
-            {
-                hear_denied(shared, &subject, said);
+            let denied = match error {
+                ServerError::Other(said) => denials.hear(said).map(|denied| (denied, said)),
+                _ => None,
+            };
+            match denied {
+                Some((Denied::Subscribing(subject), said)) => hear_denied(shared, &subject, said),
+                Some((Denied::TooMany, _)) => {} // `begin` finds which
+                Some((Denied::Publishing, _)) | None => shared.set_reason(&error.to_string()),
             }
         }
         Event::ClientError(error) => shared.set_reason(&shared.address.reason(error)),

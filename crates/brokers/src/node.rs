@@ -105,12 +105,22 @@ struct Notices {
     state: State,
     /// Why there is no connection.
     reason: Option<String>,
-    /// What was last refused by this connection, or by the one that is being made.
-    refusal: Option<String>,
+    /// The last message that was refused by this connection, or by the one that is being made: why, and when.
+    refusal: Option<(String, Instant)>,
+    /// Why a subscription was denied last. It holds while one is.
+    denial: Option<String>,
     /// When the current outage was logged.
     away: Option<Instant>,
     connected_before: bool,
     reconnects: u64,
+}
+
+impl Notices {
+    /// Why there is no connection, or what this one was refused. `denied`: the broker denies a subscription.
+    fn why(&self, denied: bool) -> Option<&String> {
+        let denial = self.denial.as_ref().filter(|_| denied);
+        self.reason.as_ref().or(self.refusal.as_ref().map(|(why, _)| why)).or(denial)
+    }
 }
 
 /// What the thread shares with others.
@@ -225,13 +235,17 @@ impl Broker for Node {
     fn status(&self) -> Status {
         let shared = &self.shared;
         let (queued, queued_bytes) = shared.queue.look(|queue| (queue.len(), queue.bytes()));
-        let subscriptions = locked(&shared.interests).len();
+        let (subscriptions, denied) = {
+            let interests = locked(&shared.interests);
+            (interests.len(), interests.has_denied())
+        };
+        let denied = denied || !locked(&shared.reserved).is_empty();
         let notices = locked(&shared.notices);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Status {
             state: notices.state,
             server: shared.address.to_string(),
-            reason: notices.reason.as_ref().or(notices.refusal.as_ref()).cloned(),
+            reason: notices.why(denied).cloned(),
             queued,
             queued_bytes,
             subscriptions,

@@ -304,6 +304,18 @@ fn what_nats_denies_is_not_subscribed_to() {
     permit(&server, "\"wirespeed.ok.>\", \"wirespeed.no.a\"");
     server.signal("HUP");
     wait(|| node.status().subscriptions == 3);
+    assert!(node.status().reason.is_some(), "others are denied");
+    want(&node, &["ok.more"]);
+    permit(&server, "\"wirespeed.>\"");
+    server.signal("HUP");
+    for pattern in ["no.>", "no.\"b\""] {
+        let pattern = Pattern::new(pattern).unwrap();
+        node.interest(&pattern, false);
+        node.interest(&pattern, true); // asked for at once
+    }
+    wait(|| node.status().subscriptions == 6 && node.status().reason.is_none());
+    node.interest(&Pattern::new("ok.more").unwrap(), false);
+    wait(|| node.status().subscriptions == 5);
     permit(&server, "\"wirespeed.ok.>\"");
     server.signal("HUP");
     wait(|| node.status().subscriptions == 2);
@@ -353,4 +365,12 @@ fn what_nats_does_not_let_us_publish_is_in_doubt() {
     let status = publisher.status();
     assert_eq!((status.published, status.doubtful, status.state), (25, 25, State::Connected));
     assert!(status.reason.unwrap().contains("no.a"));
+    permit(&server, "\"wirespeed.>\"");
+    server.signal("HUP");
+    // Once messages are taken again.
+    wait(|| {
+        publisher.publish(Some(&topic("no.a")), text("x")).unwrap();
+        publisher.flush(publisher.published(), Some(Instant::now() + PATIENCE));
+        publisher.status().reason.is_none()
+    });
 }

@@ -73,7 +73,8 @@ class BrokerStatus:
     Attributes:
         state: ``"connecting"``, until the first connection, ``"connected"``, ``"disconnected"`` or ``"closed"``.
         server: Where it is, without credentials.
-        reason: Why there is no connection; while there is one, what the broker has last refused.
+        reason: Why there is no connection; while there is one, why it refuses messages, until it takes them
+            again, or denies a subscription.
         queued: Messages that wait to be sent.
         queued_bytes: The same, in bytes.
         subscriptions: Topics and patterns that are subscribed to at the broker.

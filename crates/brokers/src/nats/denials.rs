@@ -28,7 +28,7 @@ pub(super) struct Denials {
 
 /// What is denied.
 #[derive(Debug, PartialEq, Eq)]
-enum Denied {
+pub(super) enum Denied {
     Publishing,
     TooMany,
     /// With its subject.
@@ -41,25 +41,24 @@ impl Denials {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The server says something; of what subscription, if it is about one.
-    pub(super) fn hear(&self, said: &str) -> Option<String> {
-        match parse(said)? {
+    /// Notes what the server says; what it denies, if it denies something.
+    pub(super) fn hear(&self, said: &str) -> Option<Denied> {
+        let denied = parse(said)?;
+        match &denied {
             Denied::Publishing => {
                 self.publishing.fetch_add(1, Ordering::Relaxed);
-                None
             }
             Denied::TooMany => {
                 self.too_many.fetch_add(1, Ordering::Relaxed);
-                None
             }
             Denied::Subscribing(subject) => {
                 let mut subscribing = self.subscribing.lock().unwrap_or_else(PoisonError::into_inner);
                 if subscribing.len() < SUBJECTS {
                     subscribing.insert(subject.clone(), said.to_owned());
                 }
-                Some(subject)
             }
         }
+        Some(denied)
     }
 
     /// How often the library has said something, ever.
@@ -139,10 +138,10 @@ mod tests {
     #[test]
     fn what_is_heard_is_taken_once() {
         let denials = Denials::default();
-        assert_eq!(denials.hear("Permissions Violation for Publish to \"a\""), None);
+        assert_eq!(denials.hear("Permissions Violation for Publish to \"a\""), Some(Denied::Publishing));
         for _ in 0..2 {
             let heard = denials.hear("Permissions Violation for Subscription to \"b\"");
-            assert_eq!(heard.as_deref(), Some("b"));
+            assert_eq!(heard, Some(Denied::Subscribing("b".to_owned())));
         }
         assert_eq!(denials.publishing(), 1);
         assert_eq!(denials.take().into_keys().collect::<Vec<_>>(), ["b"]);

@@ -63,7 +63,7 @@ impl Shared {
     /// Reports a denial to the application, and shows it in the status.
     pub(crate) fn tell_denied(&self, pattern: &Pattern, reason: &str) {
         let reason = self.address.redact(reason);
-        locked(&self.notices).refusal = Some(reason.clone());
+        locked(&self.notices).denial = Some(reason.clone());
         self.tell(Notice::Denied { pattern: pattern.clone(), reason });
     }
 

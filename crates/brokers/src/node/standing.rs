@@ -9,11 +9,13 @@ use wirespeed_engine::lock as locked;
 use wirespeed_engine::logs::{Cause, Logs, Trouble};
 
 use super::{Notices, Shared};
+use crate::address::Kind;
 
 /// The most notices that wait for the application.
 const NOTICES: usize = 256;
 
-/// After this time without a refusal, the log says that messages are taken again.
+/// After this time without a refusal, the log says that messages are taken again, and the next message that is taken clears
+/// the reason in the status.
 const TAKING: Duration = Duration::from_secs(5);
 
 impl Shared {
@@ -43,7 +45,7 @@ impl Shared {
         let before = {
             let mut notices = locked(&self.notices);
             notices.reason = Some(reason.clone());
-            notices.refusal = None;
+            (notices.refusal, notices.denial) = (None, None);
             self.set_away(&mut notices, &reason);
             let before = notices.state;
             if before == State::Connected {
@@ -63,11 +65,16 @@ impl Shared {
         let mut notices = locked(&self.notices);
         let reason = self.address.redact(reason);
         if notices.state == State::Connected {
-            notices.refusal = Some(reason);
+            notices.refusal = Some((reason, Instant::now()));
             return;
         }
         self.set_away(&mut notices, &reason);
         notices.reason = Some(reason);
+    }
+
+    /// The broker has taken a message: what it refused before no longer holds, unless it refused something just now.
+    pub(super) fn forget_refusal(&self) {
+        locked(&self.notices).refusal.take_if(|(_, at)| at.elapsed() >= TAKING);
     }
 
     /// Logs the beginning of an outage.
@@ -116,7 +123,7 @@ impl Shared {
                 format!("more is published than it takes, and {limit} bytes may wait (broker_limit)")
             }
             (Some(limit), ..) => format!("there is no connection, and {limit} bytes may wait (broker_limit)"),
-            (None, _, Some(refusal)) => refusal.clone(),
+            (None, _, Some((refusal, _))) => refusal.clone(),
             (None, ..) => "it has refused them".to_owned(),
         }
     }
@@ -138,7 +145,11 @@ impl Shared {
                 self.log(Trouble::Missing, || format!("{count} messages of other engines or publishers did not come"))
             }
             Notice::Doubtful(count) => self.log(Trouble::Missing, || {
-                format!("{count} messages may not have reached it: the connection ended, or NATS denied one of them")
+                let why = match self.address.kind {
+                    Kind::Nats => "the connection ended, or NATS denied one of them",
+                    _ => "the connection ended",
+                };
+                format!("{count} messages may not have reached it: {why}")
             }),
             Notice::Unsupported(pattern) => self.log(Trouble::Denied, || {
                 format!("it has no wildcards: sessions that subscribe to {pattern} get nothing of other engines")

@@ -66,6 +66,37 @@ fn what_is_under_way_is_in_doubt_when_it_is_dropped() {
 }
 
 #[test]
+fn the_log_names_nats_only_at_nats() {
+    for (url, named) in [("nats://x", true), ("redis://x", false), ("redis+cluster://x", false)] {
+        let shared = Shared::new(&Hub::new(Address::parse(url).unwrap()), None, [1; 16]);
+        shared.tell(Notice::Doubtful(3));
+        let records = shared.logs().take(Instant::now());
+        let [record] = &records[..] else { panic!("{} records", records.len()) };
+        assert!(record.text.contains("3 messages may not have reached it"), "{}", record.text);
+        assert_eq!(record.text.contains("NATS"), named, "{}", record.text);
+    }
+}
+
+#[test]
+fn a_refusal_is_forgotten_once_messages_are_taken_again() {
+    let (shared, _ears) = shared(1 << 20, Policy::DropNewest);
+    shared.set_connected();
+    shared.set_reason("not allowed");
+    let why = || locked(&shared.notices).why(false).cloned();
+    shared.forget_refusal();
+    assert_eq!(why().as_deref(), Some("not allowed"), "other messages may be allowed");
+    let before = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+    locked(&shared.notices).refusal = Some(("not allowed".to_owned(), before));
+    push(&shared, 10);
+    let mut under_way = shared.under_way();
+    under_way.take(1 << 20);
+    under_way.refuse(0);
+    assert!(why().is_some());
+    under_way.settle(1);
+    assert_eq!(why(), None);
+}
+
+#[test]
 fn what_a_panic_has_dropped_is_left_to_the_thread() {
     let (shared, _ears) = shared(1 << 20, Policy::DropNewest);
     push(&shared, 10);

@@ -55,7 +55,7 @@ impl Shared {
         let mut notices = locked(&self.notices);
         notices.state = State::Closed;
         notices.reason = None;
-        notices.refusal = None;
+        (notices.refusal, notices.denial) = (None, None);
     }
 
     /// Moves messages until it is dropped.

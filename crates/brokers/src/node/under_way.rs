@@ -37,6 +37,7 @@ impl<'a> UnderWay<'a> {
     pub(crate) fn settle(&mut self, count: u64) {
         let count = self.end(count);
         self.shared.published.fetch_add(count, Ordering::Relaxed);
+        self.shared.forget_refusal();
         self.shared.change(|queue| queue.settle(count, false));
     }
 
