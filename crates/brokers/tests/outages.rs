@@ -184,6 +184,41 @@ fn outages_of_nats_are_logged_when_they_begin_and_when_they_end() {
     outages_are_logged_when_they_begin_and_when_they_end(&mut server, &url);
 }
 
+/// A server that wants a password, or another one, takes no messages: they wait until it takes the node's credentials.
+#[test]
+fn redis_that_wants_another_password_is_away_until_it_takes_ours() {
+    for (credentials, wanted, told) in [("", "", "NOAUTH"), (":ours@", "ours", "WRONGPASS")] {
+        let Some(mut server) = Server::new("redis-server", &["--requirepass", wanted]) else { return };
+        server.start();
+        let hub = hub(&format!("redis://{credentials}127.0.0.1:{}", server.port));
+        let (node, taker) = node(&hub);
+        want(&node, &["a"]);
+        wait(|| node.status().subscriptions == 1);
+        let publisher = Publisher::new(&hub).unwrap();
+        comes(&node, &taker, &publisher, &["a"]);
+        server.kill();
+        wait(|| node.status().state == State::Disconnected && publisher.status().state == State::Disconnected);
+        server.set_option(1, "theirs");
+        server.start();
+        let says = |status: Status| {
+            let is_known = |reason: &str| reason.contains(told) || reason.to_lowercase().contains("password");
+            status.state == State::Disconnected && status.reason.as_deref().is_some_and(is_known)
+        };
+        wait(|| says(node.status()) && says(publisher.status()));
+        taker.came.lock().unwrap().clear();
+        publisher.publish(Some(&topic("a")), text("waits")).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        let status = publisher.status();
+        assert_eq!((status.queued, status.refused, status.doubtful), (1, 0, 0));
+        server.say(&format!("AUTH theirs\r\nCONFIG SET requirepass \"{wanted}\""));
+        wait(|| publisher.status().published == 2);
+        wait(|| node.status().state == State::Connected && node.status().subscriptions == 1);
+        come_at_last(&taker, &publisher, &["a".to_owned()]);
+        let status = publisher.status();
+        assert_eq!((status.refused, status.doubtful), (0, 0), "{told}");
+    }
+}
+
 #[test]
 fn sentinels_may_ask_for_the_password_of_their_servers_or_for_their_own() {
     let password = ["--requirepass", "pa55"];

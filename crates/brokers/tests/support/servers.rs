@@ -90,6 +90,11 @@ impl Server {
         self.first = vec![first.to_owned()];
     }
 
+    /// Replaces an option for the next start.
+    pub fn set_option(&mut self, place: usize, value: &str) {
+        self.options[place] = value.to_owned();
+    }
+
     /// Sends a signal, by its name.
     pub fn signal(&self, name: &str) {
         let process = self.process.as_ref().unwrap().id().to_string();
