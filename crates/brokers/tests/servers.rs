@@ -370,7 +370,7 @@ fn what_nats_does_not_let_us_publish_is_in_doubt() {
     // Once messages are taken again.
     wait(|| {
         publisher.publish(Some(&topic("no.a")), text("x")).unwrap();
-        publisher.flush(publisher.published(), Some(Instant::now() + PATIENCE));
+        let _ = publisher.flush(publisher.published(), Some(Instant::now() + PATIENCE));
         publisher.status().reason.is_none()
     });
 }
