@@ -352,66 +352,6 @@ def test_certificates_that_were_renewed_are_used_for_the_next_connection(kind: s
             assert ws.recv(20) == "after"
 
 
-def test_a_cluster_node_that_restarts_is_trusted_by_the_renewed_file(tmp_path: Path) -> None:
-    """The library keeps the files that it was given; a node that breaks off has the whole cluster connected anew."""
-    old, new = trustme.CA(), trustme.CA()
-    both = old.cert_pem.bytes() + new.cert_pem.bytes()
-    (tmp_path / "both").write_bytes(both)
-    (tmp_path / "ca").write_bytes(old.cert_pem.bytes())
-
-    def certify(directory: Path, ca: trustme.CA) -> None:
-        leaf = ca.issue_cert("localhost", "127.0.0.1")
-        (directory / "cert").write_bytes(leaf.cert_chain_pems[0].bytes())
-        (directory / "key").write_bytes(leaf.private_key_pem.bytes())
-
-    with contextlib.ExitStack() as stack:
-        servers: list[Redis] = []
-        for number in range(3):
-            directory = tmp_path / str(number)
-            directory.mkdir()
-            certify(directory, old)
-            files = {"tls-cert-file": directory / "cert", "tls-key-file": directory / "key"}
-            options = {
-                "tls-port": free_port(),
-                "cluster-port": free_port(),
-                "tls-ca-cert-file": tmp_path / "both",
-            } | files
-            fixed = {
-                "cluster-enabled": "yes",
-                "tls-cluster": "yes",
-                "tls-auth-clients": "no",
-                "cluster-node-timeout": 2000,
-            }
-            words = [word for name, value in (options | fixed).items() for word in (f"--{name}", str(value))]
-            servers.append(stack.enter_context(contextlib.closing(Redis(directory, options=words))))
-        for number, one in enumerate(servers):
-            one.say("CLUSTER", "ADDSLOTSRANGE", str(number * 5462), str(min((number + 1) * 5462, 16384) - 1))
-            for other in servers:
-                assert one.say("CLUSTER", "MEET", "127.0.0.1", other.options[1], other.options[3]) == [b"+OK"]
-        for one in servers:
-            wait_for(functools.partial(is_whole, one), "the cluster is not one")
-        places = ",".join(f"127.0.0.1:{one.options[1]}" for one in servers)
-        url = f"rediss+cluster://{places}?tls_ca={urllib.parse.quote(str(tmp_path / 'ca'))}"
-        topics = [f"topic.{number}" for number in range(30)]
-        with Node(url) as node, Node(url) as other:
-            ws = node.client(*topics)
-            node.has(30)
-            servers[0].kill()
-            certify(servers[0].directory, new)
-            (tmp_path / "ca.new").write_bytes(both)
-            (tmp_path / "ca.new").replace(tmp_path / "ca")
-            servers[0].start()
-            wait_for(lambda: is_whole(servers[0]), "the cluster is not one", 60)
-            wait_for(lambda: node.status.is_connected and node.status.subscriptions == 30, "not connected again", 60)
-            wait_for(lambda: other.status.is_connected, "not connected again", 60)
-            for topic in topics:
-                while True:
-                    other.engine.publish(topic, f"after {topic}")
-                    with contextlib.suppress(TimeoutError):
-                        if ws.recv(1) == f"after {topic}":
-                            break
-
-
 def is_said(node: Node, text: str) -> bool:
     return text in (node.status.reason or "")
 
