@@ -423,15 +423,16 @@ async def busy(uri: str, loop: Any) -> None:
 )
 @on_cycle(
     "AsyncConnection",
+    "EpollCallback",
     "Handshake",
     "LoopState",
     "NativeSelector",
-    "Nest",
     "Operation",
     "Port",
     "Ports",
     "Reader",
     "Ready",
+    "TimerCallback",
     "Waiter",
 )
 def test_loop_with_connections(server: WebSocketsServer, make_loop: Callable[[], Any], closed: bool) -> None:

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import gc
 import threading
+import time
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from interop.asyncio_tools import new_loop, soon, spin
 from interop.frames import Close, close
+from interop.patience import patience
 from interop.scripted import ScriptedServer, Wire
 
 pytestmark = pytest.mark.wirespeed_only("ours")
@@ -306,6 +308,113 @@ def test_a_loop_that_is_closed(scripted: Scripted, setting: Any, connect: Connec
         del ws, loop
         gc.collect()
     assert server.result == (2, Close(1001))
+
+
+def leave_by_coroutine(ws: Any) -> None:
+    coroutine = use(ws)
+    coroutine.send(None)
+    coroutine.close()
+
+
+def leave_by_forgetting(ws: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("leave", [leave_by_coroutine, leave_by_forgetting])
+@pytest.mark.parametrize("close_timeout", [5, None])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_closing_the_loop_closes_the_sockets_of_connections_that_were_left(
+    scripted: Scripted, setting: Any, connect: Connect, leave: Callable[[Any], None], close_timeout: float | None
+) -> None:
+    """Though the application keeps the loop. The peer answers nothing."""
+
+    def script(wire: Wire) -> bool:
+        wire.accept()
+        wire.read_to_end()
+        return True
+
+    async def main() -> None:
+        ws = await connect(server.uri, ping_interval=None, close_timeout=close_timeout)
+        leave(ws)
+        del ws
+        gc.collect()
+
+    server = scripted(script)
+    loop = new_loop(setting.loop)
+    loop.run_until_complete(main())
+    loop.close()
+    gc.collect()
+    assert server.result
+    assert loop.is_closed()
+
+
+async def leave_after_a_cancelled_close(ws: Any) -> None:
+    task = asyncio.ensure_future(ws.close())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_connections_that_are_left_have_a_limit(scripted: Scripted, connect: Connect, run: Run) -> None:
+    """Though they were opened without a close timeout, and the peers answer nothing: the default of that."""
+
+    def script(wire: Wire) -> float:
+        wire.accept()
+        wire.read_to_end()
+        return time.monotonic()
+
+    async def main() -> None:
+        for server, leave in zip(servers, ways, strict=True):
+            ws = await connect(server.uri, ping_interval=None, close_timeout=None)
+            left = leave(ws)
+            if left is not None:
+                await left
+            del ws, left
+        gc.collect()
+        began = time.monotonic()
+        await asyncio.sleep(1)
+        assert not any(server.results for server in servers)
+        while not all(server.results for server in servers):
+            await asyncio.sleep(0.05)
+        assert all(8 < server.result - began < patience(13) for server in servers)
+
+    ways = (leave_by_coroutine, leave_by_forgetting, leave_after_a_cancelled_close)
+    servers = [scripted(script) for _ in ways]
+    run(main, timeout=patience(16))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_closing_the_loop_closes_the_socket_of_a_connection_that_a_task_waits_on(
+    scripted: Scripted, setting: Any, connect: Connect
+) -> None:
+    """Though the application keeps the loop; the task is destroyed."""
+
+    def script(wire: Wire) -> bool:
+        wire.accept()
+        wire.read_to_end()
+        return True
+
+    async def receive(opened: asyncio.Event) -> None:
+        ws = await connect(server.uri, ping_interval=20)
+        opened.set()
+        await ws.recv()
+
+    async def main() -> None:
+        opened = asyncio.Event()
+        task = asyncio.ensure_future(receive(opened))
+        await opened.wait()
+        await asyncio.sleep(0)
+        del task
+
+    server = scripted(script)
+    loop = new_loop(setting.loop)
+    loop.set_exception_handler(lambda *_: None)  # of the task that is destroyed
+    loop.run_until_complete(main())
+    loop.close()
+    gc.collect()
+    assert server.result
+    assert loop.is_closed()
 
 
 def test_a_server_in_a_generator_that_is_closed(setting: Any, connect: Connect, run: Run) -> None:

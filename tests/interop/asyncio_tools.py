@@ -233,7 +233,7 @@ def still_watched(loop: asyncio.AbstractEventLoop) -> list[str]:
         return []
     found = []
     for key in list(selector.get_map().values()):
-        if "Nest.serve()" in repr(key.data):
+        if "EpollCallback.serve()" in repr(key.data):
             # The epoll among the descriptors of the loop, which is there until that is closed.
             found += _sockets_watched_by(key.fd)
         elif key.fd != loop._ssock.fileno():  # type: ignore[attr-defined]

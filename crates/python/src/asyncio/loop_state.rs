@@ -11,11 +11,15 @@ use std::time::Instant;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use wirespeed_driver::thread::this_thread;
 
 use super::connection::AsyncConnection;
 use super::guarded::Guarded;
 use super::invoke::{self, Steps};
+#[cfg(target_os = "linux")]
+use super::loop_callbacks::EpollCallback;
+use super::loop_callbacks::TimerCallback;
 use super::port::Port;
 #[cfg(target_os = "linux")]
 use super::ports::Ports;
@@ -51,6 +55,8 @@ struct Inner {
     timers: BTreeMap<(Instant, u64), Py<Port>>,
     last_timer: u64,
     alarm: Alarm,
+    /// The loop is closed: no callback of ours is called any more.
+    closed: bool,
     /// The epoll that the loop waits on: its selector's, or one among its descriptors.
     #[cfg(target_os = "linux")]
     ports: Option<Py<Ports>>,
@@ -66,7 +72,8 @@ const TIMER: u64 = 1;
 /// The loop's one timer for all of ours.
 enum Alarm {
     Off,
-    /// `call_later`: when it is due, and its handle.
+    /// `call_later`: when it is due, and its handle. A weak reference to the handle, if there can be one: the loop
+    /// drops the handle when it is closed, and [`TimerCallback`] with it.
     Handle(Instant, Py<PyAny>),
     /// In the epoll among the loop's descriptors: the loop, without timers of its own, waits without a
     /// timeout.
@@ -93,6 +100,7 @@ impl LoopState {
             timers: BTreeMap::new(),
             last_timer: 0,
             alarm: Alarm::Off,
+            closed: false,
             #[cfg(target_os = "linux")]
             nests: selector.is_none() && nests(event_loop)?,
             #[cfg(target_os = "linux")]
@@ -189,7 +197,13 @@ impl LoopState {
             invoke::method(&event_loop, name, [&flush]).map(drop)
         });
         if !done {
-            slf.get().inner.lock(py).scheduled = false; // whoever corks next asks again
+            let dropped = {
+                let mut inner = slf.get().inner.lock(py);
+                inner.scheduled = false; // whoever corks next asks again
+                // A loop that is closed flushes nothing, and must not keep the connection alive.
+                if inner.closed { std::mem::take(&mut inner.corked) } else { Vec::new() }
+            };
+            drop(dropped);
         }
         result
     }
@@ -211,7 +225,7 @@ impl LoopState {
             if let Some(old) = old {
                 removed = inner.timers.remove(&old);
             }
-            deadline.map(|deadline| {
+            deadline.filter(|_| !inner.closed).map(|deadline| {
                 inner.last_timer += 1;
                 let key = (deadline, inner.last_timer);
                 inner.timers.insert(key, port.clone_ref(py));
@@ -226,6 +240,63 @@ impl LoopState {
     pub(super) fn event_loop<'py>(slf: &Bound<'py, Self>) -> Option<Bound<'py, PyAny>> {
         let py = slf.py();
         slf.get().inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone())
+    }
+
+    /// Releases the connections that the loop keeps alive, if it is closed. The callbacks that the loop drops when it is
+    /// closed call this: the state is an attribute of the loop, which the application may keep for long.
+    pub(super) fn release_if_closed(slf: &Bound<'_, Self>) {
+        let Some(event_loop) = Self::event_loop(slf) else { return };
+        if is_closed(&event_loop) {
+            Self::release_all(slf);
+        }
+    }
+
+    /// As [`Self::release_if_closed`], for a loop that may have no state.
+    #[cfg(target_os = "linux")]
+    pub(super) fn release_of_closed(event_loop: &Bound<'_, PyAny>) {
+        if let Ok(state) = event_loop.getattr(ATTRIBUTE)
+            && let Ok(state) = state.cast_into::<Self>()
+        {
+            Self::release_if_closed(&state);
+        }
+    }
+
+    /// Whether the timer in the epoll among the loop's descriptors is due.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_timer_due(&self, py: Python<'_>) -> bool {
+        match &self.inner.lock(py).alarm {
+            Alarm::Descriptor(timer) => timer.is_due(Instant::now()),
+            _ => false,
+        }
+    }
+
+    /// The loop does not wait any more on the epoll that was among its descriptors.
+    #[cfg(target_os = "linux")]
+    pub(super) fn on_epoll_dropped(slf: &Bound<'_, Self>, ports: &Py<Ports>) {
+        let py = slf.py();
+        let (alarm, current) = {
+            let mut inner = slf.get().inner.lock(py);
+            if !inner.ports.as_ref().is_some_and(|current| current.is(ports)) {
+                return;
+            }
+            (std::mem::replace(&mut inner.alarm, Alarm::Off), inner.ports.take())
+        };
+        drop((alarm, current));
+        Self::release_if_closed(slf);
+    }
+
+    fn release_all(slf: &Bound<'_, Self>) {
+        let py = slf.py();
+        let (corked, timers, alarm) = {
+            let mut inner = slf.get().inner.lock(py);
+            inner.closed = true;
+            let alarm = std::mem::replace(&mut inner.alarm, Alarm::Off);
+            (std::mem::take(&mut inner.corked), std::mem::take(&mut inner.timers), alarm)
+        };
+        for port in timers.values() {
+            port.get().release(py);
+        }
+        drop((corked, timers, alarm));
     }
 
     /// Sets the loop's timer to the earliest of ours; one that is set too early is left alone.
@@ -251,9 +322,12 @@ impl LoopState {
         };
         let Some(event_loop) = event_loop else { return Ok(()) };
         if let Alarm::Handle(_, handle) = old {
-            invoke::method(handle.bind(py), intern!(py, "cancel"), []).map(drop)?;
+            cancel(handle.bind(py))?;
         }
         let Some(wanted) = wanted else { return Ok(()) };
+        if slf.get().inner.lock(py).closed {
+            return Ok(());
+        }
         #[cfg(target_os = "linux")]
         if slf.get().inner.lock(py).nests
             && let Some(timer) = Self::watch_timer(slf, wanted)
@@ -262,7 +336,9 @@ impl LoopState {
             return Ok(());
         }
         let delay = wanted.saturating_duration_since(Instant::now()).as_secs_f64();
-        let (delay, on_timer) = (delay.into_pyobject(py)?, slf.getattr(intern!(py, "_on_timer"))?);
+        let callback = Bound::new(py, TimerCallback::new(slf))?;
+        let (delay, on_timer) = (delay.into_pyobject(py)?, callback.getattr(intern!(py, "on_timer"))?);
+        drop(callback); // the loop holds it alone
         let mut handle = None;
         // Two that look for what is due do no harm; none would.
         let result = invoke::insist(|| {
@@ -271,7 +347,9 @@ impl LoopState {
             Ok(())
         });
         if let Some(handle) = handle {
-            slf.get().inner.lock(py).alarm = Alarm::Handle(wanted, handle.unbind());
+            let weak = PyWeakrefReference::new(&handle).map(Bound::into_any);
+            let kept = weak.unwrap_or_else(|_| handle.clone()).unbind();
+            slf.get().inner.lock(py).alarm = Alarm::Handle(wanted, kept);
         }
         result.or_else(|error| invoke::unless_closed(event_loop.bind(py), error))
     }
@@ -316,8 +394,8 @@ impl LoopState {
         let fd = poller.raw();
         let ports = Py::new(py, Ports::new(poller))?;
         ports.get().set_loop(py, event_loop);
-        let nest = Bound::new(py, Nest { state: slf.clone().unbind(), ports: ports.clone_ref(py) })?;
-        let serve = nest.getattr(intern!(py, "serve"))?;
+        let callback = Bound::new(py, EpollCallback::new(slf, ports.clone_ref(py)))?;
+        let serve = callback.getattr(intern!(py, "serve"))?;
         // Whatever context is current is not that of all connections to come.
         let context = py.import(intern!(py, "contextvars"))?.getattr(intern!(py, "Context"))?.call0()?;
         let add_reader = event_loop.getattr(intern!(py, "add_reader"))?;
@@ -342,6 +420,24 @@ pub(super) fn is_running(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     invoke::method(event_loop, intern!(event_loop.py(), "is_running"), [])?.is_truthy()
 }
 
+/// Whether a loop is closed; no, if it cannot be asked.
+fn is_closed(event_loop: &Bound<'_, PyAny>) -> bool {
+    let closed = invoke::method(event_loop, intern!(event_loop.py(), "is_closed"), []);
+    closed.and_then(|closed| closed.is_truthy()).unwrap_or(false)
+}
+
+/// Cancels the handle of `call_later`, or what a weak reference to it refers to.
+fn cancel(handle: &Bound<'_, PyAny>) -> PyResult<()> {
+    let handle = match handle.cast::<PyWeakrefReference>() {
+        Ok(weak) => weak.upgrade(),
+        Err(_) => Some(handle.clone()),
+    };
+    match handle {
+        Some(handle) => invoke::method(&handle, intern!(handle.py(), "cancel"), []).map(drop),
+        None => Ok(()),
+    }
+}
+
 /// Whether a loop waits for descriptors with little ado, an epoll among them: those of the standard library
 /// and uvloop. For tests of how connections are on others, an attribute says that it does not.
 #[cfg(target_os = "linux")]
@@ -355,59 +451,6 @@ fn nests(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
     let module: String = event_loop.get_type().getattr("__module__")?.extract()?;
     Ok(module == "uvloop" || module.starts_with("uvloop."))
-}
-
-/// What the loop calls when something in the epoll among its descriptors is ready: nobody but the loop holds
-/// it, which drops it when it is closed.
-#[cfg(target_os = "linux")]
-#[pyclass(frozen, module = "wirespeed._native")]
-struct Nest {
-    state: Py<LoopState>,
-    ports: Py<Ports>,
-}
-
-#[cfg(target_os = "linux")]
-#[pymethods]
-impl Nest {
-    fn serve(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let (py, this) = (slf.py(), slf.get());
-        // In a child process it is the parent's, whose connections are no business of ours.
-        if this.ports.get().is_forked() {
-            return Ok(());
-        }
-        let timer_due = match &this.state.get().inner.lock(py).alarm {
-            Alarm::Descriptor(timer) => timer.is_due(Instant::now()),
-            _ => false,
-        };
-        Ports::serve_ready(this.ports.bind(py), timer_due, |_| LoopState::_on_timer(this.state.bind(py)))
-    }
-
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.state)?;
-        visit.call(&self.ports)
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl Drop for Nest {
-    fn drop(&mut self) {
-        // Never while the interpreter ends.
-        let _ = Python::try_attach(|py| {
-            // Whatever exception is on its way goes on afterwards.
-            let pending = PyErr::take(py);
-            let (alarm, ports) = {
-                let mut inner = self.state.get().inner.lock(py);
-                let current = inner.ports.as_ref().is_some_and(|ports| ports.is(&self.ports));
-                let alarm = current.then(|| std::mem::replace(&mut inner.alarm, Alarm::Off));
-                (alarm, current.then(|| inner.ports.take()))
-            };
-            drop((alarm, ports));
-            self.ports.get().close(py);
-            if let Some(pending) = pending {
-                pending.restore(py);
-            }
-        });
-    }
 }
 
 #[pymethods]
@@ -470,7 +513,7 @@ impl LoopState {
     }
 
     /// Sees to the connections whose time has come.
-    fn _on_timer(slf: &Bound<'_, Self>) -> PyResult<()> {
+    pub(super) fn _on_timer(slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
         let this = slf.get();
         let now = Instant::now();

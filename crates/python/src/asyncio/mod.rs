@@ -21,6 +21,7 @@ mod guarded;
 mod invoke;
 pub(crate) mod kind;
 mod listener;
+mod loop_callbacks;
 pub(crate) mod loop_state;
 mod operation;
 pub(crate) mod port;

@@ -18,6 +18,7 @@ use wirespeed_driver::readiness::{Events, Poller, Timer};
 use wirespeed_driver::socket::Readiness;
 
 use super::guarded::Guarded;
+use super::loop_state::LoopState;
 use super::ports::{OURS, Ports};
 
 /// `selectors.EVENT_READ` and `EVENT_WRITE`.
@@ -279,6 +280,10 @@ impl NativeSelector {
     }
 
     fn close(&self, py: Python<'_>) {
+        let event_loop = self.inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone());
+        if let Some(event_loop) = event_loop {
+            LoopState::release_of_closed(&event_loop);
+        }
         let timer = self.timer.lock(py).take();
         drop(timer);
         self.ports.get().close(py);
