@@ -310,6 +310,35 @@ def test_a_loop_that_is_closed(scripted: Scripted, setting: Any, connect: Connec
     assert server.result == (2, Close(1001))
 
 
+def test_leaving_while_generators_are_shut_down_warns_of_nothing(
+    scripted: Scripted, connect: Connect, run: Run
+) -> None:
+    """The program ends at once; the peer gets the close frame."""
+
+    def script(wire: Wire) -> Close | None:
+        wire.accept()
+        return wire.read_until_close()[1]
+
+    async def holding() -> AsyncGenerator[None, None]:
+        ws = await connect(server.uri, ping_interval=None)
+        try:
+            yield
+        finally:
+            coroutine = use(ws)
+            coroutine.send(None)
+            coroutine.close()
+
+    server, generating = scripted(script), holding()
+
+    async def main() -> None:
+        await anext(generating)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(main)
+    assert server.result == Close(1011)
+
+
 def leave_by_coroutine(ws: Any) -> None:
     coroutine = use(ws)
     coroutine.send(None)

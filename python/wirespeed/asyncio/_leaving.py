@@ -23,6 +23,9 @@ _COROUTINES = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_
 # What an await is compiled to: SEND, with a cache behind it, YIELD_VALUE and RESUME; in Python 3.10 YIELD_FROM.
 _SEND, _YIELD_VALUE, _YIELD_FROM = (opcode.opmap.get(name) for name in ("SEND", "YIELD_VALUE", "YIELD_FROM"))
 
+# The coroutine functions of a loop by which asyncio.run ends it, after the tasks.
+_SHUTDOWN = ("shutdown_asyncgens", "shutdown_default_executor")
+
 
 def can_suspend(frame: FrameType) -> bool:
     """Return whether a coroutine that handles ``GeneratorExit`` may await something.
@@ -64,14 +67,16 @@ def _awaits(frame: FrameType) -> bool:
 def leave(connection: Connection, code: int) -> None:
     """Begin to close a connection without waiting. What is queued is sent first, and the event loop goes on with it.
 
-    ``asyncio.run`` waits for the end of the connection before it returns.
+    ``asyncio.run`` waits for the end of the connection before it returns, unless it closes asynchronous generators
+    already.
 
     Args:
         connection: The connection.
         code: Close code.
     """
     connection._leave(code)
-    if asyncio._get_running_loop() is not connection._loop:
+    loop = connection._loop
+    if asyncio._get_running_loop() is not loop or _is_shutting_down(loop):
         return
     over = connection._closed_future()
     if over is None:
@@ -81,6 +86,16 @@ def leave(connection: Connection, code: int) -> None:
     waiting = _wait_when_closed(over)
     _step(waiting.__anext__())
     over.add_done_callback(lambda _: _step(waiting.aclose()))
+
+
+def _is_shutting_down(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the loop has begun to close asynchronous generators: it warns of those that begin later."""
+    called: bool | None = getattr(loop, "_asyncgens_shutdown_called", None)
+    if called is None:
+        # uvloop does not show it.
+        coroutines = [task.get_coro() for task in asyncio.all_tasks(loop)]
+        return any(getattr(coroutine, "__name__", None) in _SHUTDOWN for coroutine in coroutines)
+    return called
 
 
 def _step(generating: Awaitable[None]) -> None:
