@@ -6,9 +6,10 @@ function does.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -45,6 +46,11 @@ class Others:
         if self.parts:
             self.parts.pop(0)()
         return self.original(readers, writers, failing, timeout)
+
+    def kill(self) -> None:
+        """Raise in the function that waits, and forget its waits."""
+        self.waits.clear()
+        raise Killed
 
 
 @pytest.fixture
@@ -88,8 +94,9 @@ def stalled(scripted: Scripted) -> tuple[str, threading.Event]:
     def script(wire: Wire) -> None:
         wire.accept()
         released.wait(PATIENCE)
-        wire.read_until_close()
-        wire.send(close(1000))
+        if wire.read_until_close()[1] is not None:
+            with contextlib.suppress(OSError):
+                wire.send(close(1000))
 
     return scripted(script).uri, released
 
@@ -136,6 +143,43 @@ def test_exception_in_one_that_sends(stalled: tuple[str, threading.Event], other
         released.set()
         ws.send("hello")
     assert ws.close_code == 1000
+
+
+def interrupted_in_the_iterable(others: Others) -> Iterator[bytes]:
+    yield b"begins"
+    others.kill()
+
+
+def interrupted_in_a_large_fragment(others: Others) -> Iterator[bytes]:
+    yield b"begins"
+    others.parts.append(others.kill)
+    yield bytes(32 << 20)
+
+
+def interrupted_in_one_of_many(others: Others) -> Iterator[bytes]:
+    others.parts.append(others.kill)
+    while True:
+        yield bytes(10_000)
+
+
+@pytest.mark.parametrize("close_timeout", [60, None])
+@pytest.mark.parametrize(
+    "fragments", [interrupted_in_the_iterable, interrupted_in_a_large_fragment, interrupted_in_one_of_many]
+)
+def test_exception_in_one_that_sends_fragments(
+    stalled: tuple[str, threading.Event],
+    others: Others,
+    fragments: Callable[[Others], Iterator[bytes]],
+    close_timeout: float | None,
+) -> None:
+    """As ``gevent.Timeout`` does: the message cannot be completed, and nothing waits for the closing handshake."""
+    uri, released = stalled
+    ws = connect(uri, proxy=None, compression=None, close_timeout=close_timeout)
+    with pytest.raises(Killed):
+        ws.send(fragments(others))
+    assert ws.state.name == "CLOSED"
+    assert not others.waits
+    released.set()
 
 
 def test_server(others: Others) -> None:

@@ -575,11 +575,14 @@ impl BlockingConnection {
     }
 
     /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can
-    /// be sent before it is: the connection is closed with 1011, as in the `websockets` library.
+    /// be sent before it is: the connection is closed with 1011, as in the `websockets` library. What interrupts the
+    /// thread or the greenlet, and is no [`PyException`], does not wait for the closing handshake.
     fn abandon_fragments(&self, py: Python<'_>, kind: Option<MessageKind>, error: PyErr) -> PyErr {
         if kind.is_some() {
             let host = PythonHost { py, decode: None };
-            if self.inner.close(&host, Some(CloseCode::INTERNAL_ERROR), "error in fragmented message").is_err() {
+            if !error.is_instance_of::<PyException>(py) {
+                self.inner.leave(&host, CloseCode::INTERNAL_ERROR);
+            } else if self.inner.close(&host, Some(CloseCode::INTERNAL_ERROR), "error in fragmented message").is_err() {
                 self.inner.abort(&host);
             }
         }
