@@ -100,13 +100,18 @@ pub(crate) struct Inherited {
 /// # Errors
 /// Whoever is there does not answer as an engine does, or what is there is no socket.
 pub(crate) fn ask(path: &Path) -> io::Result<Option<Inherited>> {
-    ask_once(path).map_err(|error| match error.kind() {
+    ask_once(path).map_err(|error| explain_timeout(error, path))
+}
+
+/// A limit of the socket is reported as `WouldBlock`, which says nothing to those who start an engine.
+fn explain_timeout(error: io::Error, path: &Path) -> io::Error {
+    match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            let text = format!("handover: whoever listens at {} has not answered for {PATIENCE:?}", path.display());
+            let text = format!("handover: the process at {} has not answered for {PATIENCE:?}", path.display());
             io::Error::new(io::ErrorKind::TimedOut, text)
         }
         _ => error,
-    })
+    }
 }
 
 fn ask_once(path: &Path) -> io::Result<Option<Inherited>> {
@@ -190,7 +195,7 @@ impl Inherited {
             // It has heard us, or Linux would say that it has not; and then it ends without a word only if it dies.
             Err(error) if cfg!(target_os = "linux") && error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
             Err(error) if is_hung_up(&error) && is_gone(path) => Ok(()),
-            Err(error) => Err(error),
+            Err(error) => Err(explain_timeout(error, path)),
         }
     }
 }

@@ -143,6 +143,20 @@ fn one_that_nobody_lets_go_for_accepts_nobody() {
 }
 
 #[test]
+fn one_that_never_says_that_it_has_let_go_is_named_by_the_error() {
+    let path = socket("silent");
+    let old = Old::new(&path);
+    let new = begin(echo(Some(old.at()), 2, &path));
+    let stream = old.give();
+    assert_eq!(hear(&stream), "ready");
+    let error = new.join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(error.to_string().contains("has not answered"), "{error}");
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn one_that_dies_when_it_has_heard_that_the_next_is_ready_has_let_go() {
     let path = socket("dies");
     let old = Old::new(&path);
