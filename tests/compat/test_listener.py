@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -72,6 +73,75 @@ def test_serving_for_ever_by_what_listens(package: Any) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await serving
             assert not running.is_serving()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+async def plainly(waiting: Coroutine[Any, Any, None]) -> None:
+    await waiting
+
+
+async def with_a_limit(waiting: Coroutine[Any, Any, None]) -> None:
+    await asyncio.wait_for(waiting, 10)
+
+
+async def shielded(waiting: Coroutine[Any, Any, None]) -> None:
+    await asyncio.shield(waiting)
+
+
+async def gathered(waiting: Coroutine[Any, Any, None]) -> None:
+    await asyncio.gather(waiting, asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("wait", [plainly, with_a_limit, shielded, gathered])
+def test_waiting_in_a_handler_by_another_task(package: Any, wait: Callable[[Any], Any]) -> None:
+    """What listens waits for connections, and not for handlers."""
+
+    async def main() -> None:
+        returned = asyncio.Event()
+
+        async def handler(ws: Any) -> None:
+            await ws.close()
+            await wait(ws.server.server.wait_closed())
+            returned.set()
+
+        running = await package.asyncio.server.serve(handler, "127.0.0.1", 0)
+        async with package.asyncio.client.connect(f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}") as ws:
+            running.close()
+            await ws.wait_closed()
+        await asyncio.wait_for(returned.wait(), 5)
+        await running.wait_closed()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_waiting_in_a_handler_with_an_open_connection() -> None:
+    """It does not wait for its own connection, but for that of another handler."""
+    from wirespeed.compat.websockets.asyncio.client import connect
+    from wirespeed.compat.websockets.asyncio.server import serve
+
+    async def main() -> None:
+        waited = asyncio.Event()
+
+        async def handler(ws: Any) -> None:
+            if await ws.recv() == "wait":
+                running.server.close()
+                await running.server.wait_closed()
+                waited.set()
+            await ws.send("over")
+
+        async with serve(handler, "127.0.0.1", 0) as running:
+            uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
+            async with connect(uri) as one, connect(uri) as other:
+                await one.send("wait")
+                while running.is_serving():
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.05)
+                assert not waited.is_set()
+                await other.send("end")
+                await other.wait_closed()
+                assert await one.recv() == "over"
+                assert waited.is_set()
 
     asyncio.run(asyncio.wait_for(main(), 10))
 

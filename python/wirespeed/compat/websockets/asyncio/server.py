@@ -100,16 +100,26 @@ class ListenerView:
         self._server._stop_listening()
 
     async def wait_closed(self) -> None:
-        """Wait until the connections are closed and their handlers have returned, except those that wait here."""
+        """Wait until the TCP connections are closed, except that of the handler that waits; not for handlers."""
         server, task = self._server, asyncio.current_task()
-        waiting: set[Any] = vars(server).setdefault("_waiting", set())
-        waiting.add(task)
-        try:
-            await server._take_accepted()
-            while tasks := [other for other in server._tasks - waiting if not other.done()]:
-                await asyncio.wait(tasks)
-        finally:
-            waiting.discard(task)
+        handling, waiters = server._handling, server._listener_waiters
+        await server._take_accepted()
+        while True:
+            own = handling.get(task)
+            others = [connection for connection in server._connections if connection is not own]
+            closed = [future for other in others if (future := other._closed_future()) is not None]
+            if closed:
+                await asyncio.wait(closed)
+                continue
+            opening = [other for other in server._tasks if other not in handling and other is not task]
+            if not opening:
+                return
+            begun = server.get_loop().create_future()
+            waiters.add(begun)
+            try:
+                await asyncio.wait([begun, *opening], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiters.discard(begun)
 
 
 class Server(_Server):
@@ -149,10 +159,29 @@ class Server(_Server):
         check_code(code)
         super().close(close_connections, code, reason)
 
+    @property
+    def _handling(self) -> dict[Any, Any]:
+        """The connections that are open, by the tasks of their handlers."""
+        handling: dict[Any, Any] = vars(self).setdefault("_handling_tasks", {})
+        return handling
+
+    @property
+    def _listener_waiters(self) -> set[asyncio.Future[None]]:
+        """Futures that are done once another handler begins."""
+        waiters: set[asyncio.Future[None]] = vars(self).setdefault("_waiters", set())
+        return waiters
+
     async def _handle(self, connection: Any) -> None:
+        task = asyncio.current_task()
+        handling = self._handling
+        handling[task] = connection
+        for waiter in self._listener_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         try:
             await super()._handle(connection)
         finally:
+            handling.pop(task, None)
             log_closed(connection)
 
     async def _refused(self, connection: Any, remote: Any, error: Exception) -> None:
