@@ -231,6 +231,20 @@ def test_iteration_calls_an_overridden_recv(server: WebSocketsServer, run: Run, 
         assert run(main) == ["mine: 0", "mine: 1"]
 
 
+def test_iteration_uses_a_recv_that_was_set_on_the_connection(server: WebSocketsServer, run: Run) -> None:
+    async def main() -> list[Any]:
+        async with connect(f"{server.uri}/count?n=2") as ws:
+            original = ws.recv
+
+            async def recv(*_: Any) -> Any:
+                return f"mine: {await original()}"
+
+            ws.recv = recv
+            return [message async for message in ws]
+
+    assert run(main) == ["mine: 0", "mine: 1"]
+
+
 def test_create_connection_of_something_else(server: WebSocketsServer, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(TypeError, match="create_connection"):

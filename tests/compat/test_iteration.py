@@ -140,6 +140,35 @@ def test_blocking_iterators_use_an_overridden_recv(package: Any) -> None:
         assert list(ws) == [0, 1, 2, 3]
 
 
+def test_iterating_uses_a_recv_that_was_replaced(package: Any) -> None:
+    """On the instance, or on the class later on."""
+
+    class Derived(package.asyncio.client.ClientConnection):  # type: ignore[misc]
+        pass
+
+    async def main(kind: type | None) -> None:
+        async def recv(*_: Any) -> Any:
+            return int(await original())
+
+        async with connected(package, create_connection=kind) as ws:
+            original = ws.recv
+            if kind is None:
+                ws.recv = recv
+            else:
+                kind.recv = recv  # type: ignore[attr-defined]
+            assert [message async for message in ws] == [0, 1, 2, 3]
+
+    run(lambda: main(None))
+    run(lambda: main(Derived))
+
+
+def test_blocking_iterators_use_a_recv_that_was_replaced(package: Any) -> None:
+    with connected_blocking(package) as ws:
+        original = ws.recv
+        ws.recv = lambda: int(original())
+        assert list(ws) == [0, 1, 2, 3]
+
+
 def test_no_python_function_runs_for_each_message() -> None:
     """Iterating stays as fast as it is natively."""
     for kind in (ours.ClientConnection, ours_blocking.ClientConnection):

@@ -104,6 +104,13 @@ def test_iteration_calls_an_overridden_recv(server: WebSocketsServer, monkeypatc
         assert list(ws) == ["mine: 0", "mine: 1"]
 
 
+def test_iteration_uses_a_recv_that_was_set_on_the_connection(server: WebSocketsServer) -> None:
+    with connect(f"{server.uri}/count?n=2") as ws:
+        original = ws.recv
+        ws.recv = lambda *_: f"mine: {original()}"
+        assert list(ws) == ["mine: 0", "mine: 1"]
+
+
 @pytest.mark.parametrize("how", ["function", "class", "other type"])
 def test_create_connection_that_fails(scripted: Any, how: str) -> None:
     """The server sees the end, although somebody keeps the exception, and with it what its frames refer to."""

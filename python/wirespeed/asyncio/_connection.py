@@ -115,8 +115,8 @@ class Connection(ConnectionStatus, AsyncConnection):
     # Receiving.
 
     def __aiter__(self) -> AsyncIterator[Data]:  # type: ignore[override]
-        # The native iterator does not call recv, which a subclass may have overridden.
-        return self if type(self).recv is AsyncConnection.recv else self._received()
+        # The native iterator does not call recv, which a subclass may have overridden, or a program replaced.
+        return self if self.recv == AsyncConnection.recv.__get__(self) else self._received()
 
     async def _received(self) -> AsyncGenerator[Data, None]:
         with contextlib.suppress(ConnectionClosedOK):

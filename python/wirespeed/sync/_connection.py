@@ -87,8 +87,8 @@ class Connection(ConnectionStatus, BlockingConnection):
     # Receiving.
 
     def __iter__(self) -> Iterator[Data]:  # type: ignore[override]
-        # The native iterator does not call recv, which a subclass may have overridden.
-        return self if type(self).recv is BlockingConnection.recv else self._received()
+        # The native iterator does not call recv, which a subclass may have overridden, or a program replaced.
+        return self if self.recv == BlockingConnection.recv.__get__(self) else self._received()
 
     def _received(self) -> Generator[Data, None, None]:
         with contextlib.suppress(ConnectionClosedOK):

@@ -93,9 +93,8 @@ class Connection(_Connection):
 
     def __aiter__(self) -> AsyncGenerator[Data, None]:  # type: ignore[override]
         # Generators, as in websockets: those who leave early close them, and not the connection.
-        if type(self).recv in (_Connection.recv, Connection.recv):
-            return AsyncMessages(self)
-        return self._received()
+        natives = (_Connection.recv.__get__(self), Connection.recv.__get__(self))
+        return AsyncMessages(self) if self.recv in natives else self._received()
 
     async def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Close the connection; see :meth:`wirespeed.asyncio.Connection.close`.

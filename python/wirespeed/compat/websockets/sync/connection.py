@@ -112,7 +112,7 @@ class Connection(_Connection):
 
     def __iter__(self) -> Iterator[Data]:  # type: ignore[override]
         # Generators, as in websockets: those who leave early close them, and not the connection.
-        return Messages(self) if type(self).recv is _Connection.recv else self._received()
+        return Messages(self) if self.recv == _Connection.recv.__get__(self) else self._received()
 
     def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Close the connection; see :meth:`wirespeed.sync.ClientConnection.close`.
