@@ -98,6 +98,33 @@ def test_a_close_timeout_that_a_thread_changes(package: Any) -> None:
         assert isinstance(caught.value.__cause__, TimeoutError)
 
 
+def test_a_close_timeout_that_is_negative(package: Any) -> None:
+    """It is over before it begins."""
+
+    async def main() -> None:
+        with silent_server() as uri:
+            ws = await package.asyncio.client.connect(uri, close_timeout=60)
+            ws.close_timeout = -1
+            assert ws.close_timeout == -1
+            await asyncio.wait_for(ws.close(), 5)
+        with silent_server() as uri:
+            ws = await package.asyncio.client.connect(uri, close_timeout=-1)
+            assert ws.close_timeout == -1
+            await asyncio.wait_for(ws.close(), 5)
+
+    run(main)
+
+
+def test_a_close_timeout_of_a_thread_that_is_negative(package: Any) -> None:
+    for first, later in ((60, -1), (-1, -1)):
+        with silent_server() as uri, package.sync.client.connect(uri, close_timeout=first) as ws:
+            ws.close_timeout = later
+            assert ws.close_timeout == later
+            began = time.monotonic()
+            ws.close()
+            assert time.monotonic() - began < 5
+
+
 @pytest.mark.parametrize("longer", [0.3, None])
 def test_a_close_timeout_that_is_raised(package: Any, longer: float | None) -> None:
     async def main() -> None:

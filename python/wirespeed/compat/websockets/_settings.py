@@ -19,6 +19,8 @@ __all__ = [
     "UNSUPPORTED",
     "adapter",
     "check_code",
+    "close_timeout",
+    "not_negative",
     "check_subprotocols",
     "overridden",
     "reject",
@@ -98,6 +100,29 @@ def check_subprotocols(subprotocols: Any) -> None:
         raise TypeError("subprotocols must be a list, not a str")
     if subprotocols is not None and not isinstance(subprotocols, Iterable):
         raise TypeError("subprotocols must be a list")
+
+
+def not_negative(limit: Any) -> Any:
+    """Return a limit that the core takes: one that is over before it begins is 0.
+
+    Args:
+        limit: Seconds, ``None`` for no limit.
+    """
+    return 0 if isinstance(limit, (int, float)) and limit < 0 else limit
+
+
+def _close_timeout(connection: Any) -> float | None:
+    """Seconds that closing may take, ``None`` for no limit. A change counts for a closing that has yet to begin."""
+    limit: float | None = vars(connection)["close_timeout"]
+    return limit
+
+
+def _set_close_timeout(connection: Any, limit: float | None) -> None:
+    connection._set_close_timeout(not_negative(limit))
+    vars(connection)["close_timeout"] = limit
+
+
+close_timeout = property(_close_timeout, _set_close_timeout)
 
 
 def overridden(kind: type) -> None:

@@ -16,7 +16,7 @@ from .. import _heads as heads
 from .._connecting import Connecting, local_uri, redirected_by
 from .._installed import private
 from .._redirecting import Chain
-from .._settings import MAX_FRAGMENTS
+from .._settings import MAX_FRAGMENTS, not_negative
 from .._views import ProtocolView
 from ..client import backoff, process_exception
 from ..extensions.permessage_deflate import deflate_of
@@ -100,6 +100,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
             "max_fragments": MAX_FRAGMENTS,
             "logger": self.logger,
             **self._told,
+            "close_timeout": not_negative(close_timeout),
         }
         if max_queue is None:
             self._options["max_queue_bytes"] = None

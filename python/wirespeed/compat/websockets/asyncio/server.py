@@ -20,7 +20,7 @@ from .. import _hooks as hooks
 from .._credentials import pairs
 from .._installed import private
 from .._lines import Logged, log_closed
-from .._settings import MAX_FRAGMENTS, check_code, check_subprotocols, overridden, reject
+from .._settings import MAX_FRAGMENTS, check_code, check_subprotocols, not_negative, overridden, reject
 from .._views import ProtocolView
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
@@ -253,6 +253,7 @@ def serve(
         "max_fragments": MAX_FRAGMENTS,
         "logger": logging.getLogger("websockets.server") if logger is None else logger,
         **told,
+        "close_timeout": not_negative(close_timeout),
     }
     if max_queue is None:
         options["max_queue_bytes"] = None

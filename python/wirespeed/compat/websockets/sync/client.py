@@ -19,7 +19,7 @@ from .. import _heads as heads
 from .._connecting import Connecting, local_uri, redirected_by
 from .._installed import private
 from .._redirecting import Chain
-from .._settings import MAX_FRAGMENTS, reject
+from .._settings import MAX_FRAGMENTS, not_negative, reject
 from .._views import ProtocolView
 from ..client import backoff, process_exception
 from ..extensions.permessage_deflate import deflate_of
@@ -107,6 +107,7 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
             "max_fragments": MAX_FRAGMENTS,
             "logger": self.logger,
             **self.connection_kwargs,
+            "close_timeout": not_negative(close_timeout),
         }
 
     def _make(self, opened: Any, **native: Any) -> Any:

@@ -20,7 +20,7 @@ from .. import _heads as heads
 from .. import protocol as protocols
 from .._installed import private
 from .._iteration import Messages
-from .._settings import adapter, check_code
+from .._settings import adapter, check_code, close_timeout
 from .._views import ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
@@ -128,16 +128,7 @@ class Connection(_Connection):
             check_code(code)
         super().close(code, reason)
 
-    @property
-    def close_timeout(self) -> float | None:
-        """Seconds that closing may take, ``None`` for no limit. A change counts for a closing that has yet to begin."""
-        limit: float | None = vars(self)["close_timeout"]
-        return limit
-
-    @close_timeout.setter
-    def close_timeout(self, limit: float | None) -> None:
-        self._set_close_timeout(limit)
-        vars(self)["close_timeout"] = limit
+    close_timeout = close_timeout
 
     @property
     def state(self) -> Any:
