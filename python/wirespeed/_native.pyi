@@ -71,6 +71,7 @@ __all__ = [
     "after_fork",
     "broadcast",
     "compression_memory",
+    "origin_problem",
     "system_authorities",
 ]
 
@@ -81,6 +82,9 @@ def compression_memory(limit: int | None = None) -> int:
 
 def system_authorities() -> int:
     """Return a number that is another one once the files of the system's certificate authorities have changed."""
+
+def origin_problem(origin: str) -> str | None:
+    """Return why no browser sends exactly this as an Origin, ``None`` if one may."""
 
 def accept(listening: int) -> tuple[int, Any] | None:
     """Accept a connection that waits at a listening socket of the internet, without blocking.

@@ -70,7 +70,7 @@ PATTERN = re.compile(r"https?://([a-z]+\.)*example\.com")
         ([PATTERN], ["https://www.example.com\tx"], False),
         ([PATTERN], [], False),
         ([PATTERN, None], [], True),
-        (["."], ["x"], False),
+        (["http://."], ["http://x"], False),
     ],
     ids=str,
 )

@@ -385,6 +385,21 @@ def test_origins(client: Any, server: Any) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("origin", ["https://A/", "a", "https://a:443", "*", "https://a?b"])
+def test_origins_that_no_browser_sends(client: Any, server: Any, origin: str) -> None:
+    """They are compared as they are."""
+
+    async def main() -> None:
+        async with serve(server, origins=[origin]) as running:
+            async with client.asyncio.client.connect(uri(running), origin=origin):
+                pass
+            for other in ("https://a", "https://aXb", "b"):
+                with pytest.raises(client.exceptions.InvalidStatus):
+                    await client.asyncio.client.connect(uri(running), origin=other)
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     "credentials", [("hello", "iloveyou"), [("a", "b"), ("hello", "iloveyou")], [["hello", "iloveyou"]]]
 )

@@ -55,6 +55,7 @@ WRONG_TYPES: dict[str, list[Any]] = {
 }
 
 WRONG_VALUES: dict[str, list[Any]] = {
+    "origins": [["https://a/"], ["https://a/chat"], ["example.com"], ["https://Example.com"], ["https://a:443"], ["*"]],
     "port": [-1, 65_536],
     "subprotocols": [["two words"], [""]],
     "compression": ["gzip", ""],

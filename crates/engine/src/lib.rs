@@ -126,7 +126,7 @@ pub use drain::{Drain, Drained, Draining};
 pub use engine::{Engine, Item};
 pub use http::Http;
 pub use locks::{contended, lock};
-pub use origins::Origins;
+pub use origins::{Origins, exact_origin_problem};
 pub use reasons::Reason;
 pub use relay::Relay;
 pub use routes::{PathPattern, Route, Routes};

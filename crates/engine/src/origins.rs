@@ -92,6 +92,21 @@ fn problem(origin: &str) -> Option<&'static str> {
     })
 }
 
+/// Returns why a browser never sends exactly this text as an `Origin`, or `None` if one may. For a comparison of whole
+/// texts: [`Origins`] compares without case, and knows which port a scheme implies.
+#[must_use]
+pub fn exact_origin_problem(origin: &str) -> Option<String> {
+    if let Some(problem) = problem(origin) {
+        return Some(problem.to_owned());
+    }
+    let Parts { scheme, host, port } = Parts::of(origin)?;
+    let mut serialized = format!("{scheme}://{host}").to_ascii_lowercase();
+    if let Some(port) = port.filter(|_| port != default_port(scheme)) {
+        serialized.push_str(&format!(":{port}"));
+    }
+    (serialized != origin).then(|| format!("browsers send it as {serialized}"))
+}
+
 impl Origins {
     /// Those of a list; `"*"` in it stands for all.
     ///
@@ -210,6 +225,28 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(admits(&listed, "x", origin), admitted, "{origin}");
+        }
+    }
+
+    #[test]
+    fn exact_origins_are_written_as_browsers_send_them() {
+        for origin in
+            ["https://example.com", "http://a:8080", "null", "file://", "app://b", "http://[::1]:81", "ws://h"]
+        {
+            assert_eq!(exact_origin_problem(origin), None, "{origin}");
+        }
+        for (origin, why) in [
+            ("https://example.com/", "slash"),
+            ("example.com", "scheme"),
+            ("https://Example.com", "browsers send it as https://example.com"),
+            ("HTTPS://example.com", "browsers send it as https://example.com"),
+            ("https://example.com:443", "browsers send it as https://example.com"),
+            ("http://example.com:", "browsers send it as http://example.com"),
+            ("http://a:08080", "browsers send it as http://a:8080"),
+            ("NULL", "scheme"),
+        ] {
+            let problem = exact_origin_problem(origin).unwrap();
+            assert!(problem.contains(why), "{problem}");
         }
     }
 

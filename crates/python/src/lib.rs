@@ -104,6 +104,12 @@ mod _native {
         before
     }
 
+    /// Why no browser sends exactly this as an `Origin`; `None` if one may.
+    #[pyfunction]
+    fn origin_problem(origin: &str) -> Option<String> {
+        wirespeed_engine::exact_origin_problem(origin)
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::asyncio::init(module.py())?;

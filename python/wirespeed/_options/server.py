@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._lazy import ssl as ssl_module
-from .._native import ServerSettings, ServerTLS
+from .._native import ServerSettings, ServerTLS, origin_problem
 from ..datastructures import Headers
 from ..exceptions import InvalidHeader, InvalidOrigin, ProtocolError
 from ..tls import TLS
@@ -60,6 +60,8 @@ class ServerOptions(ConnectionOptions):
                 check_type("origins", origin, (str, re.Pattern), "a list of str, compiled patterns and None")
                 if isinstance(origin, re.Pattern) and not isinstance(origin.pattern, str):
                     raise TypeError("origins must be patterns for str, not for bytes")
+                if isinstance(origin, str):
+                    _check_origin(origin)
         for name in ("select_subprotocol", "process_request", "process_response"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -135,6 +137,18 @@ class ServerOptions(ConnectionOptions):
             elif allowed == origin if isinstance(allowed, str) else allowed.fullmatch(origin):
                 return
         raise InvalidOrigin(origin)
+
+
+def _check_origin(origin: str) -> None:
+    if "*" in origin:
+        problem: str | None = "there are no wildcards: use a pattern of re"
+    else:
+        problem = origin_problem(origin)
+    if problem is not None:
+        raise ValueError(
+            f"origins: {origin!r} can never match: {problem}; an origin looks like https://example.com or "
+            "http://localhost:8000"
+        )
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)

@@ -95,8 +95,8 @@ def serve(
         handler: Coroutine function that receives the connection; ``None`` if there is a ``listener``.
         host: Name or address to listen on, or several; ``None`` for all interfaces.
         port: Port; ``None`` or 0 for one that the system chooses.
-        origins: Values of the Origin header to accept: ``str``, patterns of :mod:`re` that match it as a whole, and
-            ``None`` for its absence. It defends against other people's web pages; ``None`` accepts all.
+        origins: Values of the Origin header to accept: ``str`` as browsers send it, patterns of :mod:`re` that match it
+            as a whole, and ``None`` for its absence. It defends against other people's web pages; ``None`` accepts all.
         subprotocols: Subprotocols to accept, in order of preference.
         select_subprotocol: Called with the connection and the list that the client offers; returns one of these, or
             ``None``. It may raise :exc:`NegotiationError`.

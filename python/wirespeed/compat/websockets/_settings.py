@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
     "adapter",
     "check_code",
     "close_timeout",
+    "exact_origins",
     "not_negative",
     "check_subprotocols",
     "overridden",
@@ -123,6 +125,17 @@ def _set_close_timeout(connection: Any, limit: float | None) -> None:
 
 
 close_timeout = property(_close_timeout, _set_close_timeout)
+
+
+def exact_origins(origins: Iterable[Any] | None) -> list[Any] | None:
+    """Return origins to compare with: any ``str``, as in websockets, also one that no browser sends.
+
+    Args:
+        origins: What the user passed.
+    """
+    if origins is None:
+        return None
+    return [re.compile(re.escape(origin)) if isinstance(origin, str) else origin for origin in origins]
 
 
 def overridden(kind: type) -> None:

@@ -20,7 +20,15 @@ from .. import _hooks as hooks
 from .._credentials import pairs
 from .._installed import private
 from .._lines import Logged, log_closed
-from .._settings import MAX_FRAGMENTS, check_code, check_subprotocols, not_negative, overridden, reject
+from .._settings import (
+    MAX_FRAGMENTS,
+    check_code,
+    check_subprotocols,
+    exact_origins,
+    not_negative,
+    overridden,
+    reject,
+)
 from .._views import ProtocolView
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
@@ -241,7 +249,7 @@ def serve(
         "write_limit": write_limit,
     }
     options: dict[str, Any] = {
-        "origins": None if origins is None else list(origins),
+        "origins": exact_origins(origins),
         "subprotocols": subprotocols,
         "select_subprotocol": hooks.select_subprotocol(select_subprotocol, subprotocols),
         "compression": deflate_of(extensions, compression),

@@ -23,7 +23,15 @@ from .. import _hooks as hooks
 from .._credentials import pairs
 from .._installed import private
 from .._lines import Logged, log_closed
-from .._settings import MAX_FRAGMENTS, check_code, check_subprotocols, not_negative, overridden, reject
+from .._settings import (
+    MAX_FRAGMENTS,
+    check_code,
+    check_subprotocols,
+    exact_origins,
+    not_negative,
+    overridden,
+    reject,
+)
 from .._views import ProtocolView
 from ..extensions.permessage_deflate import deflate_of
 from ..http11 import SERVER
@@ -176,7 +184,7 @@ def serve(
     options: dict[str, Any] = {
         "sock": sock,
         "ssl": ssl,
-        "origins": None if origins is None else list(origins),
+        "origins": exact_origins(origins),
         "subprotocols": subprotocols,
         "select_subprotocol": hooks.select_subprotocol(select_subprotocol, subprotocols),
         "compression": deflate_of(extensions, compression),
