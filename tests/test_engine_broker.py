@@ -8,32 +8,19 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from interop.brokers import Memory, Nats, Redis, broker, wait_for
+from interop import broker_fixtures
+from interop.broker_fixtures import Broker, Server
+from interop.brokers import Nats, Redis, broker, wait_for
 from interop.nodes import Node, receive, silent
 from interop.patience import patience
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
-Broker = Nats | Redis | Memory
-Server = Nats | Redis
-
-
-@pytest.fixture(params=["memory", "nats", "redis"])
-def any_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
-    with broker(request.param, tmp_path) as running:
-        yield running
-
-
-@pytest.fixture(params=["nats", "redis"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    with broker(request.param, tmp_path) as running:
-        assert not isinstance(running, Memory)
-        yield running
+any_broker, server = broker_fixtures.any_broker, broker_fixtures.server
 
 
 def resident() -> int:

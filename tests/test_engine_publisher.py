@@ -5,34 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interop.brokers import Memory, Nats, Redis, broker, free_port, wait_for
+from interop import broker_fixtures
+from interop.broker_fixtures import Broker, Server
+from interop.brokers import free_port, wait_for
 from interop.nodes import Node, receive
 from wirespeed.engine import Publisher
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
-Broker = Nats | Redis | Memory
-Server = Nats | Redis
-
-
-@pytest.fixture(params=["memory", "nats", "redis"])
-def any_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
-    with broker(request.param, tmp_path) as running:
-        yield running
-
-
-@pytest.fixture(params=["nats", "redis"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    with broker(request.param, tmp_path) as running:
-        assert not isinstance(running, Memory)
-        yield running
+any_broker, server = broker_fixtures.any_broker, broker_fixtures.server
 
 
 def test_publisher(any_broker: Broker) -> None:
