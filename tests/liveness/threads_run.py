@@ -228,7 +228,9 @@ class _Run:
             # Nobody has ever filled the kernel: then no call may leave anything.
             blocked = any(call.idents for call in self.record.of(link))
             blocked = blocked or any(step.verb in ("pause", "dribble") for step in self.plan.steps)
-            if blocked and not any(actor.call is not None for actor in self.actors):
+            # A call on this connection writes what is queued; one on another connection does not.
+            busy = any(actor.call is not None and actor.call.step.link == link.index for actor in self.actors)
+            if blocked and not busy:
                 self._ask(1, Step("flush", 1, link.index))
         return True
 
