@@ -107,7 +107,7 @@ def test_a_cluster_node_that_restarts_is_trusted_by_the_renewed_file(tmp_path: P
             wait_for(lambda: node.status.is_connected and node.status.subscriptions == 30, "not connected again", 60)
             wait_for(lambda: other.status.is_connected, "not connected again", 60)
             for topic in topics:
-                comes_at_last(lambda text, topic=topic: other.engine.publish(topic, text), ws, f"after {topic}")
+                comes_at_last(functools.partial(other.engine.publish, topic), ws, f"after {topic}")
 
 
 def test_a_cluster_node_that_joins_is_trusted_by_the_renewed_file(tmp_path: Path) -> None:

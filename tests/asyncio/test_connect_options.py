@@ -237,9 +237,9 @@ def test_iteration_uses_a_recv_that_was_set_on_the_connection(server: WebSockets
             original = ws.recv
 
             async def recv(*_: Any) -> Any:
-                return f"mine: {await original()}"
+                return f"mine: {await original()!s}"
 
-            ws.recv = recv
+            setattr(ws, "recv", recv)  # noqa: B010
             return [message async for message in ws]
 
     assert run(main) == ["mine: 0", "mine: 1"]

@@ -107,7 +107,7 @@ def test_iteration_calls_an_overridden_recv(server: WebSocketsServer, monkeypatc
 def test_iteration_uses_a_recv_that_was_set_on_the_connection(server: WebSocketsServer) -> None:
     with connect(f"{server.uri}/count?n=2") as ws:
         original = ws.recv
-        ws.recv = lambda *_: f"mine: {original()}"
+        setattr(ws, "recv", lambda *_: f"mine: {original()!s}")  # noqa: B010
         assert list(ws) == ["mine: 0", "mine: 1"]
 
 
