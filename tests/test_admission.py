@@ -77,40 +77,40 @@ def test_many_addresses_oldest_first() -> None:
 
 def test_place_given_back() -> None:
     admission = Admission(1)
-    assert not admission.is_crowded
+    assert not admission.is_over_limit
     entry = admission.add(Client(), at("192.0.2.1"), 0)
-    assert admission.is_crowded
+    assert admission.is_over_limit
     assert admission.remove(entry)
     assert not admission.remove(entry)
     admission.progress(entry, 1)
-    assert (len(admission), admission.is_crowded, admission.first_to_go()) == (0, False, None)
+    assert (len(admission), admission.is_over_limit, admission.first_to_go()) == (0, False, None)
     # Nor is it somebody else's of the same address.
     other = admission.add(Client(), at("192.0.2.1"), 2)
     admission.progress(entry, 3)
     assert not admission.remove(entry)
     assert admission.first_to_go() is other
-    assert admission.overdue(2 + PATIENCE) is other
+    assert admission.next_victim(2 + PATIENCE) is other
 
 
 def test_patience() -> None:
     """Nobody goes who has had no time to speak, and who has spoken has time anew."""
     admission = Admission(1)
     entry = admission.add(Client("one"), at("192.0.2.1"), 10.0)
-    assert admission.overdue(10.0) is None
-    assert admission.overdue(10.0 + PATIENCE - 0.01) is None
-    assert admission.overdue(10.0 + PATIENCE) is entry
+    assert admission.next_victim(10.0) is None
+    assert admission.next_victim(10.0 + PATIENCE - 0.01) is None
+    assert admission.next_victim(10.0 + PATIENCE) is entry
     admission.progress(entry, 11.0)
-    assert admission.overdue(11.0) is None
+    assert admission.next_victim(11.0) is None
     # There are not too many.
-    assert admission.overdue_in(99.0) is None
+    assert admission.next_victim_in(99.0) is None
     admission.add(Client("other"), at("192.0.2.1"), 11.5)
-    assert admission.overdue_in(11.5) == pytest.approx(PATIENCE - 0.5)
-    assert admission.overdue_in(99.0) == 0
+    assert admission.next_victim_in(11.5) == pytest.approx(PATIENCE - 0.5)
+    assert admission.next_victim_in(99.0) == 0
 
 
 def test_nobody_to_go() -> None:
     admission = Admission(1)
-    assert (admission.overdue(99.0), admission.overdue_in(99.0)) == (None, None)
+    assert (admission.next_victim(99.0), admission.next_victim_in(99.0)) == (None, None)
     assert admission.delay(99.0) == GRACE
 
 
@@ -135,9 +135,9 @@ def test_who_was_not_read_is_not_late() -> None:
         entries.append(admission.add(client, at("192.0.2.1"), number))
     assert admission.delay(10) == 0
     assert [client.asked for client in clients] == [1, 1, 0]
-    assert admission.overdue(10) is entries[1]
+    assert admission.next_victim(10) is entries[1]
     clients[1].unread = True
-    assert admission.overdue(10) is None
+    assert admission.next_victim(10) is None
     assert admission.delay(10) > 0
     assert [client.asked for client in clients] == [1, 3, 1]
 
@@ -256,7 +256,7 @@ def test_flood_costs_the_same_for_each(hosts: int) -> None:
     def run(count: int) -> float:
         start = time.process_time()
         for number in range(count):
-            if admission.is_crowded:
+            if admission.is_over_limit:
                 entry = admission.first_to_go()
                 assert entry is not None
                 gone = admission.remove(entry)

@@ -1,4 +1,4 @@
-"""How much all connections may keep for compression: what it does is tested in crates/driver/tests/contexts.rs."""
+"""How much all connections may keep for compression: what it does is tested in crates/driver/tests/compression_pool.rs."""
 
 from __future__ import annotations
 

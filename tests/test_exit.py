@@ -161,7 +161,7 @@ PyCMethod_New PyDescr_NewMethod PyErr_NewExceptionWithDoc PyErr_WarnFormat PyMod
 @pytest.mark.skipif(sys.platform != "linux" or sys.version_info >= (3, 14), reason="threads are not ended by unwinding")
 def test_every_function_that_runs_python_code_is_guarded() -> None:
     """Of those that the native module calls, so that a daemon thread sleeps instead of being unwound there."""
-    guarded = re.findall(r"\bfn (_?Py\w+)\(", (ROOT / "crates/python/src/ending.rs").read_text())
+    guarded = re.findall(r"\bfn (_?Py\w+)\(", (ROOT / "crates/python/src/thread_exit.rs").read_text())
     module = importlib.util.find_spec("wirespeed._native")
     assert module is not None
     assert module.origin is not None

@@ -1,11 +1,11 @@
 //! Tells the compiler which interpreter this is for, `Py_GIL_DISABLED` and its kin, and the linker which of its
-//! functions are called by way of ours (src/ending.rs).
+//! functions are called by way of ours (src/thread_exit.rs).
 
 use std::{env, fs};
 
 fn main() {
     pyo3_build_config::use_pyo3_cfgs();
-    println!("cargo::rerun-if-changed=src/ending.rs");
+    println!("cargo::rerun-if-changed=src/thread_exit.rs");
     println!("cargo::rustc-check-cfg=cfg(threads_are_unwound)");
     let unwinds = env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|libc| libc == "gnu")
         && env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux");
@@ -14,7 +14,7 @@ fn main() {
         return;
     }
     println!("cargo::rustc-cfg=threads_are_unwound");
-    let source = fs::read_to_string("src/ending.rs").expect("the list of functions");
+    let source = fs::read_to_string("src/thread_exit.rs").expect("the list of functions");
     for name in names(&source, version.minor) {
         println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap={name}");
         // LLD wraps nothing that nobody refers to, and would not find what the wrapper itself calls.

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::Drive;
-use wirespeed_driver::buffers::{self, LENT_MAX, READ_SIZE, WRITE_SIZE};
-use wirespeed_driver::drive::{Progress, Reading};
-use wirespeed_driver::peer::{LargeSend, PeerEvent};
+use wirespeed_driver::ConnectionDriver;
+use wirespeed_driver::buffer_pool::{self, LENT_MAX, READ_SIZE, WRITE_SIZE};
+use wirespeed_driver::connection::{Progress, Reading};
+use wirespeed_driver::endpoint::{LargeSend, PeerEvent};
 use wirespeed_driver::tls::client::Version;
 use wirespeed_protocol::{CloseCode, MessageKind, SendError, State};
 
@@ -19,7 +19,7 @@ type Message = (MessageKind, Vec<u8>);
 
 /// One drive, and what its application does.
 struct End {
-    drive: Drive<Vec<u8>>,
+    driver: ConnectionDriver<Vec<u8>>,
     /// Messages of which everything was queued.
     sent: Vec<Message>,
     received: Vec<Message>,
@@ -54,7 +54,7 @@ pub fn run_tls(data: &[u8]) {
 
 /// The same while so many read buffers are out that each read has a small one, which a record of TLS may fill.
 pub fn run_crowded(data: &[u8]) {
-    let _crowd: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
+    let _crowd: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     World::run(data, data.first().is_none_or(|choice| choice & 128 == 0));
 }
 
@@ -94,7 +94,7 @@ impl World {
             3 => drop(end.append(usize::from(input.number()))),
             4 => end.send_fragment(step, input.payload()),
             5 => end.ping(input.payload()),
-            6 => drop(end.drive.flush()),
+            6 => drop(end.driver.flush()),
             7 => drop(end.read(step & 32 != 0)),
             8 => drop(end.poll(usize::from(input.below(4)))),
             9 => drop(end.poll(usize::MAX)),
@@ -109,10 +109,10 @@ impl World {
             13 if step & 0xE0 == 0xC0 => self.pass(Duration::from_millis(u64::from(input.byte()) * 100)),
             13 if step & 0x80 != 0 => {
                 let code = CloseCode(4000 + u16::from(input.byte()));
-                let refused = end.drive.begin_close(Some(code), "bye", now).is_err();
-                assert!(!refused || end.drive.link().is_mid_frame());
+                let refused = end.driver.begin_close(Some(code), "bye", now).is_err();
+                assert!(!refused || end.driver.send_half().is_mid_frame());
             }
-            _ => drop(end.drive.advance(|| now)),
+            _ => drop(end.driver.advance(|| now)),
         }
     }
 
@@ -121,23 +121,23 @@ impl World {
         self.now += time;
         let now = self.now;
         for end in &mut self.ends {
-            self.cut |= end.drive.is_closing_limited() && end.drive.deadline(now).is_some_and(|due| due <= now);
-            end.drive.handle_deadline(now, Reading::Going, 0);
-            self.cut |= end.drive.link().failure().is_some();
+            self.cut |= end.driver.is_closing_limited() && end.driver.deadline(now).is_some_and(|due| due <= now);
+            end.driver.handle_deadline(now, Reading::Going, 0);
+            self.cut |= end.driver.send_half().failure().is_some();
         }
     }
 
     /// What holds at any moment.
     fn check(&self) {
         for (end, other) in [(&self.ends[0], &self.ends[1]), (&self.ends[1], &self.ends[0])] {
-            let link = end.drive.link();
+            let send_half = end.driver.send_half();
             assert!(other.sent.starts_with(&end.received), "what arrives is what was sent, in order");
-            if link.close_received().is_some() {
+            if send_half.close_received().is_some() {
                 assert_eq!(end.received.len(), other.sent.len(), "what was sent before a close arrives before it");
             }
             let mut pings = end.pings.iter();
             assert!(end.pongs.iter().all(|pong| pings.any(|ping| ping == pong)), "pongs answer pings, in order");
-            assert!(self.cut || link.failure().is_none(), "{:?}", link.failure());
+            assert!(self.cut || send_half.failure().is_none(), "{:?}", send_half.failure());
         }
     }
 
@@ -160,43 +160,43 @@ impl World {
     /// `closer`: who closes, unless somebody has.
     fn finish(mut self, closer: usize) {
         self.rest();
-        if !self.cut && self.ends.iter().all(|end| end.drive.link().state() == State::Open) {
+        if !self.cut && self.ends.iter().all(|end| end.driver.send_half().state() == State::Open) {
             for (end, other) in [(&self.ends[0], &self.ends[1]), (&self.ends[1], &self.ends[0])] {
                 assert_eq!(end.received.len(), other.sent.len(), "everything arrives");
                 let answered = end.pongs.last() == end.pings.last();
                 assert!(answered || self.pings, "the last ping is answered");
-                assert_eq!(end.drive.link().queued(), 0);
+                assert_eq!(end.driver.send_half().queued(), 0);
             }
-            self.ends[closer].drive.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", self.now).unwrap();
+            self.ends[closer].driver.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", self.now).unwrap();
             self.rest();
         }
         if self.cut {
             // The stream has ended for one: whoever is left waits no longer than it may.
             let now = self.now;
             for end in &mut self.ends {
-                end.drive.limit_closing(now);
-                let deadline = end.drive.deadline(now);
-                assert!(end.drive.is_over() || deadline.is_some());
-                assert_eq!(end.drive.advance(|| deadline.unwrap_or(now)), Progress::Over);
+                end.driver.limit_closing(now);
+                let deadline = end.driver.deadline(now);
+                assert!(end.driver.is_over() || deadline.is_some());
+                assert_eq!(end.driver.advance(|| deadline.unwrap_or(now)), Progress::Over);
             }
             return;
         }
         for end in &self.ends {
-            assert!(end.drive.is_over(), "nobody has to wait for a timeout");
-            assert_eq!(end.drive.link().state(), State::Closed);
+            assert!(end.driver.is_over(), "nobody has to wait for a timeout");
+            assert_eq!(end.driver.send_half().state(), State::Closed);
             // But for a part of the other's last record of TLS: its last word, or pongs that came after its close frame.
             let most = if end.pings.is_empty() { 64 } else { 1 << 15 };
-            assert!(end.drive.peer.held_capacity() < most, "{}", end.drive.peer.held_capacity());
+            assert!(end.driver.endpoint.held_capacity() < most, "{}", end.driver.endpoint.held_capacity());
         }
-        let [first, second] = self.ends.each_ref().map(|end| end.drive.link());
+        let [first, second] = self.ends.each_ref().map(|end| end.driver.send_half());
         assert_eq!((first.close_received(), first.close_sent()), (second.close_sent(), second.close_received()));
     }
 }
 
 impl End {
-    fn new(drive: Drive<Vec<u8>>) -> Self {
+    fn new(driver: ConnectionDriver<Vec<u8>>) -> Self {
         Self {
-            drive,
+            driver,
             sent: Vec::new(),
             received: Vec::new(),
             large: None,
@@ -209,10 +209,10 @@ impl End {
 
     /// Whether something was queued; it is refused only in the middle of a message, or after the end.
     fn allows(&self, result: Result<(), SendError>, in_message: bool) -> bool {
-        let link = self.drive.link();
-        let expected = if link.is_mid_frame() {
+        let send_half = self.driver.send_half();
+        let expected = if send_half.is_mid_frame() {
             Err(SendError::MessageOpen)
-        } else if !link.state().can_send() {
+        } else if !send_half.state().can_send() {
             Err(SendError::NotOpen)
         } else if in_message {
             Err(SendError::MessageOpen)
@@ -225,7 +225,7 @@ impl End {
 
     fn send(&mut self, step: u8, payload: Vec<u8>) {
         let (message, compress) = (message(step, payload), [None, Some(true), Some(false)][usize::from(step >> 6) % 3]);
-        let result = self.drive.sender().send_message(message.0, &message.1, compress);
+        let result = self.driver.sender().send_message(message.0, &message.1, compress);
         if self.allows(result, self.fragments.is_some()) {
             self.sent.push(message);
         }
@@ -241,7 +241,7 @@ impl End {
             return self.send(step, payload);
         }
         let message = message(step, payload);
-        let begun = self.drive.link_mut().begin_large(message.0, message.1.len());
+        let begun = self.driver.send_half_mut().begin_large(message.0, message.1.len());
         let refused = begun.as_ref().map(|_| ()).map_err(|error| *error);
         if let Ok(large) = begun {
             self.large = Some((large, message, 0));
@@ -254,7 +254,7 @@ impl End {
     fn append(&mut self, most: usize) -> bool {
         let Some((mut large, message, start)) = self.large.take() else { return false };
         let stop = message.1.len().min(start + most.max(1));
-        let done = self.drive.link_mut().append_large(&mut large, &message.1[start..stop]);
+        let done = self.driver.send_half_mut().append_large(&mut large, &message.1[start..stop]);
         assert_eq!(done, stop == message.1.len());
         if !done {
             self.large = Some((large, message, stop));
@@ -266,9 +266,9 @@ impl End {
 
     fn send_fragment(&mut self, step: u8, payload: Vec<u8>) {
         let (kind, payload) = message(step, payload);
-        let link = self.drive.link_mut();
+        let send_half = self.driver.send_half_mut();
         let Some((kind, mut whole)) = self.fragments.take() else {
-            let result = link.send_first_fragment(kind, &payload, None);
+            let result = send_half.send_first_fragment(kind, &payload, None);
             if self.allows(result, false) {
                 self.fragments = Some((kind, payload));
             }
@@ -276,7 +276,7 @@ impl End {
         };
         let (_, payload) = message(if kind == MessageKind::Text { 32 } else { 0 }, payload);
         let fin = step & 64 != 0;
-        let result = link.send_fragment(&payload, fin);
+        let result = send_half.send_fragment(&payload, fin);
         if !self.allows(result, false) {
             self.fragments = Some((kind, whole));
             return;
@@ -292,24 +292,24 @@ impl End {
     fn ping(&mut self, mut payload: Vec<u8>) {
         payload.truncate(120);
         payload.extend_from_slice(&(self.pings.len() as u32).to_le_bytes()); // no two are the same
-        if self.drive.link_mut().send_ping(&payload).is_ok() {
+        if self.driver.send_half_mut().send_ping(&payload).is_ok() {
             self.pings.push(payload);
         }
     }
 
     /// Reads once, if all that came before was taken.
     fn read(&mut self, wanted: bool) -> bool {
-        if self.unpolled || self.drive.link().is_eof() {
+        if self.unpolled || self.driver.send_half().is_eof() {
             return false;
         }
         self.unpolled = true;
-        self.drive.read(wanted, usize::MAX)
+        self.driver.read(wanted, usize::MAX)
     }
 
     /// Takes up to `most` events; whether there were any.
     fn poll(&mut self, most: usize) -> bool {
         for taken in 0..most {
-            match self.drive.poll_event() {
+            match self.driver.poll_event() {
                 Some(PeerEvent::Message { kind, payload }) => self.received.push((kind, owned(payload))),
                 Some(PeerEvent::Pong { payload, .. }) => {
                     let payload = payload.as_slice();
@@ -330,21 +330,24 @@ impl End {
 
     /// Does all that can be done at once; whether that was anything.
     fn turn(&mut self, now: Instant) -> bool {
-        if self.drive.is_over() {
+        if self.driver.is_over() {
             self.large = None;
-            self.drive.link_mut().abandon_large();
+            self.driver.send_half_mut().abandon_large();
             return self.poll(usize::MAX);
         }
-        let written = self.drive.link().written();
+        let written = self.driver.send_half().written();
         let mut moved = self.append(WRITE_SIZE);
-        if self.fragments.is_some() && self.drive.link().state().can_send() && !self.drive.link().is_mid_frame() {
+        if self.fragments.is_some()
+            && self.driver.send_half().state().can_send()
+            && !self.driver.send_half().is_mid_frame()
+        {
             self.send_fragment(64, Vec::new());
             moved = true;
         }
         moved |= self.poll(usize::MAX) | self.read(true);
         moved |= self.poll(usize::MAX);
-        let progress = self.drive.flush_and_advance(|| now).1;
-        moved || progress == Progress::Over || self.drive.link().written() != written
+        let progress = self.driver.flush_and_advance(|| now).1;
+        moved || progress == Progress::Over || self.driver.send_half().written() != written
     }
 }
 

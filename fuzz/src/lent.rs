@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use wirespeed_driver::buffers::ReadBuffer;
-use wirespeed_driver::peer::{Peer, PeerEvent};
-use wirespeed_driver::{Keepalive, buffers};
+use wirespeed_driver::buffer_pool::ReadBuffer;
+use wirespeed_driver::endpoint::{Endpoint, PeerEvent};
+use wirespeed_driver::{Keepalive, buffer_pool};
 use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::{CloseFrame, Delivery, Limits, Side, State};
 
@@ -42,21 +42,21 @@ pub fn run(data: &[u8]) {
     };
     let mut rng = Rng::new(u64::from(input.number()));
     let bytes = input.rest();
-    let bytes = &bytes[..bytes.len().min(buffers::READ_SIZE / 2 - 1)];
+    let bytes = &bytes[..bytes.len().min(buffer_pool::READ_SIZE / 2 - 1)];
     let whole = at_once(peer(side, delivery, limits, deflate), bytes);
     for _ in 0..3 {
         assert_eq!(lent(peer(side, delivery, limits, deflate), bytes, &mut rng), whole);
     }
 }
 
-fn peer(side: Side, delivery: Delivery, limits: Limits, deflate: Option<Params>) -> Peer {
+fn peer(side: Side, delivery: Delivery, limits: Limits, deflate: Option<Params>) -> Endpoint {
     let keepalive = Keepalive::new(None, None, Instant::now());
-    let mut peer = Peer::new(connection_with(side, limits, deflate), None, &[], Vec::new(), keepalive);
+    let mut peer = Endpoint::new(connection_with(side, limits, deflate), None, &[], Vec::new(), keepalive);
     peer.set_delivery(delivery);
     peer
 }
 
-fn at_once(mut peer: Peer, bytes: &[u8]) -> Outcome {
+fn at_once(mut peer: Endpoint, bytes: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
     peer.receive_slice(bytes);
     while poll(&mut peer, &mut outcome) {}
@@ -65,12 +65,12 @@ fn at_once(mut peer: Peer, bytes: &[u8]) -> Outcome {
 }
 
 /// The same bytes in pieces, while what was read is lent out, kept by somebody else, and put back.
-fn lent(mut peer: Peer, bytes: &[u8], rng: &mut Rng) -> Outcome {
+fn lent(mut peer: Endpoint, bytes: &[u8], rng: &mut Rng) -> Outcome {
     let mut outcome = Outcome::default();
     let mut pieces = pieces(bytes, rng).into_iter().filter(|piece| !piece.is_empty()).peekable();
     let mut out: Option<(ReadBuffer, usize)> = None;
     let mut more = true;
-    while more || out.is_some() || pieces.peek().is_some() || !peer.link.is_eof() {
+    while more || out.is_some() || pieces.peek().is_some() || !peer.send_half.is_eof() {
         match rng.below(8) {
             0 | 1 => match pieces.next() {
                 Some(piece) => {
@@ -98,7 +98,7 @@ fn lent(mut peer: Peer, bytes: &[u8], rng: &mut Rng) -> Outcome {
 }
 
 /// Takes an event; false: there is none.
-fn poll(peer: &mut Peer, outcome: &mut Outcome) -> bool {
+fn poll(peer: &mut Endpoint, outcome: &mut Outcome) -> bool {
     let seen = match peer.poll_event() {
         Some(PeerEvent::Message { kind, payload }) => Seen::Message(kind, owned(payload)),
         Some(PeerEvent::Fragment { kind, payload, fin }) => Seen::Fragment(kind, owned(payload), fin),
@@ -115,16 +115,16 @@ fn poll(peer: &mut Peer, outcome: &mut Outcome) -> bool {
     true
 }
 
-fn end(mut peer: Peer, mut outcome: Outcome) -> Outcome {
+fn end(mut peer: Endpoint, mut outcome: Outcome) -> Outcome {
     assert!(!peer.has_input() && peer.poll_eof());
     assert!(!poll(&mut peer, &mut outcome));
-    outcome.state = Some(peer.link.state());
-    outcome.failure = peer.link.failure().map(|failure| format!("{failure:?}"));
-    outcome.close = peer.link.close_received().cloned();
+    outcome.state = Some(peer.send_half.state());
+    outcome.failure = peer.send_half.failure().map(|failure| format!("{failure:?}"));
+    outcome.close = peer.send_half.close_received().cloned();
     if peer.side() == Side::Server {
-        outcome.output = peer.link.take_output();
+        outcome.output = peer.send_half.take_output();
     } else {
-        drop(peer.link.take_output());
+        drop(peer.send_half.take_output());
     }
     assert_eq!(peer.held_capacity(), 0, "a connection that is over holds no buffers");
     outcome

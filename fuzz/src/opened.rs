@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use wirespeed_driver::opening::{Carrier, Client, Moved, Plan, Server};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer, client, server};
-use wirespeed_driver::{Drive, Keepalive};
+use wirespeed_driver::{ConnectionDriver, Keepalive};
 use wirespeed_protocol::deflate::negotiate;
 use wirespeed_protocol::handshake::{ClientHandshake, ClientRequest, HeaderList, Limits as HeadLimits, ServerConfig};
 use wirespeed_protocol::{Limits, MessageKind};
@@ -32,7 +32,7 @@ pub(crate) struct Choices {
 }
 
 /// The client and the server, and the pipe between them.
-pub(crate) fn open(choices: &Choices, now: Instant, rng: &mut Rng) -> ([Drive<Vec<u8>>; 2], Pipe) {
+pub(crate) fn open(choices: &Choices, now: Instant, rng: &mut Rng) -> ([ConnectionDriver<Vec<u8>>; 2], Pipe) {
     let ((client_socket, client_far), (server_socket, server_far)) = (sockets(), sockets());
     let mut pipe = Pipe::new([client_far, server_far]);
     let (client_tls, server_tls) = choices.tls.map(layers).unzip();
@@ -54,19 +54,19 @@ pub(crate) fn open(choices: &Choices, now: Instant, rng: &mut Rng) -> ([Drive<Ve
             && let Some(served) = served.take()
         {
             let (peer, ..) = client.0.finish(limits, keepalive()).unwrap();
-            return ([Drive::new(peer, client.2, Some(CLOSE_TIMEOUT)), served], pipe);
+            return ([ConnectionDriver::new(peer, client.2, Some(CLOSE_TIMEOUT)), served], pipe);
         }
         if let Some((mut opening, mut carrier, socket)) = server.take() {
             if carrier.proceed(&mut opening, &socket).unwrap() == Moved::Done {
                 let response = opening.handshake().accept(None, &HeaderList::default()).unwrap().response;
                 let (mut peer, _) = opening.finish(limits, keepalive()).unwrap();
-                peer.link.send_head(&response.to_bytes());
-                let mut drive = Drive::new(peer, Some(socket), Some(CLOSE_TIMEOUT));
+                peer.send_half.send_head(&response.to_bytes());
+                let mut driver = ConnectionDriver::new(peer, Some(socket), Some(CLOSE_TIMEOUT));
                 for number in 0..choices.early {
-                    drive.link_mut().send_message(MessageKind::Binary, &early(number), None).unwrap();
+                    driver.send_half_mut().send_message(MessageKind::Binary, &early(number), None).unwrap();
                 }
-                drive.flush();
-                served = Some(drive);
+                driver.flush();
+                served = Some(driver);
             } else {
                 server = Some((opening, carrier, socket));
             }

@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use wirespeed_driver::Keepalive;
+use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::opening::{Client, Error, Opening, Plan, Server, Stage};
-use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::tls::client::Version;
 use wirespeed_protocol::handshake::{
     ClientHandshake, ClientRequest, ConnectHandshake, ConnectRequest, HandshakeError, HeaderList, Limits as HeadLimits,
@@ -166,9 +166,9 @@ fn under_tls(choice: u8, mut input: Input<'_>, rng: &mut Rng) {
                     "as it was said"
                 );
                 let (mut peer, handshake) = opening.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
-                peer.link.send_head(&handshake.accept(None, &HeaderList::default()).unwrap().response.to_bytes());
-                peer.link.send_message(MessageKind::Text, b"welcome", None).unwrap();
-                said.extend(peer.link.take_output());
+                peer.send_half.send_head(&handshake.accept(None, &HeaderList::default()).unwrap().response.to_bytes());
+                peer.send_half.send_message(MessageKind::Text, b"welcome", None).unwrap();
+                said.extend(peer.send_half.take_output());
                 last = true;
             } else {
                 server = Some(opening);

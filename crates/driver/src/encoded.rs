@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::{Config, Connection, MessageKind, PayloadBuffer, SendError, Side};
 
+use crate::endpoint::SendHalf;
 use crate::entropy;
 use crate::frames::{Account, Frames};
-use crate::peer::Link;
 
 /// Bytes of the longest header of a frame without a mask (RFC 6455 5.2).
 const HEADER_MAX: usize = 10;
@@ -74,14 +74,14 @@ impl Encoded {
     /// Queues it.
     ///
     /// # Errors
-    /// As for [`Link::send_message`].
-    pub fn send<B: PayloadBuffer>(&self, link: &mut Link<B>) -> Result<(), SendError> {
-        if link.side() == Side::Client {
-            return link.send_message(self.kind, self.payload(), None); // each has a mask of its own
+    /// As for [`SendHalf::send_message`].
+    pub fn send<B: PayloadBuffer>(&self, send_half: &mut SendHalf<B>) -> Result<(), SendError> {
+        if send_half.side() == Side::Client {
+            return send_half.send_message(self.kind, self.payload(), None); // each has a mask of its own
         }
-        match link.deflate().filter(|params| self.len >= params.threshold).copied() {
-            None => link.send_shared(&self.plain, self.len as u64, false),
-            Some(params) => link.send_shared(&self.compressed(&params)?, self.len as u64, true),
+        match send_half.deflate().filter(|params| self.len >= params.threshold).copied() {
+            None => send_half.send_shared(&self.plain, self.len as u64, false),
+            Some(params) => send_half.send_shared(&self.compressed(&params)?, self.len as u64, true),
         }
     }
 
@@ -125,7 +125,7 @@ impl Encoded {
     }
 }
 
-/// Where a message of a [`Run`] ends.
+/// Where a message of a [`FrameBatch`] ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     /// In the frames.
@@ -135,19 +135,19 @@ struct End {
 }
 
 /// Messages for many that leave together: their frames, one after the other, with neither masks nor compression.
-pub struct Run {
+pub struct FrameBatch {
     frames: Arc<Frames>,
     /// Of each message.
     ends: Box<[End]>,
 }
 
-impl fmt::Debug for Run {
+impl fmt::Debug for FrameBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run").field("len", &self.len()).field("size", &self.frames.len()).finish_non_exhaustive()
     }
 }
 
-impl Run {
+impl FrameBatch {
     /// Of these messages, in this order. Counted as the first one's frames are.
     pub fn new<'a, I: Iterator<Item = &'a Encoded> + Clone>(messages: I) -> Self {
         let size = messages.clone().map(Encoded::size).sum();

@@ -80,8 +80,8 @@ pub fn forks() -> u64 {
 /// To be called in the child after a fork.
 pub fn after_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    crate::buffers::after_fork();
-    crate::contexts::after_fork();
+    crate::buffer_pool::after_fork();
+    crate::compression_pool::after_fork();
 }
 
 #[cfg(test)]

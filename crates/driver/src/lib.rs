@@ -4,8 +4,8 @@
 //! knows nothing of Python, event loops or topics. It reads no clock on the hot path:
 //! [`Keepalive`] is given the time.
 //!
-//! - [`Peer`] is the connection: it parses what was read, queues what is to be written, and never blocks.
-//! - [`drive`] is what moves, closes and keeps alive a connection, whoever waits for it and how.
+//! - [`Endpoint`] is the connection: it parses what was read, queues what is to be written, and never blocks.
+//! - [`driver`] is what moves, closes and keeps alive a connection, whoever waits for it and how.
 //! - [`encoded`] is one message for many connections.
 //! - [`blocking`] is how threads wait: the calls of the socket happen outside its lock.
 //! - [`readiness`] waits for many sockets at once.
@@ -26,16 +26,16 @@
 )]
 
 pub mod blocking;
-pub mod buffers;
-pub mod contexts;
+pub mod buffer_pool;
+pub mod compression_pool;
+pub mod connection;
 pub mod dial;
-pub mod drive;
 pub mod encoded;
+pub mod endpoint;
 pub mod entropy;
 pub mod frames;
 pub mod keepalive;
 pub mod opening;
-pub mod peer;
 #[cfg(target_os = "linux")]
 pub mod readiness;
 pub mod socket;
@@ -43,8 +43,8 @@ pub mod thread;
 pub mod tls;
 pub mod write_queue;
 
-pub use drive::Drive;
+pub use connection::ConnectionDriver;
+pub use endpoint::{Endpoint, PeerEvent, ReadOperation};
 pub use keepalive::Keepalive;
-pub use peer::{Peer, PeerEvent, ReadOperation};
 pub use wirespeed_protocol as protocol;
 pub use write_queue::WriteQueue;

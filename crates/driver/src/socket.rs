@@ -1,4 +1,4 @@
-//! The socket calls, and the only unsafe code of this crate beside [`crate::peer`]'s use of uninitialised
+//! The socket calls, and the only unsafe code of this crate beside [`crate::endpoint`]'s use of uninitialised
 //! buffers.
 //!
 //! Written over socket2 so that other systems follow; waiting is `poll(2)`, for Unix.
@@ -149,7 +149,7 @@ impl Socket {
     }
 
     /// Lends `f` a socket that is somebody else's, who keeps it open meanwhile.
-    pub fn lent<R>(descriptor: BorrowedFd<'_>, f: impl FnOnce(&Self) -> R) -> R {
+    pub fn checked_out<R>(descriptor: BorrowedFd<'_>, f: impl FnOnce(&Self) -> R) -> R {
         // SAFETY: the descriptor is open, and `ManuallyDrop` leaves it so.
         let inner = unsafe { socket2::Socket::from_raw_fd(descriptor.as_raw_fd()) };
         f(&ManuallyDrop::new(Self { inner, receive_wait: AtomicU64::new(UNKNOWN) }))

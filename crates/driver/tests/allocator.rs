@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 
-use wirespeed_driver::buffers;
+use wirespeed_driver::buffer_pool;
 
 /// Page faults of this process so far that needed no disk: `minflt` of proc_pid_stat(5).
 fn faults() -> u64 {
@@ -29,7 +29,7 @@ fn messages_that_were_freed_are_there_for_those_that_follow() {
         return; // who has said what it keeps is not contradicted
     }
     let untaught = faults_of_messages();
-    drop(buffers::take_read());
+    drop(buffer_pool::take_read());
     faults_of_messages(); // the first of them are new
     let taught = faults_of_messages();
     assert!(untaught > 1000 && taught < 100, "{untaught} page faults before, {taught} after");

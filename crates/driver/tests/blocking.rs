@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{NativeHost, hooked, peer, peer_with, sockets, until};
-use wirespeed_driver::blocking::{Blocking, Error, Host, Patience, Settings};
+use support::{NativeHost, endpoint, hooked, peer_with, sockets, until};
+use wirespeed_driver::blocking::{Blocking, Error, Host, Settings, Timeout};
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Payload, Side, State};
 use wirespeed_driver::socket::{Mode, Readiness, Socket};
-use wirespeed_driver::{Peer, buffers};
+use wirespeed_driver::{Endpoint, buffer_pool};
 
 type Connection = Arc<Blocking<Vec<u8>, Vec<u8>>>;
 
@@ -26,12 +26,12 @@ fn pair(buffer: Option<usize>, keepalive: Option<Duration>) -> (Connection, Conn
     let settings = Settings { close_timeout: Some(2000 * MS), ..Settings::default() };
     (
         Arc::new(Blocking::new(peer_with(Side::Client, None, keepalive), client, settings)),
-        Arc::new(Blocking::new(peer(Side::Server, None), server, settings)),
+        Arc::new(Blocking::new(endpoint(Side::Server, None), server, settings)),
     )
 }
 
-fn soon() -> Patience {
-    Patience::Until(Some(Instant::now() + 5000 * MS))
+fn soon() -> Timeout {
+    Timeout::Until(Some(Instant::now() + 5000 * MS))
 }
 
 fn receive(connection: &Connection) -> Vec<u8> {
@@ -68,7 +68,7 @@ fn a_timeout_is_exact_and_loses_nothing() {
     let (client, server) = pair(None, None);
     for wait in [0, 5, 30, 120] {
         let start = Instant::now();
-        let result = client.receive(&host, Patience::Until(Some(start + wait * MS)), Delivery::Messages);
+        let result = client.receive(&host, Timeout::Until(Some(start + wait * MS)), Delivery::Messages);
         let took = start.elapsed();
         assert!(matches!(result, Err(Error::TimedOut)));
         assert!(took >= wait * MS && took < wait * MS + 100 * MS, "{wait} ms took {took:?}");
@@ -132,7 +132,7 @@ fn abort_wakes_whoever_waits() {
     let (client, server) = pair(Some(4096), None);
     let receiver = {
         let server = Arc::clone(&server);
-        thread::spawn(move || server.receive(&NativeHost::default(), Patience::Until(None), Delivery::Messages))
+        thread::spawn(move || server.receive(&NativeHost::default(), Timeout::Until(None), Delivery::Messages))
     };
     let sender = {
         let server = Arc::clone(&server);
@@ -184,12 +184,12 @@ fn a_peer_that_answers_pings_is_kept() {
     let (client, server) = pair(None, Some(50 * MS));
     let other = {
         let server = Arc::clone(&server);
-        thread::spawn(move || server.receive(&NativeHost::default(), Patience::Until(None), Delivery::Messages))
+        thread::spawn(move || server.receive(&NativeHost::default(), Timeout::Until(None), Delivery::Messages))
     };
-    let patience = Patience::Until(Some(Instant::now() + 400 * MS));
+    let patience = Timeout::Until(Some(Instant::now() + 400 * MS));
     assert!(matches!(client.receive(&host, patience, Delivery::Messages), Err(Error::TimedOut)));
     assert_eq!(client.state(&host).0, State::Open);
-    assert!(client.with_peer(&host, |peer| peer.link.latency()).is_some());
+    assert!(client.with_endpoint(&host, |endpoint| endpoint.send_half.latency()).is_some());
     client.abort(&host);
     assert!(matches!(other.join().unwrap(), Err(Error::Closed)));
 }
@@ -230,10 +230,10 @@ fn who_finds_the_lock_taken_waits_for_it() {
 
 // An end that does only what a test tells it to.
 
-fn other_end(side: Side, settings: Settings) -> (Connection, Peer, Socket) {
+fn other_end(side: Side, settings: Settings) -> (Connection, Endpoint, Socket) {
     let (ours, theirs) = sockets(None);
     let other_side = if side == Side::Client { Side::Server } else { Side::Client };
-    (Arc::new(Blocking::new(peer(side, None), ours, settings)), peer(other_side, None), theirs)
+    (Arc::new(Blocking::new(endpoint(side, None), ours, settings)), endpoint(other_side, None), theirs)
 }
 
 fn send_text(connection: &Connection, text: &[u8]) -> Result<(), Error<&'static str>> {
@@ -244,8 +244,8 @@ fn send_text(connection: &Connection, text: &[u8]) -> Result<(), Error<&'static 
 fn what_a_peer_said_before_it_went_is_read() {
     let host = NativeHost::default();
     let (client, mut server, socket) = other_end(Side::Client, Settings::default());
-    server.link.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
-    server.link.flush(&socket, Mode::NonBlocking).unwrap();
+    server.send_half.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
+    server.send_half.flush(&socket, Mode::NonBlocking).unwrap();
     drop(socket);
     assert!(matches!(send_text(&client, b"x"), Err(Error::Closed)));
     assert_eq!(client.closing(&host).received.unwrap().reason.as_str(), "bye");
@@ -260,7 +260,7 @@ fn who_is_told_that_sending_failed_has_a_connection_that_is_over() {
     for round in 0..200 {
         let ours = Socket::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap().into());
         let mut theirs = listener.accept().unwrap().0;
-        let connection = Blocking::<Vec<u8>, Vec<u8>>::new(peer(Side::Client, None), ours, Settings::default());
+        let connection = Blocking::<Vec<u8>, Vec<u8>>::new(endpoint(Side::Client, None), ours, Settings::default());
         let end = thread::spawn(move || {
             theirs.read_exact(&mut vec![0; 100_014]).unwrap();
             // With bytes unread, this resets the connection.
@@ -282,7 +282,7 @@ fn there_may_be_messages_to_receive_before_the_end() {
     let host = NativeHost::default();
     let (client, server) = pair(None, None);
     send_text(&server, b"before").unwrap();
-    client.with_peer(&host, |peer| peer.link.send_close(None, "")).unwrap();
+    client.with_endpoint(&host, |endpoint| endpoint.send_half.send_close(None, "")).unwrap();
     assert!(matches!(send_text(&client, b"x"), Err(Error::Closed)));
     assert_eq!(client.state(&host), (State::CloseSent, false));
     assert_eq!(receive(&client), b"before");
@@ -308,8 +308,8 @@ fn who_only_sends_learns_that_the_peer_has_closed() {
     let host = NativeHost::default();
     let (server, mut client, socket) = other_end(Side::Server, Settings::default());
     send_text(&server, b"a").unwrap();
-    client.link.send_close(Some(CloseCode::GOING_AWAY), "").unwrap();
-    client.link.flush(&socket, Mode::NonBlocking).unwrap();
+    client.send_half.send_close(Some(CloseCode::GOING_AWAY), "").unwrap();
+    client.send_half.flush(&socket, Mode::NonBlocking).unwrap();
     thread::sleep(10 * MS);
     assert!(matches!(send_text(&server, b"b"), Err(Error::Closed)));
     assert_eq!(server.closing(&host).received.unwrap().code, Some(CloseCode::GOING_AWAY));
@@ -322,8 +322,8 @@ fn a_client_that_only_sends_lets_the_server_end_tcp() {
     let host = NativeHost::default();
     let (client, mut server, socket) = other_end(Side::Client, Settings::default());
     send_text(&client, b"a").unwrap();
-    server.link.send_close(None, "").unwrap();
-    server.link.flush(&socket, Mode::NonBlocking).unwrap();
+    server.send_half.send_close(None, "").unwrap();
+    server.send_half.flush(&socket, Mode::NonBlocking).unwrap();
     thread::sleep(10 * MS);
     thread::scope(|scope| {
         let sender = scope.spawn(|| send_text(&client, b"b"));
@@ -343,11 +343,11 @@ fn who_only_sends_does_not_read_more_than_the_queue_holds() {
     let (client, mut server, socket) = other_end(Side::Client, settings);
     send_text(&client, b"first").unwrap();
     for _ in 0..3 {
-        server.link.send_message(MessageKind::Text, b"x", None).unwrap();
-        server.link.flush(&socket, Mode::NonBlocking).unwrap();
+        server.send_half.send_message(MessageKind::Text, b"x", None).unwrap();
+        server.send_half.flush(&socket, Mode::NonBlocking).unwrap();
         thread::sleep(10 * MS);
         send_text(&client, b"y").unwrap();
-        assert_eq!((client.stats(&host).1, client.with_peer(&host, |peer| peer.unparsed())), (1, 0));
+        assert_eq!((client.stats(&host).1, client.with_endpoint(&host, |endpoint| endpoint.unparsed())), (1, 0));
     }
 }
 
@@ -357,16 +357,16 @@ fn a_full_queue_keeps_a_pong_but_not_a_close() {
     let settings = Settings { queue_messages: 2, queue_bytes: 1000, ..Settings::default() };
     let (client, mut server, socket) = other_end(Side::Client, settings);
     for _ in 0..100 {
-        server.link.send_message(MessageKind::Binary, &[7; 1000], None).unwrap();
+        server.send_half.send_message(MessageKind::Binary, &[7; 1000], None).unwrap();
     }
     let ticket = client.ping(&host, b"hello").unwrap();
-    server.link.send_pong(b"hello").unwrap();
-    server.link.send_close(None, "").unwrap();
-    server.link.flush(&socket, Mode::NonBlocking).unwrap();
+    server.send_half.send_pong(b"hello").unwrap();
+    server.send_half.send_close(None, "").unwrap();
+    server.send_half.flush(&socket, Mode::NonBlocking).unwrap();
     assert!(matches!(client.wait_for_pong(&host, &ticket, None), Err(Error::QueueFull)));
     let queued = client.stats(&host).1;
-    let unparsed = client.with_peer(&host, |peer| peer.unparsed());
-    assert!(queued == 2 && unparsed <= buffers::SMALL_READ_SIZE, "{queued}, {unparsed}");
+    let unparsed = client.with_endpoint(&host, |endpoint| endpoint.unparsed());
+    assert!(queued == 2 && unparsed <= buffer_pool::SMALL_READ_SIZE, "{queued}, {unparsed}");
     socket.shutdown_write();
     client.close(&host, None, "").unwrap();
     assert!(client.closing(&host).received.is_some());
@@ -392,7 +392,7 @@ fn a_fault_that_a_sender_finds_is_told_behind_what_waits() {
     for receives in [false, true] {
         let (client, theirs) = sockets(Some(4096));
         let settings = Settings { close_timeout: Some(5000 * MS), ..Settings::default() };
-        let server = Arc::new(Blocking::new(peer(Side::Server, None), client, settings));
+        let server = Arc::new(Blocking::new(endpoint(Side::Server, None), client, settings));
         let receiver = receives.then(|| {
             let server = Arc::clone(&server);
             thread::spawn(move || server.receive(&NativeHost::default(), soon(), Delivery::Messages).map(drop))

@@ -6,12 +6,12 @@ mod support;
 
 use std::time::Instant;
 
-use support::peer;
-use wirespeed_driver::encoded::{Encoded, Run};
-use wirespeed_driver::peer::PeerEvent;
+use support::endpoint;
+use wirespeed_driver::encoded::{Encoded, FrameBatch};
+use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::protocol::deflate::Params;
 use wirespeed_driver::protocol::{Config, Connection, MessageKind, SendError, Side};
-use wirespeed_driver::{Keepalive, Peer};
+use wirespeed_driver::{Endpoint, Keepalive};
 
 const PARAMS: Params = Params {
     local_no_context_takeover: false,
@@ -23,15 +23,15 @@ const PARAMS: Params = Params {
     threshold: 100,
 };
 
-fn compressing(side: Side, params: Params) -> Peer {
+fn compressing(side: Side, params: Params) -> Endpoint {
     let connection = Connection::new(Config { deflate: Some(params), ..Config::new(side) });
-    Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
+    Endpoint::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
 }
 
 /// What the other end makes of it; the bytes that it took.
-fn deliver(message: &Encoded, from: &mut Peer, to: &mut Peer) -> (Vec<u8>, usize) {
-    message.send(&mut from.link).unwrap();
-    let bytes = from.link.take_output();
+fn deliver(message: &Encoded, from: &mut Endpoint, to: &mut Endpoint) -> (Vec<u8>, usize) {
+    message.send(&mut from.send_half).unwrap();
+    let bytes = from.send_half.take_output();
     to.receive_slice(&bytes);
     let Some(PeerEvent::Message { kind, payload }) = to.poll_event() else { panic!("no message") };
     assert_eq!(kind, message.kind());
@@ -44,7 +44,7 @@ fn each_connection_gets_it_its_own_way() {
         let text = "the same again ".repeat(len.div_ceil(15)).as_bytes()[..len].to_vec();
         let message = Encoded::new(MessageKind::Text, &text).unwrap();
         assert_eq!((message.payload(), message.kind()), (&text[..], MessageKind::Text));
-        let (mut server, mut client) = (peer(Side::Server, None), peer(Side::Client, None));
+        let (mut server, mut client) = (endpoint(Side::Server, None), endpoint(Side::Client, None));
         for _ in 0..2 {
             assert_eq!(deliver(&message, &mut server, &mut client), (text.clone(), message.size()));
             // What clients send is masked, each time with another key (RFC 6455 5.3).
@@ -66,37 +66,37 @@ fn each_connection_gets_it_its_own_way() {
 #[test]
 fn who_is_closing_does_not_get_it() {
     let message = Encoded::new(MessageKind::Binary, b"late").unwrap();
-    let mut server = peer(Side::Server, None);
-    server.link.send_close(None, "").unwrap();
-    let before = server.link.queued();
-    assert_eq!(message.send(&mut server.link), Err(SendError::NotOpen));
-    assert_eq!((server.link.queued(), server.link.stats().messages_sent), (before, 0));
+    let mut server = endpoint(Side::Server, None);
+    server.send_half.send_close(None, "").unwrap();
+    let before = server.send_half.queued();
+    assert_eq!(message.send(&mut server.send_half), Err(SendError::NotOpen));
+    assert_eq!((server.send_half.queued(), server.send_half.stats().messages_sent), (before, 0));
 }
 
 #[test]
 fn a_run_is_its_messages() {
     let payloads: Vec<Vec<u8>> = [0, 1, 125, 126, 3000, 2000].iter().map(|len| vec![*len as u8; *len]).collect();
     let messages: Vec<_> = payloads.iter().map(|one| Encoded::new(MessageKind::Binary, one).unwrap()).collect();
-    let run = Run::new(messages.iter());
+    let run = FrameBatch::new(messages.iter());
     assert_eq!((run.len(), run.size()), (6, messages.iter().map(Encoded::size).sum()));
     for without in 0..=6 {
-        let (mut server, mut client) = (peer(Side::Server, None), peer(Side::Client, None));
-        assert!(server.link.takes_runs() && !client.link.takes_runs());
-        messages[0].send(&mut server.link).unwrap(); // what was there before
-        server.link.send_run(&run, without).unwrap();
-        messages[1].send(&mut server.link).unwrap();
-        let stats = server.link.stats();
+        let (mut server, mut client) = (endpoint(Side::Server, None), endpoint(Side::Client, None));
+        assert!(server.send_half.accepts_batches() && !client.send_half.accepts_batches());
+        messages[0].send(&mut server.send_half).unwrap(); // what was there before
+        server.send_half.send_batch(&run, without).unwrap();
+        messages[1].send(&mut server.send_half).unwrap();
+        let stats = server.send_half.stats();
         let rest: Vec<_> = [&payloads[..1], &payloads[without..], &payloads[1..2]].concat();
         assert_eq!(stats.messages_sent, rest.len() as u64);
         assert_eq!(stats.bytes_sent, rest.iter().map(|one| one.len() as u64).sum::<u64>());
-        client.receive_slice(&server.link.take_output());
+        client.receive_slice(&server.send_half.take_output());
         for payload in rest {
             let Some(PeerEvent::Message { payload: got, .. }) = client.poll_event() else { panic!("no message") };
             assert_eq!(got.as_slice(), payload);
         }
     }
-    assert!(!compressing(Side::Server, PARAMS).link.takes_runs());
-    let mut closing = peer(Side::Server, None);
-    closing.link.send_close(None, "").unwrap();
-    assert_eq!(closing.link.send_run(&run, 0), Err(SendError::NotOpen));
+    assert!(!compressing(Side::Server, PARAMS).send_half.accepts_batches());
+    let mut closing = endpoint(Side::Server, None);
+    closing.send_half.send_close(None, "").unwrap();
+    assert_eq!(closing.send_half.send_batch(&run, 0), Err(SendError::NotOpen));
 }

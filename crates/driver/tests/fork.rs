@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use support::{End, NativeHost, hooked, layers, peer, shake_hands, sockets, until};
-use wirespeed_driver::blocking::{Blocking, Error, Patience, Settings};
-use wirespeed_driver::buffers::{self, LENT_MAX, READ_SIZE};
-use wirespeed_driver::drive::{Drive, Progress};
-use wirespeed_driver::peer::Failure;
+use support::{End, NativeHost, endpoint, hooked, layers, shake_hands, sockets, until};
+use wirespeed_driver::blocking::{Blocking, Error, Settings, Timeout};
+use wirespeed_driver::buffer_pool::{self, LENT_MAX, READ_SIZE};
+use wirespeed_driver::connection::{ConnectionDriver, Progress};
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::write_queue::Flushed;
-use wirespeed_driver::{contexts, entropy};
+use wirespeed_driver::{compression_pool, entropy};
 
 fn is_silent(socket: &Socket) -> bool {
     let mut buffer = Vec::with_capacity(64);
@@ -32,17 +32,17 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 fn a_child_does_not_wait_for_a_lock_that_no_thread_will_give_up() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (there, here) = sockets(None);
-    let mut server = peer(Side::Server, None);
-    server.link.send_message(MessageKind::Text, b"x", None).unwrap();
-    server.link.flush(&there, Mode::NonBlocking).unwrap();
-    let connection: Blocking<Vec<u8>, Vec<u8>> = Blocking::new(peer(Side::Client, None), here, Settings::default());
+    let mut server = endpoint(Side::Server, None);
+    server.send_half.send_message(MessageKind::Text, b"x", None).unwrap();
+    server.send_half.flush(&there, Mode::NonBlocking).unwrap();
+    let connection: Blocking<Vec<u8>, Vec<u8>> = Blocking::new(endpoint(Side::Client, None), here, Settings::default());
     let (taken, looked) = (AtomicBool::new(false), AtomicBool::new(false));
     let has_it = || {
         taken.store(true, Ordering::Relaxed);
         until(|| looked.load(Ordering::Relaxed));
         assert!(!connection.is_reentrant(), "the lock is the parent's");
     };
-    let patience = Patience::Until(Some(Instant::now() + Duration::from_secs(5)));
+    let patience = Timeout::Until(Some(Instant::now() + Duration::from_secs(5)));
     std::thread::scope(|scope| {
         let receiver = scope.spawn(|| connection.receive(&hooked(has_it, || {}), patience, Delivery::Messages));
         until(|| taken.load(Ordering::Relaxed));
@@ -67,38 +67,39 @@ fn a_child_says_nothing() {
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
     let (there, here) = sockets(None);
-    let mut drive: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), Some(here), None);
+    let mut driver: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Client, Some(client.layer)), Some(here), None);
     let (blocking_there, blocking_here) = sockets(None);
     let blocking: Blocking<Vec<u8>, Vec<u8>> =
-        Blocking::new(peer(Side::Client, None), blocking_here, Settings::default());
+        Blocking::new(endpoint(Side::Client, None), blocking_here, Settings::default());
     let (queued_there, queued_here) = sockets(None);
-    let mut queued = peer(Side::Client, None);
-    queued.link.send_message(MessageKind::Text, b"before", None).unwrap();
+    let mut queued = endpoint(Side::Client, None);
+    queued.send_half.send_message(MessageKind::Text, b"before", None).unwrap();
 
     entropy::after_fork();
 
     // What was queued before is the parent's to write.
-    assert_eq!(queued.link.flush(&queued_here, Mode::NonBlocking).unwrap(), Flushed::All);
-    assert!(queued.link.take_output().is_empty());
+    assert_eq!(queued.send_half.flush(&queued_here, Mode::NonBlocking).unwrap(), Flushed::All);
+    assert!(queued.send_half.take_output().is_empty());
     assert!(is_silent(&queued_there));
 
     // The wall below every caller: nothing is encrypted, queued or written.
-    let _ = drive.link_mut().send_message(MessageKind::Text, b"x", None);
-    let _ = drive.link_mut().send_ping(b"x");
-    drive.link_mut().send_close_notify();
-    assert_eq!(drive.link().queued(), 0);
-    assert_eq!(drive.flush(), Flushed::All);
+    let _ = driver.send_half_mut().send_message(MessageKind::Text, b"x", None);
+    let _ = driver.send_half_mut().send_ping(b"x");
+    driver.send_half_mut().send_close_notify();
+    assert_eq!(driver.send_half().queued(), 0);
+    assert_eq!(driver.flush(), Flushed::All);
     assert!(is_silent(&there));
     // And the connection is over at the first touch, its socket open for the parent.
-    drive.disown_after_fork();
-    assert_eq!(drive.advance(Instant::now), Progress::Over);
-    assert!(matches!(drive.link().failure(), Some(Failure::Forked)));
-    let kept = drive.take_ended();
+    driver.disown_after_fork();
+    assert_eq!(driver.advance(Instant::now), Progress::Over);
+    assert!(matches!(driver.send_half().failure(), Some(Failure::Forked)));
+    let kept = driver.take_ended();
     assert!(is_silent(&there));
     drop(kept);
 
     assert!(matches!(blocking.send(&host, MessageKind::Text, &b"x"[..], None), Err(Error::Closed)));
-    let patience = Patience::Until(Some(Instant::now() + Duration::from_secs(5)));
+    let patience = Timeout::Until(Some(Instant::now() + Duration::from_secs(5)));
     assert!(matches!(blocking.receive(&host, patience, Delivery::Messages), Err(Error::Closed)));
     blocking.close(&host, None, "").unwrap();
     assert!(blocking.socket(&host).is_none());
@@ -111,16 +112,16 @@ fn a_child_says_nothing() {
 #[test]
 fn a_child_counts_only_its_own() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
-    let context = contexts::Context::take(contexts::BUDGET - (2 << 20)).unwrap();
-    assert!(contexts::Context::take(4 << 20).is_none());
+    let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+    let context = compression_pool::Context::take(compression_pool::BUDGET - (2 << 20)).unwrap();
+    assert!(compression_pool::Context::take(4 << 20).is_none());
     entropy::after_fork();
-    assert_eq!(buffers::lent(), 0);
-    let own = contexts::Context::take(contexts::BUDGET - (2 << 20)).unwrap();
+    assert_eq!(buffer_pool::checked_out(), 0);
+    let own = compression_pool::Context::take(compression_pool::BUDGET - (2 << 20)).unwrap();
     // What is dropped here all the same was never counted here.
     drop((out, context));
-    assert_eq!(buffers::lent(), 0);
-    assert!(contexts::Context::take(4 << 20).is_none());
+    assert_eq!(buffer_pool::checked_out(), 0);
+    assert!(compression_pool::Context::take(4 << 20).is_none());
     drop(own);
-    assert!(contexts::Context::take(4 << 20).is_some());
+    assert!(compression_pool::Context::take(4 << 20).is_some());
 }

@@ -7,10 +7,10 @@ mod support;
 
 use std::time::Duration;
 
-use support::peer;
-use wirespeed_driver::drive::{Inbox, Item, Marks, Receiver, Unparsed, Wanted};
+use support::endpoint;
+use wirespeed_driver::connection::{Inbox, Item, Receiver, Unparsed, Wanted, Watermarks};
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Payload, Side};
-use wirespeed_driver::{Peer, buffers};
+use wirespeed_driver::{Endpoint, buffer_pool};
 
 /// What a queued message counts beside its bytes; and a received one.
 const ITEM_COST: usize = 64;
@@ -56,8 +56,8 @@ impl Receiver<Vec<u8>> for Maker {
 
 /// Both ends, and the bytes between them.
 struct Ends {
-    sender: Peer,
-    receiver: Peer,
+    sender: Endpoint,
+    receiver: Endpoint,
     inbox: Inbox<Made>,
     maker: Maker,
     wire: Vec<u8>,
@@ -65,10 +65,10 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(messages: Marks, bytes: Marks) -> Self {
+    fn new(messages: Watermarks, bytes: Watermarks) -> Self {
         Self {
-            sender: peer(Side::Server, None),
-            receiver: peer(Side::Client, None),
+            sender: endpoint(Side::Server, None),
+            receiver: endpoint(Side::Client, None),
             inbox: Inbox::new(messages, bytes),
             maker: Maker::default(),
             wire: Vec::new(),
@@ -80,19 +80,19 @@ impl Ends {
     fn send(&mut self, kind: MessageKind, fragments: &[&[u8]]) {
         let last = fragments.len() - 1;
         for (i, fragment) in fragments.iter().enumerate() {
-            let link = &mut self.sender.link;
+            let send_half = &mut self.sender.send_half;
             match i {
-                0 if last == 0 => link.send_message(kind, fragment, None).unwrap(),
-                0 => link.send_first_fragment(kind, fragment, None).unwrap(),
-                _ => link.send_fragment(fragment, i == last).unwrap(),
+                0 if last == 0 => send_half.send_message(kind, fragment, None).unwrap(),
+                0 => send_half.send_first_fragment(kind, fragment, None).unwrap(),
+                _ => send_half.send_fragment(fragment, i == last).unwrap(),
             }
         }
-        self.wire.extend(self.sender.link.take_output());
+        self.wire.extend(self.sender.send_half.take_output());
     }
 
     fn bring(&mut self, most: usize) {
         let end = self.wire.len().min(self.arrived + most);
-        for piece in self.wire[self.arrived..end].chunks(buffers::READ_SIZE / 4) {
+        for piece in self.wire[self.arrived..end].chunks(buffer_pool::READ_SIZE / 4) {
             self.receiver.receive_slice(piece);
         }
         self.arrived = end;
@@ -156,8 +156,8 @@ struct Place {
 struct Model {
     ends: Ends,
     random: Random,
-    messages: Marks,
-    bytes: Marks,
+    messages: Watermarks,
+    bytes: Watermarks,
     sent: Vec<Sent>,
     pings: Vec<Vec<u8>>,
     place: Place,
@@ -169,9 +169,9 @@ impl Model {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let high = 1 + random.below(8);
-        let messages = Marks::new(high, random.below(high + 1));
+        let messages = Watermarks::new(high, random.below(high + 1));
         let high = [0, 100, 1000, 5000, 1 << 30][random.below(5)];
-        let bytes = Marks::new(high, random.below(high + 1));
+        let bytes = Watermarks::new(high, random.below(high + 1));
         Self {
             ends: Ends::new(messages, bytes),
             random,
@@ -187,7 +187,7 @@ impl Model {
     fn send(&mut self) {
         if self.random.below(4) == 0 {
             let ping = self.pings.len().to_be_bytes();
-            self.ends.sender.link.send_ping(&ping).unwrap();
+            self.ends.sender.send_half.send_ping(&ping).unwrap();
             self.pings.push(ping.to_vec());
         }
         let kind = [MessageKind::Text, MessageKind::Binary][self.random.below(2)];
@@ -305,7 +305,7 @@ impl Model {
         assert_eq!(inbox.is_streaming(), self.place.streaming);
         assert_eq!(*inbox.received(), self.ends.maker.made);
         match self.bytes.high {
-            0 => assert_eq!(inbox.room(), buffers::READ_SIZE),
+            0 => assert_eq!(inbox.room(), buffer_pool::READ_SIZE),
             high => assert_eq!(inbox.room(), high.saturating_sub(bytes)),
         }
         let above = len >= self.messages.high && bytes + unparsed >= self.bytes.high;
@@ -343,7 +343,7 @@ fn what_is_taken_is_what_was_sent() {
 fn a_message_that_was_cut_does_not_go_on_with_the_next() {
     // Whoever closes has no room for the end of a message whose beginning is queued, and another task
     // receives.
-    let mut ends = Ends::new(Marks::at(2), Marks::at(0));
+    let mut ends = Ends::new(Watermarks::at(2), Watermarks::at(0));
     ends.inbox.limit_wanted(false);
     ends.send(MessageKind::Text, &[b"first"]);
     ends.send(MessageKind::Text, &[b"second, ", b"its end"]);
@@ -366,7 +366,7 @@ fn a_message_that_was_cut_does_not_go_on_with_the_next() {
 #[test]
 fn whoever_closes_and_gives_up_gets_what_there_is_room_for() {
     for (receives, kept) in [(false, 3), (true, 3)] {
-        let mut ends = Ends::new(Marks::at(3), Marks::at(0));
+        let mut ends = Ends::new(Watermarks::at(3), Watermarks::at(0));
         ends.inbox.limit_wanted(receives);
         assert_eq!(ends.inbox.wanted(), if receives { Wanted::WhileClosing } else { Wanted::WithRoom });
         for _ in 0..5 {
@@ -382,7 +382,7 @@ fn whoever_closes_and_gives_up_gets_what_there_is_room_for() {
         assert_eq!(more, if receives { 5 } else { 3 });
     }
     // It does not begin to receive again.
-    let mut inbox: Inbox<Made> = Inbox::new(Marks::at(1), Marks::at(1));
+    let mut inbox: Inbox<Made> = Inbox::new(Watermarks::at(1), Watermarks::at(1));
     assert_eq!(inbox.wanted(), Wanted::All);
     for (receives, wanted) in [(true, Wanted::WhileClosing), (false, Wanted::WithRoom), (true, Wanted::WithRoom)] {
         inbox.limit_wanted(receives);
@@ -392,7 +392,7 @@ fn whoever_closes_and_gives_up_gets_what_there_is_room_for() {
 
 #[test]
 fn a_read_is_left_for_the_next_turn_once() {
-    let mut ends = Ends::new(Marks::at(16), Marks::at(1 << 20));
+    let mut ends = Ends::new(Watermarks::at(16), Watermarks::at(1 << 20));
     assert!(!ends.inbox.postpone(&ends.receiver), "there is nothing to leave");
     for text in [&b"one"[..], b"two", b"three"] {
         ends.send(MessageKind::Text, &[text]);
@@ -409,12 +409,12 @@ fn a_read_is_left_for_the_next_turn_once() {
 
 #[test]
 fn a_turn_is_full_of_what_is_left_for_the_next() {
-    let mut ends = Ends::new(Marks::at(1000), Marks::at(1000));
-    let message = vec![b'x'; buffers::READ_SIZE / 2 - 10];
+    let mut ends = Ends::new(Watermarks::at(1000), Watermarks::at(1000));
+    let message = vec![b'x'; buffer_pool::READ_SIZE / 2 - 10];
     for _ in 0..3 {
         ends.send(MessageKind::Binary, &[&message]);
     }
-    ends.bring(buffers::READ_SIZE - 1);
+    ends.bring(buffer_pool::READ_SIZE - 1);
     assert!(ends.inbox.postpone(&ends.receiver));
     assert!(!ends.is_full() && ends.is_low());
     ends.receiver.receive_slice(&ends.wire[ends.arrived..=ends.arrived]);
@@ -429,8 +429,8 @@ fn a_turn_is_full_of_what_is_left_for_the_next() {
 
 #[test]
 fn without_a_mark_of_bytes_no_turn_is_full() {
-    let mut ends = Ends::new(Marks::at(1000), Marks::at(0));
-    ends.send(MessageKind::Binary, &[&vec![b'x'; 2 * buffers::READ_SIZE]]);
+    let mut ends = Ends::new(Watermarks::at(1000), Watermarks::at(0));
+    ends.send(MessageKind::Binary, &[&vec![b'x'; 2 * buffer_pool::READ_SIZE]]);
     ends.bring_all();
     assert!(ends.inbox.postpone(&ends.receiver));
     assert!(!ends.is_full() && ends.is_low());
@@ -438,7 +438,7 @@ fn without_a_mark_of_bytes_no_turn_is_full() {
 
 #[test]
 fn whoever_polls_gets_the_rest_behind_a_full_queue() {
-    let mut ends = Ends::new(Marks::at(1), Marks::at(0));
+    let mut ends = Ends::new(Watermarks::at(1), Watermarks::at(0));
     ends.send(MessageKind::Text, &[b"be", b"ginning", b" and end"]);
     ends.send(MessageKind::Text, &[b"next"]);
     ends.bring_all();
@@ -463,7 +463,7 @@ fn whoever_polls_gets_the_rest_behind_a_full_queue() {
 
 #[test]
 fn one_always_fits() {
-    let mut ends = Ends::new(Marks::at(0), Marks::at(0));
+    let mut ends = Ends::new(Watermarks::at(0), Watermarks::at(0));
     assert!(!ends.is_full());
     for _ in 0..2 {
         ends.send(MessageKind::Text, &[b"x"]);
@@ -476,10 +476,10 @@ fn one_always_fits() {
 
 #[test]
 fn nothing_comes_after_a_close_frame() {
-    let mut ends = Ends::new(Marks::at(16), Marks::at(1 << 20));
+    let mut ends = Ends::new(Watermarks::at(16), Watermarks::at(1 << 20));
     ends.send(MessageKind::Text, &[b"last"]);
-    ends.sender.link.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
-    ends.wire.extend(ends.sender.link.take_output());
+    ends.sender.send_half.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
+    ends.wire.extend(ends.sender.send_half.take_output());
     ends.wire.extend_from_slice(b"\x81\x01x");
     ends.bring_all();
     assert_eq!(ends.take_message().unwrap(), b"last");
@@ -489,7 +489,7 @@ fn nothing_comes_after_a_close_frame() {
 
 #[test]
 fn what_a_listener_is_told_counts() {
-    let mut inbox: Inbox<Made> = Inbox::new(Marks::at(1), Marks::at(1));
+    let mut inbox: Inbox<Made> = Inbox::new(Watermarks::at(1), Watermarks::at(1));
     inbox.count(5);
     inbox.count(6);
     assert_eq!(*inbox.received(), 11);

@@ -7,10 +7,10 @@ mod support;
 
 use std::sync::{Mutex, PoisonError};
 
-use support::{End, layers, peer, shake_hands, sockets};
-use wirespeed_driver::Peer;
-use wirespeed_driver::buffers::{self, LARGE_READ_SIZE, LENT_MAX, READ_SIZE, SMALL_READ_SIZE};
-use wirespeed_driver::peer::{PeerEvent, payload_len};
+use support::{End, endpoint, layers, shake_hands, sockets};
+use wirespeed_driver::Endpoint;
+use wirespeed_driver::buffer_pool::{self, LARGE_READ_SIZE, LENT_MAX, READ_SIZE, SMALL_READ_SIZE};
+use wirespeed_driver::endpoint::{PeerEvent, payload_len};
 use wirespeed_driver::protocol::{MessageKind, Side};
 use wirespeed_driver::socket::Mode;
 
@@ -19,20 +19,20 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 #[test]
 fn only_a_stream_without_tls_is_read_in_large_pieces() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let lends = |peer: &mut Peer, most| {
-        let before = buffers::lent();
-        let read = peer.begin_large_read(most);
-        (buffers::lent() - before, read.is_large())
+    let lends = |endpoint: &mut Endpoint, most| {
+        let before = buffer_pool::checked_out();
+        let read = endpoint.begin_large_read(most);
+        (buffer_pool::checked_out() - before, read.is_large())
     };
     for tls in [false, true] {
         let (client_socket, server_socket) = sockets(None);
         let layer = if tls { Some(layers(&[]).1) } else { None };
-        let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, layer));
+        let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, layer));
         assert_eq!(lends(&mut server, usize::MAX), (READ_SIZE, false));
-        client.link.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
-        client.link.flush(&client_socket, Mode::NonBlocking).unwrap();
+        client.send_half.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
+        client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
         // A read that fills its buffer, which is a small one while many are out.
-        let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
+        let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
         let mut read = server.begin_large_read(usize::MAX);
         let result = read.read(&server_socket, Mode::NonBlocking);
         server.complete_read(read, result);
@@ -41,9 +41,9 @@ fn only_a_stream_without_tls_is_read_in_large_pieces() {
         assert_eq!(lends(&mut server, LARGE_READ_SIZE - 1), (READ_SIZE, true));
     }
     // The rest of a large message is much, whatever the last read has brought.
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
-    client.link.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
-    server.receive_slice(&client.link.take_output()[..1000]);
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
+    client.send_half.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
+    server.receive_slice(&client.send_half.take_output()[..1000]);
     assert!(server.poll_event().is_none());
     assert!(server.begin_read(usize::MAX).is_large());
 }
@@ -56,13 +56,14 @@ fn records_are_read_while_buffers_are_small() {
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
     let (client_socket, server_socket) = sockets(None);
-    let (mut client, mut server) = (peer(Side::Client, Some(client.layer)), peer(Side::Server, Some(server.layer)));
-    let _out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
+    let (mut client, mut server) =
+        (endpoint(Side::Client, Some(client.layer)), endpoint(Side::Server, Some(server.layer)));
+    let _out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     for size in [10, 16_300, 16_384, 70_000, 200_000] {
-        client.link.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+        client.send_half.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
         let mut received = None;
         for _ in 0..200 {
-            client.link.flush(&client_socket, Mode::NonBlocking).unwrap();
+            client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
             let mut read = server.begin_read(usize::MAX);
             let result = read.read(&server_socket, Mode::NonBlocking);
             server.complete_read(read, result);
@@ -70,7 +71,7 @@ fn records_are_read_while_buffers_are_small() {
                 received = Some(payload_len(&payload));
                 break;
             }
-            assert!(server.link.failure().is_none() && !server.link.is_eof(), "of {size} bytes");
+            assert!(server.send_half.failure().is_none() && !server.send_half.is_eof(), "of {size} bytes");
         }
         assert_eq!(received, Some(size));
         server.release_parsed();
@@ -80,18 +81,18 @@ fn records_are_read_while_buffers_are_small() {
 #[test]
 fn buffers_are_bounded_together() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(buffers::lent(), 0);
-    let buffers: Vec<_> = (0..2 * LENT_MAX / READ_SIZE).map(|_| buffers::take_read()).collect();
+    assert_eq!(buffer_pool::checked_out(), 0);
+    let buffers: Vec<_> = (0..2 * LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     let whole = buffers.iter().filter(|buffer| buffer.capacity() == READ_SIZE).count();
     assert_eq!(whole, LENT_MAX / READ_SIZE);
     assert!(buffers.iter().all(|buffer| buffer.capacity() >= SMALL_READ_SIZE));
     // Nobody gets a large one meanwhile.
-    assert!(buffers::take_large_read().capacity() <= READ_SIZE);
+    assert!(buffer_pool::take_large_read().capacity() <= READ_SIZE);
     drop(buffers);
-    assert_eq!(buffers::lent(), 0);
-    assert_eq!(buffers::take_read().capacity(), READ_SIZE);
+    assert_eq!(buffer_pool::checked_out(), 0);
+    assert_eq!(buffer_pool::take_read().capacity(), READ_SIZE);
 
-    let large: Vec<_> = (0..64).map(|_| buffers::take_large_read()).collect();
+    let large: Vec<_> = (0..64).map(|_| buffer_pool::take_large_read()).collect();
     let together: usize = large.iter().map(|buffer| buffer.capacity()).sum();
     assert!(together < 2 * LENT_MAX / 4, "{together}");
     // One thread has one, a few have some: as long as no more than 12 MiB are out.
@@ -101,8 +102,8 @@ fn buffers_are_bounded_together() {
     drop(large);
 
     // One that grew, or was given back by another thread, counts as what was lent.
-    let mut grown = buffers::take_read();
+    let mut grown = buffer_pool::take_read();
     grown.reserve(READ_SIZE + 1);
     std::thread::spawn(move || drop(grown)).join().expect("no panic");
-    assert_eq!(buffers::lent(), 0);
+    assert_eq!(buffer_pool::checked_out(), 0);
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use support::{NativeHost, layers, sockets};
 use wirespeed_driver::Keepalive;
+use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::opening::{Carrier, Client, Error, Moved, Opening, Plan, Server, Stage, Stop, complete};
-use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
 use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
 use wirespeed_driver::protocol::handshake::{HandshakeError, HeaderList, Limits as HeadLimits, ServerConfig};
@@ -56,19 +56,19 @@ fn converse(client: &mut impl Opening, server: &mut impl Opening, step: usize) {
 
 /// The answer of a server, and the first message behind it, as bytes.
 fn answer(server: Server) -> Vec<u8> {
-    let (mut peer, handshake) = server.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
+    let (mut endpoint, handshake) = server.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
     let accepted = handshake.accept(None, &HeaderList::default()).unwrap();
-    peer.link.send_head(&accepted.response.to_bytes());
-    peer.link.send_message(MessageKind::Text, b"welcome", None).unwrap();
-    peer.link.take_output()
+    endpoint.send_half.send_head(&accepted.response.to_bytes());
+    endpoint.send_half.send_message(MessageKind::Text, b"welcome", None).unwrap();
+    endpoint.send_half.take_output()
 }
 
 /// What a client's connection has as its first message.
 fn first_message(client: &mut Client) -> Vec<u8> {
-    let (mut peer, handshake, accepted) = client.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
+    let (mut endpoint, handshake, accepted) = client.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
     assert_eq!(handshake.request().target, "/chat");
     assert_eq!(accepted.response.status, 101);
-    match peer.poll_event() {
+    match endpoint.poll_event() {
         Some(PeerEvent::Message { payload: Payload::Slice(slice), .. }) => slice.to_vec(),
         other => panic!("{other:?}"),
     }

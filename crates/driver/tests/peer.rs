@@ -8,22 +8,22 @@ use std::any::Any;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use support::{End, layers, peer, shake_hands, sockets};
+use support::{End, endpoint, layers, shake_hands, sockets};
+use wirespeed_driver::endpoint::{Failure, PeerEvent};
 use wirespeed_driver::keepalive::Traffic;
-use wirespeed_driver::peer::{Failure, PeerEvent};
 use wirespeed_driver::protocol::deflate::Params;
 use wirespeed_driver::protocol::{
     CloseCode, Config, Connection, Delivery, MessageKind, Payload, SendError, Side, State,
 };
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::{Error, Layer};
-use wirespeed_driver::{Keepalive, Peer, buffers};
+use wirespeed_driver::{Endpoint, Keepalive, buffer_pool};
 
 /// Everything that is to be had without waiting.
-fn pump(peer: &mut Peer, socket: &Socket) -> Vec<Vec<u8>> {
+fn pump(endpoint: &mut Endpoint, socket: &Socket) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     loop {
-        while let Some(event) = peer.poll_event() {
+        while let Some(event) = endpoint.poll_event() {
             if let PeerEvent::Message { payload, .. } = event {
                 messages.push(match payload {
                     Payload::Slice(slice) => slice.to_vec(),
@@ -31,14 +31,14 @@ fn pump(peer: &mut Peer, socket: &Socket) -> Vec<Vec<u8>> {
                 });
             }
         }
-        let _ = peer.link.flush(socket, Mode::NonBlocking);
-        if peer.poll_eof() {
+        let _ = endpoint.send_half.flush(socket, Mode::NonBlocking);
+        if endpoint.poll_eof() {
             return messages;
         }
-        let mut read = peer.begin_read(usize::MAX);
+        let mut read = endpoint.begin_read(usize::MAX);
         let result = read.read(socket, Mode::NonBlocking);
         let blocked = result.is_err();
-        peer.complete_read(read, result);
+        endpoint.complete_read(read, result);
         if blocked {
             return messages;
         }
@@ -53,12 +53,12 @@ fn large_messages_pass_small_socket_buffers() {
             let (client, server) = layers(&[]);
             let (mut client, mut server) = (End::new(client), End::new(server));
             shake_hands(&mut client, &mut server, 1000);
-            (peer(Side::Client, Some(client.layer)), peer(Side::Server, Some(server.layer)))
+            (endpoint(Side::Client, Some(client.layer)), endpoint(Side::Server, Some(server.layer)))
         } else {
-            (peer(Side::Client, None), peer(Side::Server, None))
+            (endpoint(Side::Client, None), endpoint(Side::Server, None))
         };
         let message: Vec<u8> = (0..1_000_003u32).map(|i| (i * 7) as u8).collect();
-        client.link.send_message(MessageKind::Binary, &message, None).unwrap();
+        client.send_half.send_message(MessageKind::Binary, &message, None).unwrap();
         let mut received = Vec::new();
         for _ in 0..100_000 {
             pump(&mut client, &client_socket);
@@ -68,52 +68,52 @@ fn large_messages_pass_small_socket_buffers() {
             }
         }
         assert!(received == [message], "tls: {tls}");
-        assert_eq!(client.link.queued(), 0);
+        assert_eq!(client.send_half.queued(), 0);
     }
 }
 
 #[test]
 fn pieces_of_a_large_message_and_control_frames_do_not_mix() {
     let (client_socket, server_socket) = sockets(None);
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
-    let message = vec![b'x'; 3 * buffers::WRITE_SIZE];
-    let mut large = client.link.begin_large(MessageKind::Binary, message.len()).unwrap();
-    assert!(!client.link.append_large(&mut large, &message[..buffers::WRITE_SIZE]));
-    assert!(client.link.send_ping(b"no").is_err(), "refused in the middle of a frame");
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
+    let message = vec![b'x'; 3 * buffer_pool::WRITE_SIZE];
+    let mut large = client.send_half.begin_large(MessageKind::Binary, message.len()).unwrap();
+    assert!(!client.send_half.append_large(&mut large, &message[..buffer_pool::WRITE_SIZE]));
+    assert!(client.send_half.send_ping(b"no").is_err(), "refused in the middle of a frame");
     // A ping and a close frame that arrive now are answered after the frame.
-    server.link.send_ping(b"ping").unwrap();
-    server.link.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
-    server.link.flush(&server_socket, Mode::NonBlocking).unwrap();
+    server.send_half.send_ping(b"ping").unwrap();
+    server.send_half.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
+    server.send_half.flush(&server_socket, Mode::NonBlocking).unwrap();
     pump(&mut client, &client_socket);
-    assert!(client.link.append_large(&mut large, &message[buffers::WRITE_SIZE..]));
+    assert!(client.send_half.append_large(&mut large, &message[buffer_pool::WRITE_SIZE..]));
     let mut received = Vec::new();
     for _ in 0..100 {
         pump(&mut client, &client_socket);
         received.extend(pump(&mut server, &server_socket));
     }
     assert!(received == [message]);
-    assert_eq!((client.link.state(), server.link.state()), (State::Closed, State::Closed));
-    assert!(server.link.failure().is_none(), "{:?}", server.link.failure());
+    assert_eq!((client.send_half.state(), server.send_half.state()), (State::Closed, State::Closed));
+    assert!(server.send_half.failure().is_none(), "{:?}", server.send_half.failure());
 }
 
 #[test]
 fn unread_pings_do_not_pile_up() {
     let (client_socket, server_socket) = sockets(Some(4096));
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for i in 0..20_000u32 {
-        server.link.send_ping(&i.to_be_bytes()).unwrap();
+        server.send_half.send_ping(&i.to_be_bytes()).unwrap();
         if i % 100 == 0 {
-            let _ = server.link.flush(&server_socket, Mode::NonBlocking);
+            let _ = server.send_half.flush(&server_socket, Mode::NonBlocking);
             pump(&mut client, &client_socket);
         }
     }
     let mut last = None;
     for _ in 0..10_000 {
         // The server writes everything before it reads anything.
-        let _ = server.link.flush(&server_socket, Mode::NonBlocking);
+        let _ = server.send_half.flush(&server_socket, Mode::NonBlocking);
         pump(&mut client, &client_socket);
-        assert!(client.link.queued() < 256 * 1024, "{} bytes of pongs", client.link.queued());
-        if server.link.queued() == 0 {
+        assert!(client.send_half.queued() < 256 * 1024, "{} bytes of pongs", client.send_half.queued());
+        if server.send_half.queued() == 0 {
             break;
         }
     }
@@ -134,18 +134,18 @@ fn unread_pings_do_not_pile_up() {
 #[test]
 fn a_ping_that_waits_for_its_answer_gets_it_before_a_close_frame() {
     let (client_socket, server_socket) = sockets(None);
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
-    client.link.send_message(MessageKind::Binary, &[0; 200_000], None).unwrap();
-    server.link.send_ping(b"still due").unwrap();
-    server.link.flush(&server_socket, Mode::NonBlocking).unwrap();
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
+    client.send_half.send_message(MessageKind::Binary, &[0; 200_000], None).unwrap();
+    server.send_half.send_ping(b"still due").unwrap();
+    server.send_half.flush(&server_socket, Mode::NonBlocking).unwrap();
     let mut read = client.begin_read(usize::MAX);
     let result = read.read(&client_socket, Mode::NonBlocking);
     client.complete_read(read, result);
     while client.poll_event().is_some() {}
-    client.link.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
+    client.send_half.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
     let mut pongs = 0;
     for _ in 0..100 {
-        let _ = client.link.flush(&client_socket, Mode::NonBlocking);
+        let _ = client.send_half.flush(&client_socket, Mode::NonBlocking);
         let mut read = server.begin_read(usize::MAX);
         let result = read.read(&server_socket, Mode::NonBlocking);
         server.complete_read(read, result);
@@ -166,28 +166,28 @@ fn a_ping_that_waits_for_its_answer_gets_it_before_a_close_frame() {
 #[test]
 fn a_pong_that_waits_does_not_come_behind_a_later_one() {
     let (server_socket, client_socket) = sockets(Some(4096));
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
-    server.link.send_message(MessageKind::Binary, &[0; 100_000], None).unwrap();
-    let mut ping = |server: &mut Peer, payload: &[u8]| {
-        client.link.send_ping(payload).unwrap();
-        server.receive_slice(&client.link.take_output());
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
+    server.send_half.send_message(MessageKind::Binary, &[0; 100_000], None).unwrap();
+    let mut ping = |server: &mut Endpoint, payload: &[u8]| {
+        client.send_half.send_ping(payload).unwrap();
+        server.receive_slice(&client.send_half.take_output());
         assert!(matches!(server.poll_event(), Some(PeerEvent::Ping(_))));
         assert!(server.poll_event().is_none());
     };
     // The first finds more than is kept behind pongs, the second a little, which has yet to leave.
     ping(&mut server, b"first");
     let mut bytes = Vec::new();
-    while server.link.queued() > 0 {
-        if server.link.queued() < 30_000 && !bytes.is_empty() {
+    while server.send_half.queued() > 0 {
+        if server.send_half.queued() < 30_000 && !bytes.is_empty() {
             ping(&mut server, b"second");
             break;
         }
-        let _ = server.link.flush(&server_socket, Mode::NonBlocking);
+        let _ = server.send_half.flush(&server_socket, Mode::NonBlocking);
         bytes.reserve(4096);
         let _ = client_socket.receive(&mut bytes, 4096, Mode::NonBlocking);
     }
     let mut pongs = Vec::new();
-    while server.link.queued() > 0 || !bytes.is_empty() {
+    while server.send_half.queued() > 0 || !bytes.is_empty() {
         if !bytes.is_empty() {
             client.receive_slice(&std::mem::take(&mut bytes));
         }
@@ -196,7 +196,7 @@ fn a_pong_that_waits_does_not_come_behind_a_later_one() {
                 pongs.push(payload.as_slice().to_vec());
             }
         }
-        let _ = server.link.flush(&server_socket, Mode::NonBlocking);
+        let _ = server.send_half.flush(&server_socket, Mode::NonBlocking);
         bytes.reserve(4096);
         let _ = client_socket.receive(&mut bytes, 4096, Mode::NonBlocking);
     }
@@ -206,36 +206,36 @@ fn a_pong_that_waits_does_not_come_behind_a_later_one() {
 #[test]
 fn a_message_before_a_reset_is_delivered_before_the_failure() {
     let (client_socket, server_socket) = sockets(None);
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
-    server.link.send_message(MessageKind::Text, b"last words", None).unwrap();
-    server.link.flush(&server_socket, Mode::NonBlocking).unwrap();
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
+    server.send_half.send_message(MessageKind::Text, b"last words", None).unwrap();
+    server.send_half.flush(&server_socket, Mode::NonBlocking).unwrap();
     drop(server_socket);
     assert_eq!(pump(&mut client, &client_socket), [b"last words"]);
-    assert!(matches!(client.link.failure(), Some(Failure::Eof)));
-    assert_eq!(client.link.state(), State::Failed);
+    assert!(matches!(client.send_half.failure(), Some(Failure::Eof)));
+    assert_eq!(client.send_half.state(), State::Failed);
 }
 
 #[test]
 fn a_half_closed_peer_still_receives() {
     let (client_socket, server_socket) = sockets(None);
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
-    server.link.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
-    server.link.flush(&server_socket, Mode::NonBlocking).unwrap();
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
+    server.send_half.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
+    server.send_half.flush(&server_socket, Mode::NonBlocking).unwrap();
     server_socket.shutdown_write();
     pump(&mut client, &client_socket);
     pump(&mut server, &server_socket);
-    assert_eq!((client.link.state(), server.link.state()), (State::Closed, State::Closed));
-    assert_eq!(server.link.close_received().and_then(|close| close.code), Some(CloseCode::GOING_AWAY));
-    assert_eq!(client.link.received_then_sent(), Some(true));
-    assert_eq!(server.link.received_then_sent(), Some(false));
+    assert_eq!((client.send_half.state(), server.send_half.state()), (State::Closed, State::Closed));
+    assert_eq!(server.send_half.close_received().and_then(|close| close.code), Some(CloseCode::GOING_AWAY));
+    assert_eq!(client.send_half.received_then_sent(), Some(true));
+    assert_eq!(server.send_half.received_then_sent(), Some(false));
 }
 
 #[test]
 fn idle_peers_hold_no_buffers() {
     let (client_socket, server_socket) = sockets(None);
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for len in [10, 100_000, 1_000_000] {
-        client.link.send_message(MessageKind::Binary, &vec![1; len], None).unwrap();
+        client.send_half.send_message(MessageKind::Binary, &vec![1; len], None).unwrap();
         for _ in 0..100 {
             pump(&mut client, &client_socket);
             pump(&mut server, &server_socket);
@@ -253,14 +253,14 @@ fn what_is_refused_holds_no_buffer() {
             shake_hands(&mut client, &mut server, 1000);
             client.layer
         });
-        let mut client = peer(Side::Client, layer);
-        client.link.send_first_fragment(MessageKind::Text, b"begun", None).unwrap();
-        drop(client.link.take_output());
+        let mut client = endpoint(Side::Client, layer);
+        client.send_half.send_first_fragment(MessageKind::Text, b"begun", None).unwrap();
+        drop(client.send_half.take_output());
         let held = client.held_capacity();
-        assert_eq!(client.link.send_message(MessageKind::Text, b"between", None), Err(SendError::MessageOpen));
+        assert_eq!(client.send_half.send_message(MessageKind::Text, b"between", None), Err(SendError::MessageOpen));
         assert_eq!(client.held_capacity(), held);
         client.fail(Failure::Aborted);
-        assert_eq!(client.link.send_message(MessageKind::Text, b"behind", None), Err(SendError::NotOpen));
+        assert_eq!(client.send_half.send_message(MessageKind::Text, b"behind", None), Err(SendError::NotOpen));
         assert_eq!(client.held_capacity(), held);
     }
 }
@@ -268,45 +268,45 @@ fn what_is_refused_holds_no_buffer() {
 #[test]
 fn input_that_is_lent_out_is_still_to_come() {
     let (client_socket, server_socket) = sockets(None);
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for text in [&b"one"[..], b"two"] {
-        client.link.send_message(MessageKind::Text, text, None).unwrap();
+        client.send_half.send_message(MessageKind::Text, text, None).unwrap();
     }
-    client.link.send_close(Some(CloseCode(4001)), "").unwrap();
-    client.link.flush(&client_socket, Mode::NonBlocking).unwrap();
+    client.send_half.send_close(Some(CloseCode(4001)), "").unwrap();
+    client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
     drop(client_socket);
     let mut read = server.begin_read(usize::MAX);
     let result = read.read(&server_socket, Mode::NonBlocking);
     server.complete_read(read, result);
     assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
     // While a view of the first is out, the end of the stream is found, and our side closes.
-    let lent = server.take_input();
+    let checked_out = server.take_input();
     assert!(server.has_input());
-    assert_eq!((server.unparsed(), lent.0.len() - lent.1), (0, 2 + 4 + 3 + 2 + 4 + 2));
+    assert_eq!((server.unparsed(), checked_out.0.len() - checked_out.1), (0, 2 + 4 + 3 + 2 + 4 + 2));
     server.receive_eof();
-    server.link.send_close(Some(CloseCode(1000)), "").unwrap();
+    server.send_half.send_close(Some(CloseCode(1000)), "").unwrap();
     assert!(!server.poll_eof());
-    server.put_input(lent);
+    server.put_input(checked_out);
     assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
     assert!(matches!(server.poll_event(), Some(PeerEvent::Closing)));
-    assert_eq!(server.link.close_received().unwrap().code, Some(CloseCode(4001)));
+    assert_eq!(server.send_half.close_received().unwrap().code, Some(CloseCode(4001)));
 }
 
 #[test]
 fn what_comes_while_input_is_lent_out_comes_after_it() {
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     let mut send = |text: &[u8]| {
-        client.link.send_message(MessageKind::Text, text, None).unwrap();
-        client.link.take_output()
+        client.send_half.send_message(MessageKind::Text, text, None).unwrap();
+        client.send_half.take_output()
     };
     assert!(!server.has_input());
     server.receive_slice(&send(b"one"));
     server.receive_slice(&send(b"two"));
     assert!(server.has_input());
     assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
-    let lent = server.take_input();
+    let checked_out = server.take_input();
     server.receive_slice(&send(b"three"));
-    server.put_input(lent);
+    server.put_input(checked_out);
     for text in [&b"two"[..], b"three"] {
         let Some(PeerEvent::Message { payload: Payload::Slice(next), .. }) = server.poll_event() else { panic!() };
         assert_eq!(next, text);
@@ -314,22 +314,22 @@ fn what_comes_while_input_is_lent_out_comes_after_it() {
     assert!(server.poll_event().is_none());
     // Nothing of a connection that is over comes back.
     server.receive_slice(&send(b"four"));
-    let lent = server.take_input();
+    let checked_out = server.take_input();
     server.refuse();
-    server.put_input(lent);
+    server.put_input(checked_out);
     assert!(!server.has_input());
-    assert_eq!(server.held_capacity() - server.link.queued(), 0);
+    assert_eq!(server.held_capacity() - server.send_half.queued(), 0);
 }
 
 #[test]
 fn what_stays_is_copied_to_a_vector_of_its_size() {
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for text in [&b"one"[..], b"two"] {
-        client.link.send_message(MessageKind::Text, text, None).unwrap();
+        client.send_half.send_message(MessageKind::Text, text, None).unwrap();
     }
-    server.receive_slice(&client.link.take_output());
+    server.receive_slice(&client.send_half.take_output());
     assert!(server.poll_event().is_some());
-    assert_eq!(server.held_capacity(), buffers::READ_SIZE);
+    assert_eq!(server.held_capacity(), buffer_pool::READ_SIZE);
     server.shrink_input();
     assert_eq!((server.unparsed(), server.held_capacity()), (9, 9));
     server.shrink_input();
@@ -338,26 +338,28 @@ fn what_stays_is_copied_to_a_vector_of_its_size() {
 
 #[test]
 fn errors_of_a_read_end_a_connection_unless_they_ask_to_try_again() {
-    let mut server: Peer = peer(Side::Server, None);
+    let mut server: Endpoint = endpoint(Side::Server, None);
     for (kind, ends) in
         [(ErrorKind::WouldBlock, false), (ErrorKind::Interrupted, false), (ErrorKind::ConnectionReset, true)]
     {
         let read = server.begin_read(usize::MAX);
         server.complete_read(read, Err(kind.into()));
-        assert_eq!(server.link.failure().is_some(), ends);
+        assert_eq!(server.send_half.failure().is_some(), ends);
     }
-    assert!(matches!(server.link.failure(), Some(Failure::Io(error)) if error.kind() == ErrorKind::ConnectionReset));
-    assert_eq!(server.link.state(), State::Failed);
+    assert!(
+        matches!(server.send_half.failure(), Some(Failure::Io(error)) if error.kind() == ErrorKind::ConnectionReset)
+    );
+    assert_eq!(server.send_half.state(), State::Failed);
 }
 
 #[test]
 fn the_end_of_the_stream_does_not_wait_for_a_frame_without_a_close_behind_it() {
-    let mut client: Peer = peer(Side::Client, None);
-    let mut large = client.link.begin_large(MessageKind::Binary, 2).unwrap();
-    assert!(!client.link.append_large(&mut large, b"x"));
+    let mut client: Endpoint = endpoint(Side::Client, None);
+    let mut large = client.send_half.begin_large(MessageKind::Binary, 2).unwrap();
+    assert!(!client.send_half.append_large(&mut large, b"x"));
     client.receive_eof();
     assert!(client.poll_eof());
-    assert!(matches!(client.link.failure(), Some(Failure::Eof)));
+    assert!(matches!(client.send_half.failure(), Some(Failure::Eof)));
 }
 
 #[test]
@@ -365,13 +367,13 @@ fn pings_that_nobody_waits_for_do_not_pile_up() {
     let now = Instant::now();
     let second = Duration::from_secs(1);
     for (timeout, backlog, sent) in [(None, 100_000, 0), (None, 10, 1), (Some(second), 100_000, 1)] {
-        let mut client: Peer = peer(Side::Client, None);
-        client.link.keepalive = Keepalive::new(Some(second), timeout, now);
-        client.link.send_message(MessageKind::Binary, &vec![0; backlog], None).unwrap();
-        let before = client.link.queued();
-        client.link.send_keepalive(now + second, Traffic::default());
-        assert_eq!(client.link.queued() - before, sent * (2 + 4 + 4));
-        assert_eq!(client.link.keepalive.next_ping(), Some(now + 2 * second));
+        let mut client: Endpoint = endpoint(Side::Client, None);
+        client.send_half.keepalive = Keepalive::new(Some(second), timeout, now);
+        client.send_half.send_message(MessageKind::Binary, &vec![0; backlog], None).unwrap();
+        let before = client.send_half.queued();
+        client.send_half.send_keepalive(now + second, Traffic::default());
+        assert_eq!(client.send_half.queued() - before, sent * (2 + 4 + 4));
+        assert_eq!(client.send_half.keepalive.next_ping(), Some(now + 2 * second));
     }
 }
 
@@ -380,14 +382,14 @@ fn tls_says_that_nothing_more_will_be_sent() {
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
-    let mut client = peer(Side::Client, Some(client.layer));
-    let mut server = peer(Side::Server, Some(server.layer));
-    server.link.send_message(MessageKind::Text, b"last", None).unwrap();
-    client.receive_slice(&server.link.take_output());
-    assert!(!client.link.is_eof());
-    server.link.send_close_notify();
-    client.receive_slice(&server.link.take_output());
-    assert!(client.link.is_eof());
+    let mut client = endpoint(Side::Client, Some(client.layer));
+    let mut server = endpoint(Side::Server, Some(server.layer));
+    server.send_half.send_message(MessageKind::Text, b"last", None).unwrap();
+    client.receive_slice(&server.send_half.take_output());
+    assert!(!client.send_half.is_eof());
+    server.send_half.send_close_notify();
+    client.receive_slice(&server.send_half.take_output());
+    assert!(client.send_half.is_eof());
     assert!(matches!(client.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"last"), .. })));
 }
 
@@ -433,25 +435,25 @@ impl Layer for Talkative {
 /// RFC 8446 6.1: what ends our direction is the last. TCP may have ended behind it, and takes nothing more.
 #[test]
 fn nothing_follows_the_end_of_tls() {
-    let mut server = peer(Side::Server, Some(Box::new(Talkative)));
+    let mut server = endpoint(Side::Server, Some(Box::new(Talkative)));
     server.receive_slice(b"first");
-    assert_eq!(server.link.take_output(), b"answer");
+    assert_eq!(server.send_half.take_output(), b"answer");
     server.receive_slice(b"second");
-    server.link.send_close_notify();
-    assert_eq!(server.link.take_output(), b"answerend");
+    server.send_half.send_close_notify();
+    assert_eq!(server.send_half.take_output(), b"answerend");
     server.receive_slice(b"third");
-    assert_eq!(server.link.take_output(), b"");
-    assert!(!server.link.is_eof());
+    assert_eq!(server.send_half.take_output(), b"");
+    assert!(!server.send_half.is_eof());
 }
 
 #[test]
 fn a_read_takes_no_more_than_it_is_told() {
     let (client_socket, server_socket) = sockets(Some(1 << 20));
-    let (mut client, mut server) = (peer(Side::Client, None), peer(Side::Server, None));
+    let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for _ in 0..100 {
-        client.link.send_message(MessageKind::Binary, &[7; 1000], None).unwrap();
+        client.send_half.send_message(MessageKind::Binary, &[7; 1000], None).unwrap();
     }
-    client.link.flush(&client_socket, Mode::NonBlocking).unwrap();
+    client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
     let mut read = server.begin_read(40_000);
     let result = read.read(&server_socket, Mode::NonBlocking);
     server.complete_read(read, result);
@@ -461,18 +463,18 @@ fn a_read_takes_no_more_than_it_is_told() {
     let mut read = server.begin_read(0);
     let result = read.read(&server_socket, Mode::NonBlocking);
     server.complete_read(read, result);
-    assert_eq!(server.unparsed(), buffers::SMALL_READ_SIZE);
+    assert_eq!(server.unparsed(), buffer_pool::SMALL_READ_SIZE);
     let messages = std::iter::from_fn(|| server.poll_event().map(drop)).count();
     assert!(messages > 8, "{messages}");
 }
 
 /// How many reads it takes to receive a message.
-fn reads_of_a_message(peer: &mut Peer, socket: &Socket) -> usize {
+fn reads_of_a_message(endpoint: &mut Endpoint, socket: &Socket) -> usize {
     for reads in 1..10_000 {
-        let mut read = peer.begin_read(usize::MAX);
+        let mut read = endpoint.begin_read(usize::MAX);
         let result = read.read(socket, Mode::NonBlocking);
-        peer.complete_read(read, result);
-        while let Some(event) = peer.poll_event() {
+        endpoint.complete_read(read, result);
+        while let Some(event) = endpoint.poll_event() {
             if matches!(event, PeerEvent::Message { .. } | PeerEvent::Fragment { fin: true, .. }) {
                 return reads;
             }
@@ -499,23 +501,23 @@ fn what_has_no_place_is_read_in_one_go_after_a_large_message() {
         };
         let [mut sender, mut receiver] = [Side::Client, Side::Server].map(|side| {
             let connection = Connection::new(Config { deflate: Some(params), ..Config::new(side) });
-            Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
+            Endpoint::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
         });
         receiver.set_delivery(delivery);
-        let mut receive = |sender: &mut Peer| {
-            sender.link.flush(&here, Mode::NonBlocking).unwrap();
-            assert_eq!(sender.link.queued(), 0);
+        let mut receive = |sender: &mut Endpoint| {
+            sender.send_half.flush(&here, Mode::NonBlocking).unwrap();
+            assert_eq!(sender.send_half.queued(), 0);
             reads_of_a_message(&mut receiver, &there)
         };
-        let kinds: [&dyn Fn(&mut Peer); 3] = [
-            &|sender| sender.link.send_message(MessageKind::Binary, &random, Some(false)).unwrap(),
-            &|sender| sender.link.send_message(MessageKind::Binary, &random, Some(true)).unwrap(),
+        let kinds: [&dyn Fn(&mut Endpoint); 3] = [
+            &|sender| sender.send_half.send_message(MessageKind::Binary, &random, Some(false)).unwrap(),
+            &|sender| sender.send_half.send_message(MessageKind::Binary, &random, Some(true)).unwrap(),
             &|sender| {
-                sender.link.send_first_fragment(MessageKind::Binary, &random[..1000], Some(false)).unwrap();
+                sender.send_half.send_first_fragment(MessageKind::Binary, &random[..1000], Some(false)).unwrap();
                 for piece in random[1000..].chunks(1000) {
-                    sender.link.send_fragment(piece, false).unwrap();
+                    sender.send_half.send_fragment(piece, false).unwrap();
                 }
-                sender.link.send_fragment(b"", true).unwrap();
+                sender.send_half.send_fragment(b"", true).unwrap();
             },
         ];
         for send in kinds {
@@ -533,19 +535,19 @@ fn what_has_no_place_is_read_in_one_go_after_a_large_message() {
 /// The peer takes what we send, and there is always more: its ping is answered behind what was queued when it came.
 #[test]
 fn a_pong_has_its_place_in_a_stream_that_never_ends() {
-    let (mut ours, mut theirs) = (peer(Side::Server, None), peer(Side::Client, None));
+    let (mut ours, mut theirs) = (endpoint(Side::Server, None), endpoint(Side::Client, None));
     let (here, there) = sockets(Some(20_000));
-    let fill = |ours: &mut Peer| {
-        while ours.link.queued() < 500_000 {
-            ours.link.send_message(MessageKind::Binary, &[0; 50_000], None).unwrap();
+    let fill = |ours: &mut Endpoint| {
+        while ours.send_half.queued() < 500_000 {
+            ours.send_half.send_message(MessageKind::Binary, &[0; 50_000], None).unwrap();
         }
-        let _ = ours.link.flush(&here, Mode::NonBlocking);
+        let _ = ours.send_half.flush(&here, Mode::NonBlocking);
     };
     fill(&mut ours);
     for payload in [b"one", b"two"] {
-        theirs.link.send_ping(payload).unwrap();
+        theirs.send_half.send_ping(payload).unwrap();
     }
-    ours.receive_slice(&theirs.link.take_output());
+    ours.receive_slice(&theirs.send_half.take_output());
     while ours.poll_event().is_some() {}
     let mut taken = 0;
     let answer = 'read: loop {
@@ -560,7 +562,7 @@ fn a_pong_has_its_place_in_a_stream_that_never_ends() {
             }
         }
         fill(&mut ours);
-        assert!(ours.link.queued() > 100_000);
+        assert!(ours.send_half.queued() > 100_000);
         assert!(taken < 2_000_000, "no pong after {taken} bytes");
     };
     // RFC 6455 5.5.3: the last of several may be answered alone.

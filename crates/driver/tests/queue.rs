@@ -6,13 +6,13 @@ mod support;
 
 use std::sync::Arc;
 
-use support::{layers, peer, shake_hands, sockets};
+use support::{endpoint, layers, shake_hands, sockets};
+use wirespeed_driver::endpoint::{Failure, PeerEvent};
 use wirespeed_driver::frames::Frames;
-use wirespeed_driver::peer::{Failure, PeerEvent};
 use wirespeed_driver::protocol::{MessageKind, Payload, Side};
 use wirespeed_driver::socket::Mode;
 use wirespeed_driver::write_queue::{Flushed, WriteQueue};
-use wirespeed_driver::{Drive, Peer};
+use wirespeed_driver::{ConnectionDriver, Endpoint};
 
 #[test]
 fn parts_leave_in_their_order() {
@@ -46,26 +46,26 @@ fn parts_leave_in_their_order() {
 #[test]
 fn what_is_shared_is_not_copied() {
     let frames = Arc::new(Frames::from(vec![0; 10_000]));
-    let mut peers: Vec<_> = (0..10).map(|_| peer(Side::Server, None)).collect();
-    for peer in &mut peers {
-        peer.link.send_shared(&frames, 9_996, false).unwrap();
-        assert_eq!((peer.link.queued(), peer.held_capacity()), (10_000, 0));
+    let mut peers: Vec<_> = (0..10).map(|_| endpoint(Side::Server, None)).collect();
+    for endpoint in &mut peers {
+        endpoint.send_half.send_shared(&frames, 9_996, false).unwrap();
+        assert_eq!((endpoint.send_half.queued(), endpoint.held_capacity()), (10_000, 0));
     }
     assert_eq!(Arc::strong_count(&frames), 11);
-    assert_eq!(peers[0].link.take_output(), &frames[..]);
+    assert_eq!(peers[0].send_half.take_output(), &frames[..]);
     drop(peers);
     assert_eq!(Arc::strong_count(&frames), 1);
     // Small ones, and what is encrypted, are.
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (support::End::new(client), support::End::new(server));
     shake_hands(&mut client, &mut server, 1000);
-    let mut secure = peer(Side::Server, Some(server.layer));
-    secure.link.send_shared(&frames, 9_996, false).unwrap();
-    let mut plain = peer(Side::Server, None);
+    let mut secure = endpoint(Side::Server, Some(server.layer));
+    secure.send_half.send_shared(&frames, 9_996, false).unwrap();
+    let mut plain = endpoint(Side::Server, None);
     let small = Arc::new(Frames::from(vec![0; 100]));
-    plain.link.send_shared(&small, 98, false).unwrap();
+    plain.send_half.send_shared(&small, 98, false).unwrap();
     assert_eq!((Arc::strong_count(&frames), Arc::strong_count(&small)), (1, 1));
-    let wire = secure.link.take_output();
+    let wire = secure.send_half.take_output();
     client.receive(&wire, 1000);
     assert_eq!(client.plain, &frames[..]);
 }
@@ -76,12 +76,12 @@ fn frames_share_records() {
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (support::End::new(client), support::End::new(server));
     shake_hands(&mut client, &mut server, 1000);
-    let mut secure = peer(Side::Server, Some(server.layer));
+    let mut secure = endpoint(Side::Server, Some(server.layer));
     for _ in 0..100 {
-        secure.link.send_message(MessageKind::Binary, &[7; 62], None).unwrap();
+        secure.send_half.send_message(MessageKind::Binary, &[7; 62], None).unwrap();
     }
-    assert_eq!(secure.link.queued(), 6_400, "it is counted before it is encrypted");
-    let wire = secure.link.take_output();
+    assert_eq!(secure.send_half.queued(), 6_400, "it is counted before it is encrypted");
+    let wire = secure.send_half.take_output();
     assert!(wire.len() < 6_400 + 30, "{}", wire.len());
     client.receive(&wire, 1000);
     assert_eq!(client.plain.len(), 6_400);
@@ -92,12 +92,12 @@ fn frames_share_records() {
 #[test]
 fn a_large_message_is_written_from_where_it_lies() {
     let (ours, theirs) = sockets(Some(8 * 1024));
-    let mut conn = Drive::new(peer(Side::Server, None), Some(ours), None);
-    let mut client = peer(Side::Client, None);
+    let mut conn = ConnectionDriver::new(endpoint(Side::Server, None), Some(ours), None);
+    let mut client = endpoint(Side::Client, None);
     let shared: Arc<[u8]> = vec![9; 5_000].into();
     let (mut sent, mut got, mut pongs, mut partial) = (Vec::new(), Vec::new(), 0, 0);
-    let mut pump = |conn: &mut Drive<Vec<u8>>, client: &mut Peer, got: &mut Vec<Vec<u8>>| {
-        let _ = client.link.flush(&theirs, Mode::NonBlocking);
+    let mut pump = |conn: &mut ConnectionDriver<Vec<u8>>, client: &mut Endpoint, got: &mut Vec<Vec<u8>>| {
+        let _ = client.send_half.flush(&theirs, Mode::NonBlocking);
         let mut read = client.begin_read(30_000);
         let result = read.read(&theirs, Mode::NonBlocking);
         client.complete_read(read, result);
@@ -114,19 +114,19 @@ fn a_large_message_is_written_from_where_it_lies() {
     };
     for turn in 0..40usize {
         let message: Vec<u8> = (0..turn * 4_000 + 65_536).map(|at| (at * 7 + turn) as u8).collect();
-        conn.link_mut().send_message(MessageKind::Binary, &message[..turn], None).unwrap();
+        conn.send_half_mut().send_message(MessageKind::Binary, &message[..turn], None).unwrap();
         sent.push(message[..turn].to_vec());
         for _ in 0..turn % 20 {
             let mut frame = vec![0x82, 126, 0x13, 0x88];
             frame.extend_from_slice(&shared);
-            conn.link_mut().send_shared(&Arc::new(frame.into()), 5_000, false).unwrap();
+            conn.send_half_mut().send_shared(&Arc::new(frame.into()), 5_000, false).unwrap();
             sent.push(shared.to_vec());
         }
-        assert!(conn.link().is_large(message.len(), None));
-        let mut large = conn.link_mut().begin_large(MessageKind::Binary, message.len()).unwrap();
-        client.link.send_ping(b"in the middle").unwrap();
+        assert!(conn.send_half().is_large(message.len(), None));
+        let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, message.len()).unwrap();
+        client.send_half.send_ping(b"in the middle").unwrap();
         let mut start = 0;
-        while conn.link().is_mid_frame() {
+        while conn.send_half().is_mid_frame() {
             let written = conn.write_large(&mut large, &message[start..]).unwrap();
             start += written;
             partial += usize::from(start < message.len());
@@ -140,21 +140,21 @@ fn a_large_message_is_written_from_where_it_lies() {
     }
     assert!(partial > 100, "the kernel never had too little room");
     assert!(got == sent, "messages came in another order");
-    assert!(pongs > 0 && client.link.failure().is_none());
-    assert_eq!((conn.link().queued(), conn.peer.held_capacity()), (0, 0));
+    assert!(pongs > 0 && client.send_half.failure().is_none());
+    assert_eq!((conn.send_half().queued(), conn.endpoint.held_capacity()), (0, 0));
 }
 
 #[test]
 fn what_is_masked_or_encrypted_is_not_written_from_where_it_lies() {
     let (ours, _theirs) = sockets(None);
-    let mut masked = Drive::new(peer(Side::Client, None), Some(ours), None);
-    let mut large = masked.peer.link.begin_large(MessageKind::Binary, 200_000).unwrap();
+    let mut masked = ConnectionDriver::new(endpoint(Side::Client, None), Some(ours), None);
+    let mut large = masked.endpoint.send_half.begin_large(MessageKind::Binary, 200_000).unwrap();
     assert!(masked.write_large(&mut large, &[0; 200_000]).is_none());
     let (_, layer) = layers(&[]);
     let (ours, _theirs) = sockets(None);
-    let mut secure = Drive::new(peer(Side::Server, Some(layer)), Some(ours), None);
-    assert!(!secure.peer.link.is_large(100_000, None));
-    let mut large = secure.peer.link.begin_large(MessageKind::Binary, 200_000).unwrap();
+    let mut secure = ConnectionDriver::new(endpoint(Side::Server, Some(layer)), Some(ours), None);
+    assert!(!secure.endpoint.send_half.is_large(100_000, None));
+    let mut large = secure.endpoint.send_half.begin_large(MessageKind::Binary, 200_000).unwrap();
     assert!(secure.write_large(&mut large, &[0; 200_000]).is_none());
 }
 
@@ -163,9 +163,9 @@ fn what_is_masked_or_encrypted_is_not_written_from_where_it_lies() {
 fn a_large_message_to_nobody_fails() {
     let (ours, theirs) = sockets(None);
     drop(theirs);
-    let mut conn = Drive::new(peer(Side::Server, None), Some(ours), None);
-    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 200_000).unwrap();
+    let mut conn = ConnectionDriver::new(endpoint(Side::Server, None), Some(ours), None);
+    let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, 200_000).unwrap();
     assert_eq!(conn.write_large(&mut large, &[0; 200_000]), Some(0));
-    assert!(matches!(conn.link().failure(), Some(Failure::Io(_))));
-    assert_eq!(conn.link().queued(), 0);
+    assert!(matches!(conn.send_half().failure(), Some(Failure::Io(_))));
+    assert_eq!(conn.send_half().queued(), 0);
 }

@@ -4,26 +4,26 @@
 
 mod support;
 
-use support::{peer, sockets};
-use wirespeed_driver::Peer;
-use wirespeed_driver::buffers::READ_SIZE;
-use wirespeed_driver::peer::PeerEvent;
+use support::{endpoint, sockets};
+use wirespeed_driver::Endpoint;
+use wirespeed_driver::buffer_pool::READ_SIZE;
+use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::protocol::{MessageKind, Payload, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 
 /// Reads once; how much came, and whether that was all.
-fn read(peer: &mut Peer, socket: &Socket) -> (usize, bool) {
-    let mut operation = peer.begin_read(usize::MAX);
+fn read(endpoint: &mut Endpoint, socket: &Socket) -> (usize, bool) {
+    let mut operation = endpoint.begin_read(usize::MAX);
     let result = operation.read(socket, Mode::NonBlocking);
     let (came, drained) = (result.as_ref().copied().unwrap_or(0), operation.is_drained(&result));
-    peer.complete_read(operation, result);
+    endpoint.complete_read(operation, result);
     (came, drained)
 }
 
 /// The sizes of the messages that are there.
-fn messages(peer: &mut Peer) -> Vec<usize> {
+fn messages(endpoint: &mut Endpoint) -> Vec<usize> {
     let mut sizes = Vec::new();
-    while let Some(event) = peer.poll_event() {
+    while let Some(event) = endpoint.poll_event() {
         let PeerEvent::Message { payload, .. } = event else { continue };
         sizes.push(match payload {
             Payload::Slice(slice) => slice.len(),
@@ -34,17 +34,17 @@ fn messages(peer: &mut Peer) -> Vec<usize> {
 }
 
 fn frame(size: usize) -> Vec<u8> {
-    let mut server = peer(Side::Server, None);
-    server.link.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
-    server.link.take_output()
+    let mut server = endpoint(Side::Server, None);
+    server.send_half.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+    server.send_half.take_output()
 }
 
 /// Who is asked again and again reads on, for a while, what has filled its room; nothing else.
 #[test]
 fn a_read_that_fills_its_room_says_so() {
     let (ours, theirs) = sockets(Some(4 << 20));
-    let mut client = peer(Side::Client, None);
-    let filled = |client: &mut Peer| {
+    let mut client = endpoint(Side::Client, None);
+    let filled = |client: &mut Endpoint| {
         let mut operation = client.begin_read(usize::MAX);
         let result = operation.read(&ours, Mode::NonBlocking);
         let filled = operation.filled(&result);
@@ -67,7 +67,7 @@ fn a_read_that_fills_its_room_says_so() {
 #[test]
 fn a_read_says_whether_more_is_there() {
     let (ours, theirs) = sockets(Some(1 << 20));
-    let mut client = peer(Side::Client, None);
+    let mut client = endpoint(Side::Client, None);
     assert_eq!(read(&mut client, &ours), (0, true), "nothing is there");
     theirs.send(&frame(1000), Mode::NonBlocking).unwrap();
     assert_eq!(read(&mut client, &ours), (1004, true));
@@ -81,7 +81,7 @@ fn a_read_says_whether_more_is_there() {
 #[test]
 fn large_messages_are_expected_after_large_ones() {
     let (ours, theirs) = sockets(Some(4 << 20));
-    let mut client = peer(Side::Client, None);
+    let mut client = endpoint(Side::Client, None);
     let large = frame(100_000);
     theirs.send(&[&large[..], &large, &large].concat(), Mode::NonBlocking).unwrap();
     let (came, drained) = read(&mut client, &ours);

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{NativeHost, peer_with, sockets};
-use wirespeed_driver::blocking::{Blocking, Error, Patience, Settings};
+use wirespeed_driver::blocking::{Blocking, Error, Settings, Timeout};
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Side, State};
 
 type Connection = Arc<Blocking<Vec<u8>, Vec<u8>>>;
@@ -80,7 +80,7 @@ impl End {
     /// What came of a wait for messages; false: the connection is over.
     fn receive(&self, random: &mut Random) -> bool {
         let host = NativeHost::default();
-        let patience = Patience::Until(Some(Instant::now() + Duration::from_millis(random.below(20))));
+        let patience = Timeout::Until(Some(Instant::now() + Duration::from_millis(random.below(20))));
         let items = if random.below(3) == 0 {
             self.connection.receive_many(&host, patience, 1 + random.below(5) as usize)
         } else {

@@ -139,7 +139,7 @@ impl Engine {
             homes: OnceLock::new(),
             listeners: Mutex::new(offers),
             // Until they are ours alone, to give up changes nothing for whoever has them.
-            lent: AtomicBool::new(inherited.is_some()),
+            checked_out: AtomicBool::new(inherited.is_some()),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
             operator_tokens: OperatorTokens::default(),
             invalid: AtomicU64::new(0),
@@ -214,7 +214,7 @@ impl Engine {
         let confirmed = inherited.is_some();
         if let (Some(inherited), Some(path)) = (inherited, &common.config.handover) {
             inherited.confirm(path)?;
-            common.lent.store(false, Ordering::Release);
+            common.checked_out.store(false, Ordering::Release);
             // What others have bound is ours now.
             *lock(&engine.files) = engine.places.iter().filter_map(opened::file_of).collect();
         }

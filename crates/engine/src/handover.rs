@@ -308,7 +308,7 @@ fn wait(listener: &UnixListener, stopped: &UnixStream, reins: &Reins) -> bool {
                     format!("an engine that was to take over has failed: {error}; this one goes on")
                 }),
             }
-            reins.common.lent.store(false, Ordering::Release);
+            reins.common.checked_out.store(false, Ordering::Release);
         } else {
             note(Level::Warning, &|| "a process of another user has asked for the listeners, in vain".to_owned());
         }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use wirespeed_driver::encoded::{Encoded, Run};
+use wirespeed_driver::encoded::{Encoded, FrameBatch};
 
 /// What is done with a session whose client reads too slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Volley<'a> {
     /// Each of them.
     pub messages: &'a [Pending],
     /// All of them, if there are several.
-    pub run: Option<&'a Arc<Run>>,
+    pub run: Option<&'a Arc<FrameBatch>>,
 }
 
 impl<'a> Volley<'a> {
@@ -67,7 +67,7 @@ pub enum Waiting {
     /// A message.
     One(Pending),
     /// Those of a run, without the first so many, which were dropped.
-    Run(Arc<Run>, usize),
+    FrameBatch(Arc<FrameBatch>, usize),
 }
 
 impl Waiting {
@@ -77,7 +77,7 @@ impl Waiting {
     pub fn cost(&self) -> usize {
         match self {
             Self::One(message) => message.cost(),
-            Self::Run(run, without) => run.size() - run.size_of_first(*without) + self.len() * OVERHEAD,
+            Self::FrameBatch(run, without) => run.size() - run.size_of_first(*without) + self.len() * OVERHEAD,
         }
     }
 
@@ -88,14 +88,14 @@ impl Waiting {
     pub fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
-            Self::Run(run, without) => run.len() - without,
+            Self::FrameBatch(run, without) => run.len() - without,
         }
     }
 
     fn key(&self) -> Option<&Arc<str>> {
         match self {
             Self::One(message) => message.key.as_ref(),
-            Self::Run(..) => None,
+            Self::FrameBatch(..) => None,
         }
     }
 }
@@ -193,8 +193,8 @@ impl Outbox {
 
     /// Adds all messages of a run, if there is room for them without anything that the policy would have to do: else
     /// none, and false.
-    pub fn push_run(&mut self, run: &Arc<Run>, beside: usize, limit: usize) -> bool {
-        let new = Waiting::Run(Arc::clone(run), 0);
+    pub fn push_run(&mut self, run: &Arc<FrameBatch>, beside: usize, limit: usize) -> bool {
+        let new = Waiting::FrameBatch(Arc::clone(run), 0);
         let fits = (self.bytes + beside).saturating_add(new.cost()) <= limit;
         if fits {
             self.keep(new, Policy::default());
@@ -240,11 +240,11 @@ impl Outbox {
 
     /// Drops the oldest message. False: there is none.
     pub fn drop_oldest(&mut self) -> bool {
-        if let Some(Some(oldest @ Waiting::Run(..))) = self.pending.front_mut()
+        if let Some(Some(oldest @ Waiting::FrameBatch(..))) = self.pending.front_mut()
             && oldest.len() > 1
         {
             let before = oldest.cost();
-            if let Waiting::Run(_, without) = oldest {
+            if let Waiting::FrameBatch(_, without) = oldest {
                 *without += 1;
             }
             self.bytes -= before - oldest.cost();

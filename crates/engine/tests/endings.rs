@@ -139,7 +139,7 @@ fn who_is_ended_adds_few_events_however_small_the_messages() {
     for _ in 0..SENT {
         client.queue(MessageKind::Binary, b"x");
     }
-    let bytes = client.peer.link.take_output();
+    let bytes = client.peer.send_half.take_output();
     let mut stream = client.stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || stream.write_all(&bytes));
     eventually("full", || engine.events().waiting().0 > 2);
@@ -244,7 +244,7 @@ fn who_is_ended_while_its_handler_is_behind_adds_few_events() {
     for _ in 0..SENT {
         client.queue(MessageKind::Binary, b"x");
     }
-    let bytes = client.peer.link.take_output();
+    let bytes = client.peer.send_half.take_output();
     let mut stream = client.stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || stream.write_all(&bytes));
     std::thread::sleep(Duration::from_millis(200));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use wirespeed_engine::driver::encoded::{Encoded, Run};
+use wirespeed_engine::driver::encoded::{Encoded, FrameBatch};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::mailbox::{Mailbox, Refused};
 use wirespeed_engine::outbox::{Outbox, Pending, Policy, Pushed};
@@ -25,7 +25,7 @@ fn message(len: usize, key: Option<u8>) -> Pending {
 enum Step {
     Push(usize, Option<u8>, usize),
     /// Several at once, with bytes that wait elsewhere.
-    Run(Vec<usize>, usize),
+    FrameBatch(Vec<usize>, usize),
     Pop,
 }
 
@@ -34,7 +34,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let run = (proptest::collection::vec(0..60_usize, 1..5), prop_oneof![3 => Just(0_usize), 1 => 0..400_usize]);
     let step = prop_oneof![
         3 => push.prop_map(|(len, key, beside)| Step::Push(len, key, beside)),
-        1 => run.prop_map(|(lens, beside)| Step::Run(lens, beside)),
+        1 => run.prop_map(|(lens, beside)| Step::FrameBatch(lens, beside)),
         1 => Just(Step::Pop),
     ];
     proptest::collection::vec(step, 1..80)
@@ -61,9 +61,9 @@ proptest! {
                     prop_assert!(popped.len() > 0);
                     prop_assert_eq!(popped.cost(), model.drain(..popped.len()).map(|(size, _)| size).sum::<usize>());
                 }
-                Step::Run(lens, beside) => {
+                Step::FrameBatch(lens, beside) => {
                     let messages: Vec<_> = lens.iter().map(|len| message(*len, None)).collect();
-                    let run = Arc::new(Run::new(messages.iter().map(|message| &*message.message)));
+                    let run = Arc::new(FrameBatch::new(messages.iter().map(|message| &*message.message)));
                     let sizes = messages.iter().map(|message| (message.cost(), None));
                     let waiting = outbox.bytes() + beside + sizes.clone().map(|(size, _)| size).sum::<usize>();
                     prop_assert_eq!(outbox.push_run(&run, beside, LIMIT), waiting <= LIMIT);

@@ -79,7 +79,7 @@ fn a_flood_is_echoed_though_nobody_reads_meanwhile() {
     for number in 0..count {
         client.queue(MessageKind::Text, format!("{number:0>1000}").as_bytes());
     }
-    let bytes = client.peer.link.take_output();
+    let bytes = client.peer.send_half.take_output();
     let writing = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
     std::thread::sleep(Duration::from_millis(300));
     for number in 0..count {
@@ -175,7 +175,7 @@ fn what_nobody_takes_stops_the_reading_and_is_not_lost() {
     for number in 0..50_000_u32 {
         client.queue(MessageKind::Binary, &[&number.to_be_bytes()[..], &payload].concat());
     }
-    let bytes = client.peer.link.take_output();
+    let bytes = client.peer.send_half.take_output();
     let writing = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
     std::thread::sleep(Duration::from_millis(500));
     assert!(!writing.is_finished(), "50 MB were read, for events that nobody takes");
@@ -216,7 +216,7 @@ fn who_does_not_read_is_ended_and_others_are_not_held_up() {
     let (session, seen) = take(&engine, 1).remove(0);
     assert!(begin.elapsed() < Duration::from_secs(5), "the time for closing is 0.3 s: {:?}", begin.elapsed());
     assert_eq!((session.remote_address(), seen), (Some(deaf_port), Seen::Disconnected(1006, String::new())));
-    assert!(deaf.end().is_none() || deaf.peer.link.close_received().is_some());
+    assert!(deaf.end().is_none() || deaf.peer.send_half.close_received().is_some());
     engine.broadcast(MessageKind::Text, b"still here", None).unwrap();
     assert_eq!(honest.receive_text(), "still here");
 }

@@ -278,8 +278,8 @@ fn senders_that_wait() {
     let senders: Vec<_> = (0..SENDERS).map(|_| Client::open(&engine, "/tell/a")).collect();
     let message = {
         let mut peer = Client::peer();
-        (0..1000).for_each(|_| peer.link.send_message(MessageKind::Binary, &[0; 1000], None).unwrap());
-        peer.link.take_output()
+        (0..1000).for_each(|_| peer.send_half.send_message(MessageKind::Binary, &[0; 1000], None).unwrap());
+        peer.send_half.take_output()
     };
     let before = resident();
     for sender in &senders {

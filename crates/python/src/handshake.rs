@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use wirespeed_driver::Peer;
+use wirespeed_driver::Endpoint;
 use wirespeed_driver::protocol::handshake::{
     Accepted, HandshakeError, HeaderList, Request, Response, ServerHandshake, extension,
 };
@@ -55,12 +55,12 @@ impl Answer {
     }
 
     /// Queues it, and makes of the peer what it says.
-    pub(crate) fn queue(&self, peer: &mut Peer<PyPayload>) {
-        peer.link.send_head(&self.head);
+    pub(crate) fn queue(&self, endpoint: &mut Endpoint<PyPayload>) {
+        endpoint.send_half.send_head(&self.head);
         if !self.opens {
-            peer.refuse();
+            endpoint.refuse();
         } else if !self.compresses {
-            peer.forgo_deflate();
+            endpoint.forgo_deflate();
         }
     }
 }

@@ -77,7 +77,7 @@ mod _native {
     #[pymodule_export]
     use crate::opening::connected::{ConnectedSocket, accept};
     #[pymodule_export]
-    use crate::opening::pending::PyPending;
+    use crate::opening::handshake_limiter::PyHandshakeLimiter;
     #[pymodule_export]
     use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]
@@ -97,9 +97,9 @@ mod _native {
     #[pyfunction]
     #[pyo3(signature = (limit = None))]
     fn compression_memory(limit: Option<usize>) -> usize {
-        let before = wirespeed_driver::contexts::budget();
+        let before = wirespeed_driver::compression_pool::budget();
         if let Some(limit) = limit {
-            wirespeed_driver::contexts::set_budget(limit);
+            wirespeed_driver::compression_pool::set_budget(limit);
         }
         before
     }

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use wirespeed_driver::peer::{Link, Stats};
+use wirespeed_driver::endpoint::{SendHalf, Stats};
 use wirespeed_driver::protocol::State;
 
 use crate::payload::PyPayload;
@@ -18,11 +18,11 @@ pub(crate) fn state(state: State, over: bool) -> u8 {
 }
 
 /// Code and reason of the close frame that arrived, else 1006; none while the connection is open.
-pub(crate) fn close(link: &Link<PyPayload>, over: bool) -> Option<(u16, String)> {
-    if !over && link.state().can_receive() {
+pub(crate) fn close(send_half: &SendHalf<PyPayload>, over: bool) -> Option<(u16, String)> {
+    if !over && send_half.state().can_receive() {
         return None;
     }
-    match link.close_received() {
+    match send_half.close_received() {
         // RFC 6455 7.1.5: 1005 is a close frame without a code.
         Some(close) => Some((close.code.map_or(1005, |code| code.0), close.reason.clone())),
         None if over => Some((1006, String::new())),
@@ -32,8 +32,8 @@ pub(crate) fn close(link: &Link<PyPayload>, over: bool) -> Option<(u16, String)>
 
 /// What is known of the TLS of a connection, if there is any: the `ssl.SSLObject`, or else a tuple of what
 /// the constructor of `wirespeed.TLSInfo` takes.
-pub(crate) fn tls(py: Python<'_>, link: &Link<PyPayload>) -> PyResult<Option<Py<PyAny>>> {
-    let Some(layer) = link.layer() else { return Ok(None) };
+pub(crate) fn tls(py: Python<'_>, send_half: &SendHalf<PyPayload>) -> PyResult<Option<Py<PyAny>>> {
+    let Some(layer) = send_half.layer() else { return Ok(None) };
     if let Some(layer) = layer.as_any().downcast_ref::<SslLayer>() {
         return Ok(Some(layer.ssl_object().clone_ref(py)));
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use wirespeed_driver::Keepalive;
-use wirespeed_driver::peer::{Failure, Link, Peer, PeerEvent};
+use wirespeed_driver::endpoint::{Endpoint, Failure, PeerEvent, SendHalf};
 use wirespeed_driver::protocol::{
     CloseCode, CloseFrame, Config, Connection, Delivery, Limits, MessageKind, SendError, Side,
 };
@@ -28,14 +28,14 @@ pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
     };
     let config = Config { side, limits, deflate: params(&case["deflate"])? };
     let keepalive = Keepalive::new(None, None, Instant::now());
-    let mut peer: Peer = Peer::new(Connection::new(config), None, &[], Vec::new(), keepalive);
+    let mut endpoint: Endpoint = Endpoint::new(Connection::new(config), None, &[], Vec::new(), keepalive);
     if case["delivery"] == "fragments" {
-        peer.set_delivery(Delivery::Fragments);
+        endpoint.set_delivery(Delivery::Fragments);
     }
     let steps: Vec<Value> = get(&case["steps"])?;
-    let steps = steps.iter().map(|step| take(&mut peer, step)).collect::<Result<Vec<_>, _>>()?;
-    let closing = peer.link.closing();
-    let fault = match peer.link.failure() {
+    let steps = steps.iter().map(|step| take(&mut endpoint, step)).collect::<Result<Vec<_>, _>>()?;
+    let closing = endpoint.send_half.closing();
+    let fault = match endpoint.send_half.failure() {
         Some(Failure::Fault(fault)) => Some(fault.close_code().0),
         _ => None,
     };
@@ -44,39 +44,39 @@ pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
         "received": closing.received.as_ref().map(close),
         "sent": closing.sent.as_ref().map(close),
         "first": closing.received_then_sent.map(|received| if received { "received" } else { "sent" }),
-        "failure": peer.link.failure().map(ToString::to_string),
+        "failure": endpoint.send_half.failure().map(ToString::to_string),
         "fault": fault,
-        "state": format!("{:?}", peer.link.state()),
+        "state": format!("{:?}", endpoint.send_half.state()),
     }))
 }
 
 /// Does one thing, and collects what comes of it.
-fn take(peer: &mut Peer, step: &Value) -> Result<Value, Box<dyn Error>> {
+fn take(endpoint: &mut Endpoint, step: &Value) -> Result<Value, Box<dyn Error>> {
     let (mut events, mut sent) = (Vec::new(), Vec::new());
     let mut refused = None;
     match step[0].as_str().unwrap_or_default() {
         "receive" => {
             for piece in bytes(&step[1])?.chunks(PIECE) {
-                peer.receive_slice(piece);
-                poll(peer, &mut events, &mut sent);
+                endpoint.receive_slice(piece);
+                poll(endpoint, &mut events, &mut sent);
             }
         }
         "eof" => {
-            peer.receive_eof();
-            poll(peer, &mut events, &mut sent);
-            peer.poll_eof();
+            endpoint.receive_eof();
+            poll(endpoint, &mut events, &mut sent);
+            endpoint.poll_eof();
         }
-        "idle" => peer.link.release_idle(),
-        action => refused = send(&mut peer.link, action, step)?.err(),
+        "idle" => endpoint.send_half.release_idle(),
+        action => refused = send(&mut endpoint.send_half, action, step)?.err(),
     }
-    sent.extend(peer.link.take_output());
+    sent.extend(endpoint.send_half.take_output());
     Ok(json!({ "events": events, "sent": hex(&sent), "refused": refused.map(|error| error.to_string()) }))
 }
 
 /// Takes all events; what they are answered with leaves at once.
-fn poll(peer: &mut Peer, events: &mut Vec<Value>, sent: &mut Vec<u8>) {
+fn poll(endpoint: &mut Endpoint, events: &mut Vec<Value>, sent: &mut Vec<u8>) {
     loop {
-        match peer.poll_event() {
+        match endpoint.poll_event() {
             Some(PeerEvent::Message { kind, payload }) => {
                 events.push(json!([format!("{kind:?}").to_lowercase(), hex(payload.as_slice()), true]))
             }
@@ -88,18 +88,18 @@ fn poll(peer: &mut Peer, events: &mut Vec<Value>, sent: &mut Vec<u8>) {
             Some(PeerEvent::Closing) => events.push(json!(["closing"])),
             None => return,
         }
-        sent.extend(peer.link.take_output());
+        sent.extend(endpoint.send_half.take_output());
     }
 }
 
-fn send(link: &mut Link, action: &str, step: &Value) -> Result<Result<(), SendError>, Box<dyn Error>> {
+fn send(send_half: &mut SendHalf, action: &str, step: &Value) -> Result<Result<(), SendError>, Box<dyn Error>> {
     Ok(match action {
-        "message" => link.send_message(kind(&step[1])?, &bytes(&step[2])?, get(&step[3])?),
-        "first" => link.send_first_fragment(kind(&step[1])?, &bytes(&step[2])?, get(&step[3])?),
-        "next" => link.send_fragment(&bytes(&step[1])?, get(&step[2])?),
-        "ping" => link.send_ping(&bytes(&step[1])?),
-        "pong" => link.send_pong(&bytes(&step[1])?),
-        "close" => link.send_close(get::<Option<_>>(&step[1])?.map(CloseCode), &get::<String>(&step[2])?),
+        "message" => send_half.send_message(kind(&step[1])?, &bytes(&step[2])?, get(&step[3])?),
+        "first" => send_half.send_first_fragment(kind(&step[1])?, &bytes(&step[2])?, get(&step[3])?),
+        "next" => send_half.send_fragment(&bytes(&step[1])?, get(&step[2])?),
+        "ping" => send_half.send_ping(&bytes(&step[1])?),
+        "pong" => send_half.send_pong(&bytes(&step[1])?),
+        "close" => send_half.send_close(get::<Option<_>>(&step[1])?.map(CloseCode), &get::<String>(&step[2])?),
         other => return Err(format!("unknown step: {other}").into()),
     })
 }

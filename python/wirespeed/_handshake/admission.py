@@ -15,17 +15,17 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .._native import Pending
+from .._native import HandshakeLimiter
 
 __all__ = ["BURST", "GRACE", "PATIENCE", "Admission", "Candidate", "Entry", "Lingering", "host_of", "origin_of"]
 
-PATIENCE = Pending.PATIENCE
+PATIENCE = HandshakeLimiter.PATIENCE
 """Seconds that a client may be silent although there are more than there may be."""
 
-GRACE = Pending.GRACE
+GRACE = HandshakeLimiter.GRACE
 """The same when there are far too many, or no more descriptors."""
 
-BURST = Pending.BURST
+BURST = HandshakeLimiter.BURST
 """How many times more than there may be is far too many."""
 
 
@@ -90,7 +90,7 @@ class Admission:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pending = Pending(limit, PATIENCE, GRACE)
+        self._pending = HandshakeLimiter(limit, PATIENCE, GRACE)
         self._entries: dict[int, tuple[Entry, Candidate]] = {}
         self._keys = itertools.count()
 
@@ -98,9 +98,9 @@ class Admission:
         return len(self._entries)
 
     @property
-    def is_crowded(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether there are as many as there may be, so that one more should not come before one has gone."""
-        return self._pending.is_crowded
+        return self._pending.is_over_limit
 
     @property
     def is_full(self) -> bool:
@@ -165,21 +165,21 @@ class Admission:
         """Return who would have to give a place now, ``None`` if there is nobody."""
         return self._of(self._pending.first())
 
-    def overdue(self, now: float) -> Entry | None:
+    def next_victim(self, now: float) -> Entry | None:
         """Return who has to go now, as there are more than there may be, or one more comes; ``None`` for nobody.
 
         Args:
             now: The present time.
         """
-        return self._of(self._pending.overdue(now, self._has_unread))
+        return self._of(self._pending.next_victim(now, self._has_unread))
 
-    def overdue_in(self, now: float) -> float | None:
+    def next_victim_in(self, now: float) -> float | None:
         """Return after how many seconds :meth:`overdue` may have an answer, if there are too many; else ``None``.
 
         Args:
             now: The present time.
         """
-        return self._pending.overdue_in(now)
+        return self._pending.next_victim_in(now)
 
     def delay(self, now: float) -> float:
         """Return after how many seconds somebody can be made to go for whoever cannot wait; 0 for at once.

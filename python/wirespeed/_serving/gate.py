@@ -65,11 +65,11 @@ class GateBase:
             address: Its address.
         """
         now = self._clock()
-        if not self._admission.is_crowded:
+        if not self._admission.is_over_limit:
             return self._admission.add(candidate, address, now)
         # Two, so that there are fewer in the end, if there are too many.
         for _ in range(2):
-            if self._admission.is_crowded and (entry := self._admission.overdue(now)) is not None:
+            if self._admission.is_over_limit and (entry := self._admission.next_victim(now)) is not None:
                 self._drop(entry)
         if self._admission.is_full and (entry := self._admission.first_to_go()) is not None:
             self._drop(entry)
@@ -81,7 +81,7 @@ class GateBase:
         """Close some of those that are too many; return in how many seconds to do so again, ``None`` for never."""
         now = self._clock()
         for _ in range(_TRIMMED_AT_ONCE):
-            if self._admission.overdue_in(now) is None or (entry := self._admission.overdue(now)) is None:
+            if self._admission.next_victim_in(now) is None or (entry := self._admission.next_victim(now)) is None:
                 break
             self._drop(entry)
         return self._trim_in(now)
@@ -192,7 +192,7 @@ class GateBase:
             self._tell_at(due)
 
     def _trim_in(self, now: float) -> float | None:
-        left = self._admission.overdue_in(now)
+        left = self._admission.next_victim_in(now)
         return None if left is None else max(left, _TRIM_INTERVAL)
 
     def _trim_later(self) -> None:

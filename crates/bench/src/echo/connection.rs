@@ -5,16 +5,16 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
-use wirespeed_driver::drive::Progress;
+use wirespeed_driver::connection::Progress;
+use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::opening::{Carrier, Moved, Server};
-use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{self, HeaderList, Response, ServerConfig, ServerHandshake};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::write_queue::Flushed;
-use wirespeed_driver::{Drive, Keepalive};
+use wirespeed_driver::{ConnectionDriver, Keepalive};
 
 use super::Settings;
 use super::role::{HIGH_WATER, Role};
@@ -27,7 +27,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 enum Phase {
     Opening(Box<(Server, Carrier)>),
-    Open(Box<Drive<Vec<u8>>>, Role),
+    Open(Box<ConnectionDriver<Vec<u8>>>, Role),
     Over,
 }
 
@@ -63,8 +63,8 @@ impl Connection {
         match &mut self.phase {
             Phase::Opening(_) => Progress::Open,
             Phase::Over => Progress::Over,
-            Phase::Open(drive, role) => {
-                serve(drive, role, &mut self.paused, readable, edge.is_some_and(Event::is_read_closed))
+            Phase::Open(driver, role) => {
+                serve(driver, role, &mut self.paused, readable, edge.is_some_and(Event::is_read_closed))
             }
         }
     }
@@ -96,13 +96,13 @@ impl Connection {
         let limits = Limits { message_size: Some(self.settings.max_size), fragments: None, ..Limits::default() };
         let Phase::Opening(opening) = mem::replace(&mut self.phase, Phase::Over) else { return Progress::Over };
         let opened = opening.0.finish(limits, Keepalive::new(None, None, Instant::now()));
-        let Some((mut peer, _)) = opened else { return Progress::Over };
-        peer.link.send_head(response);
-        let mut drive = Box::new(Drive::new(peer, self.socket.take(), Some(CLOSE_TIMEOUT)));
+        let Some((mut endpoint, _)) = opened else { return Progress::Over };
+        endpoint.send_half.send_head(response);
+        let mut driver = Box::new(ConnectionDriver::new(endpoint, self.socket.take(), Some(CLOSE_TIMEOUT)));
         if let Role::Close(code) = &role {
-            let _ = drive.begin_close(Some(*code), "", Instant::now()); // the code was checked
+            let _ = driver.begin_close(Some(*code), "", Instant::now()); // the code was checked
         }
-        self.phase = Phase::Open(drive, role);
+        self.phase = Phase::Open(driver, role);
         Progress::Open
     }
 }
@@ -117,17 +117,23 @@ fn respond(handshake: &ServerHandshake) -> Result<(Vec<u8>, Role), Option<Respon
 }
 
 /// `closed`: the client has ended its direction, so the end is there to be read.
-fn serve(drive: &mut Drive<Vec<u8>>, role: &mut Role, paused: &mut bool, readable: bool, closed: bool) -> Progress {
+fn serve(
+    driver: &mut ConnectionDriver<Vec<u8>>,
+    role: &mut Role,
+    paused: &mut bool,
+    readable: bool,
+    closed: bool,
+) -> Progress {
     let most = role.most_queued();
     let (mut blocked, mut drained, mut turns) = (false, !readable, 0_u32);
     loop {
-        if !drained && !*paused && !drive.peer.has_input() {
-            drained = drive.read_edge(closed);
+        if !drained && !*paused && !driver.endpoint.has_input() {
+            drained = driver.read_edge(closed);
         }
         // While the kernel has room, what is queued leaves before it is out of the cache.
         let limit = if blocked { most } else { HIGH_WATER };
-        while !*paused && drive.link().queued() < limit {
-            let (event, mut sender) = drive.poll_event_and_sender();
+        while !*paused && driver.send_half().queued() < limit {
+            let (event, mut sender) = driver.poll_event_and_sender();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
                     let _ = role.receive(&mut sender, kind, payload.as_slice()); // refused only while closing
@@ -136,15 +142,15 @@ fn serve(drive: &mut Drive<Vec<u8>>, role: &mut Role, paused: &mut bool, readabl
                 None => break,
             }
         }
-        let more = role.produce(&mut drive.sender());
-        let (flushed, progress) = drive.flush_and_advance(Instant::now);
+        let more = role.produce(&mut driver.sender());
+        let (flushed, progress) = driver.flush_and_advance(Instant::now);
         blocked = flushed == Flushed::Blocked;
-        let queued = drive.link().queued();
+        let queued = driver.send_half().queued();
         *paused = queued >= if *paused { most / 4 } else { most };
         if progress == Progress::Over || *paused {
             return progress;
         }
-        if drained && !drive.peer.has_input() {
+        if drained && !driver.endpoint.has_input() {
             if !more || blocked {
                 return progress;
             }

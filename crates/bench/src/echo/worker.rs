@@ -12,7 +12,7 @@ use mio::event::Event;
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use wirespeed_driver::drive::Progress;
+use wirespeed_driver::connection::Progress;
 use wirespeed_driver::socket::Socket;
 pub(super) use wirespeed_driver::tls::server::ServerConfig as Tls;
 use wirespeed_driver::tls::{Layer, RustlsLayer};

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-use wirespeed_driver::drive::{Progress, Sender};
+use wirespeed_driver::connection::{Progress, Sender};
+use wirespeed_driver::endpoint::{Failure, PeerEvent, SendHalf};
 use wirespeed_driver::opening::{self, Carrier, Moved, Opening};
-use wirespeed_driver::peer::{Failure, Link, PeerEvent};
 use wirespeed_driver::protocol::handshake::{ClientHandshake, ClientRequest, Limits as HeadLimits};
 use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::Layer;
-use wirespeed_driver::{Drive, Keepalive, entropy};
+use wirespeed_driver::{ConnectionDriver, Keepalive, entropy};
 
 use super::content::Content;
 use super::text;
@@ -55,7 +55,7 @@ pub(crate) struct Client {
 enum Phase {
     /// The request is on its way, or the response.
     Opening(Box<(opening::Client, Carrier)>),
-    Open(Box<Drive<Vec<u8>>>),
+    Open(Box<ConnectionDriver<Vec<u8>>>),
 }
 
 /// What is under way on a connection.
@@ -128,24 +128,24 @@ impl Client {
     pub(crate) fn queued(&self) -> usize {
         match &self.phase {
             Phase::Opening(..) => 0,
-            Phase::Open(drive) => drive.link().queued(),
+            Phase::Open(driver) => driver.send_half().queued(),
         }
     }
 
     /// Whether messages may still be sent.
     pub(crate) fn can_send(&self) -> bool {
-        matches!(&self.phase, Phase::Open(drive) if drive.link().state().can_send())
+        matches!(&self.phase, Phase::Open(driver) if driver.send_half().state().can_send())
     }
 
     /// Whether compression was agreed on.
     pub(crate) fn has_deflate(&self) -> bool {
-        matches!(&self.phase, Phase::Open(drive) if drive.link().deflate().is_some())
+        matches!(&self.phase, Phase::Open(driver) if driver.send_half().deflate().is_some())
     }
 
     /// The open connection.
     pub(crate) fn line<'a>(&'a mut self, now: Instant, content: &'a mut Content) -> Result<Line<'a>, String> {
-        let Phase::Open(drive) = &mut self.phase else { return Err(NOT_OPEN.into()) };
-        Ok(Line { exchange: &mut self.exchange, sender: drive.sender(), content, now })
+        let Phase::Open(driver) = &mut self.phase else { return Err(NOT_OPEN.into()) };
+        Ok(Line { exchange: &mut self.exchange, sender: driver.sender(), content, now })
     }
 
     /// Does what can be done without waiting; what `on_came` sends leaves together, after what was read. An error: what
@@ -156,8 +156,8 @@ impl Client {
         content: &mut Content,
         on_came: &mut impl FnMut(&mut Line<'_>, Came<'_>) -> Result<(), String>,
     ) -> Result<Found, String> {
-        let mut drained = if let Phase::Open(drive) = &mut self.phase {
-            drive.read_edge(closed)
+        let mut drained = if let Phase::Open(driver) = &mut self.phase {
+            driver.read_edge(closed)
         } else {
             match self.open() {
                 Ok(None) => return Ok(Found::Nothing),
@@ -167,18 +167,18 @@ impl Client {
         };
         loop {
             self.deliver(content, on_came)?;
-            let Phase::Open(drive) = &mut self.phase else { return Ok(Found::Nothing) };
-            let (_, progress) = drive.flush_and_advance(Instant::now);
-            let link = drive.link();
-            if progress == Progress::Over || link.is_eof() {
-                let closed = link.received_then_sent() == Some(false);
-                return Ok(if closed { Found::Closed } else { Found::Lost(end(link)) });
+            let Phase::Open(driver) = &mut self.phase else { return Ok(Found::Nothing) };
+            let (_, progress) = driver.flush_and_advance(Instant::now);
+            let send_half = driver.send_half();
+            if progress == Progress::Over || send_half.is_eof() {
+                let closed = send_half.received_then_sent() == Some(false);
+                return Ok(if closed { Found::Closed } else { Found::Lost(end(send_half)) });
             }
             if drained {
                 let opened = !self.greeting_due && !std::mem::replace(&mut self.is_open, true);
                 return Ok(if opened { Found::Opened } else { Found::Nothing });
             }
-            drained = drive.read_edge(closed);
+            drained = driver.read_edge(closed);
         }
     }
 
@@ -195,9 +195,9 @@ impl Client {
         let received = carrier.received();
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
         let opened = opening.finish(limits, Keepalive::new(None, None, Instant::now()));
-        let (peer, ..) = opened.ok_or("the opening handshake is not complete")?;
+        let (endpoint, ..) = opened.ok_or("the opening handshake is not complete")?;
         // How long the end may take is the workload's affair.
-        self.phase = Phase::Open(Box::new(Drive::new(peer, self.socket.take(), None)));
+        self.phase = Phase::Open(Box::new(ConnectionDriver::new(endpoint, self.socket.take(), None)));
         Ok(Some(received))
     }
 
@@ -207,10 +207,10 @@ impl Client {
         content: &mut Content,
         on_came: &mut impl FnMut(&mut Line<'_>, Came<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
-        let Self { phase: Phase::Open(drive), exchange, greeting_due, .. } = self else { return Ok(()) };
+        let Self { phase: Phase::Open(driver), exchange, greeting_due, .. } = self else { return Ok(()) };
         let mut read = None;
         loop {
-            let (event, sender) = drive.poll_event_and_sender();
+            let (event, sender) = driver.poll_event_and_sender();
             let Some(event) = event else { return Ok(()) };
             let now = *read.get_or_insert_with(Instant::now);
             let mut line = Line { exchange, sender, content, now };
@@ -236,9 +236,9 @@ impl Client {
 
     /// Begins the closing handshake.
     pub(crate) fn close(&mut self) -> Result<(), String> {
-        let Phase::Open(drive) = &mut self.phase else { return Err(NOT_OPEN.into()) };
-        drive.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).map_err(text)?;
-        drive.flush(); // a failure is found when it is read
+        let Phase::Open(driver) = &mut self.phase else { return Err(NOT_OPEN.into()) };
+        driver.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).map_err(text)?;
+        driver.flush(); // a failure is found when it is read
         Ok(())
     }
 }
@@ -258,11 +258,11 @@ impl Exchange {
 impl Line<'_> {
     /// Sends a ping that was due at that moment.
     pub(crate) fn ping(&mut self, due: Instant) -> Result<(), String> {
-        if !self.sender.link.state().can_send() {
-            return Err(end(self.sender.link));
+        if !self.sender.send_half.state().can_send() {
+            return Err(end(self.sender.send_half));
         }
         let number = self.exchange.first_ping + self.exchange.pinged.len() as u64;
-        self.sender.link.send_ping(&number.to_be_bytes()).map_err(text)?;
+        self.sender.send_half.send_ping(&number.to_be_bytes()).map_err(text)?;
         self.exchange.pinged.push_back(due);
         self.flush();
         Ok(())
@@ -271,8 +271,8 @@ impl Line<'_> {
     /// Queues the next message, which was due at that moment. Compressed, if that was agreed on.
     #[inline]
     pub(crate) fn send(&mut self, due: Instant) -> Result<(), String> {
-        if !self.sender.link.state().can_send() {
-            return Err(end(self.sender.link));
+        if !self.sender.send_half.state().can_send() {
+            return Err(end(self.sender.send_half));
         }
         let (kind, number) = (self.content.kind(), self.exchange.next);
         self.sender.send_message(kind, self.content.message(number), Some(true)).map_err(text)?;
@@ -308,7 +308,7 @@ impl Line<'_> {
         let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
         if has(WSE_PING) {
             self.exchange.pings += 1;
-            self.sender.link.send_message(MessageKind::Text, WSE_PONG, None).map_err(text)?;
+            self.sender.send_half.send_message(MessageKind::Text, WSE_PONG, None).map_err(text)?;
             return Ok(false);
         }
         if has(WSE_ERROR) {
@@ -342,12 +342,12 @@ pub(crate) fn cannot_connect(error: &io::Error) -> String {
 }
 
 /// How a connection ended that should not have.
-fn end(link: &Link) -> String {
-    if let Some(close) = link.close_received() {
+fn end(send_half: &SendHalf) -> String {
+    if let Some(close) = send_half.close_received() {
         let code = close.code.map_or_else(|| "no code".into(), |code| code.0.to_string());
         return format!("the server has closed a connection: {code} {}", close.reason).trim_end().into();
     }
-    match link.failure() {
+    match send_half.failure() {
         Some(Failure::Fault(fault)) => format!("the server broke the protocol: {fault}"),
         Some(Failure::Io(error)) => format!("a connection broke: {error}"),
         _ => "the server has left without a closing handshake".into(),

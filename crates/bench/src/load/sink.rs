@@ -173,8 +173,8 @@ impl Load {
         let mut line = crew.line(number, now)?;
         let more = |sink: &Sink| if turn.is_none() { sink.unconfirmed() < sink.ahead } else { sink.sent < *goal };
         let mut bytes = 0;
-        while more(sink) && bytes < BLOCK && line.sender.link.queued() < QUEUED {
-            if line.sender.link.deflate().is_some() {
+        while more(sink) && bytes < BLOCK && line.sender.send_half.queued() < QUEUED {
+            if line.sender.send_half.deflate().is_some() {
                 // Compressed with what came before in mind, so not to be made beforehand.
                 for _ in 0..block.messages {
                     line.send(now)?;
@@ -182,7 +182,7 @@ impl Load {
                 }
             } else {
                 let payloads = block.messages * block.size as u64;
-                line.sender.link.send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
+                line.sender.send_half.send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
             }
             bytes += block.frames.len();
             sink.sent += block.messages;
@@ -193,7 +193,7 @@ impl Load {
         }
         line.flush();
         // Of a turn everybody goes on until all have sent theirs.
-        Ok((turn.is_some() || more(sink)) && line.sender.link.queued() == 0)
+        Ok((turn.is_some() || more(sink)) && line.sender.send_half.queued() == 0)
     }
 
     /// Takes what comes.
@@ -246,7 +246,7 @@ impl Sink {
     }
 
     fn ask(&mut self, line: &mut Line<'_>) -> Result<(), String> {
-        line.sender.link.send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
+        line.sender.send_half.send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
         self.asked.push_back((self.sent, line.now));
         Ok(())
     }

@@ -6,8 +6,8 @@ use wirespeed_protocol::{CloseCode, PayloadBuffer, State as ProtocolState};
 
 use super::sending::Stop;
 use super::{Blocking, Error, Guard, Host, earliest};
-use crate::drive::{Progress, Wanted};
-use crate::peer::Failure;
+use crate::connection::{Progress, Wanted};
+use crate::endpoint::Failure;
 use crate::socket::{Mode, Readiness};
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
@@ -21,9 +21,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         reason: &str,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.lock(host);
-        let deadline = state.drive.close_timeout().and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = state.driver.close_timeout().and_then(|timeout| Instant::now().checked_add(timeout));
         // Whoever has the turn may be in the middle of a frame.
-        while state.sending && !state.drive.is_over() {
+        while state.sending && !state.driver.is_over() {
             state = match self.wait_for_change(state, host, deadline) {
                 Ok(state) => state,
                 Err(Error::TimedOut) => {
@@ -33,28 +33,28 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Err(error) => return Err(error),
             };
         }
-        if state.drive.is_over() {
+        if state.driver.is_over() {
             return Ok(());
         }
-        if state.drive.link().state() == ProtocolState::Open {
-            state.drive.link_mut().send_close(code, reason).map_err(Error::Refused)?;
+        if state.driver.send_half().state() == ProtocolState::Open {
+            state.driver.send_half_mut().send_close(code, reason).map_err(Error::Refused)?;
         }
-        state.drive.limit_closing_to(deadline);
+        state.driver.limit_closing_to(deadline);
         self.see_to_the_end(state, host)
     }
 
     /// Changes how long a closing may take that begins from now on.
     pub fn set_close_timeout<H: Host<Buffer = B, Message = M>>(&self, host: &H, timeout: Option<Duration>) {
-        self.lock(host).drive.set_close_timeout(timeout);
+        self.lock(host).driver.set_close_timeout(timeout);
     }
 
     /// Sends a close frame without waiting, if the socket has room for it, and ends TCP.
     pub fn leave<H: Host<Buffer = B, Message = M>>(&self, host: &H, code: CloseCode) {
         let mut state = self.lock(host);
         // A thread that sends may be in the middle of a frame.
-        if state.drive.link().state() == ProtocolState::Open
+        if state.driver.send_half().state() == ProtocolState::Open
             && !state.sending
-            && state.drive.link_mut().send_close(Some(code), "").is_ok()
+            && state.driver.send_half_mut().send_close(Some(code), "").is_ok()
         {
             self.flush_some(&mut state);
         }
@@ -65,9 +65,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// [`Self::close`] does not extend it. Nor are more than `bytes` read meanwhile.
     pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration, bytes: u64) {
         let mut state = self.lock(host);
-        let patience = state.drive.close_timeout().map_or(patience, |timeout| timeout.min(patience));
-        state.drive.limit_closing_to(Instant::now().checked_add(patience));
-        state.drive.limit_reading(bytes);
+        let patience = state.driver.close_timeout().map_or(patience, |timeout| timeout.min(patience));
+        state.driver.limit_closing_to(Instant::now().checked_add(patience));
+        state.driver.limit_reading(bytes);
     }
 
     /// Waits for the peer's part of the closing handshake, and ends TCP; in the time that is left for both.
@@ -84,7 +84,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return self.finish(state, host, None);
             }
             let now = Instant::now();
-            let deadline = state.drive.limit_closing(now);
+            let deadline = state.driver.limit_closing(now);
             if deadline.is_some_and(|deadline| deadline <= now) {
                 self.end(&mut state, Failure::CloseTimeout);
                 return Ok(());
@@ -113,7 +113,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         loop {
             self.fill_queue(&mut state, host)?;
             if self.is_over(&state) {
-                if !state.drive.is_over() {
+                if !state.driver.is_over() {
                     // The end that is there already is seen without patience too.
                     if !state.reading {
                         state = self
@@ -123,7 +123,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     self.finish(state, host, deadline)?;
                     state = self.lock(host);
                 }
-                return Ok(state.drive.is_over());
+                return Ok(state.driver.is_over());
             }
             if waited && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(false);
@@ -148,16 +148,17 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut state = self.lock(host);
         // We began the closing handshake and it goes on. With a thread in close(), this one waits as that
         // does, and learns how it ends; without one there may be messages to receive first.
-        if state.drive.link().state() == ProtocolState::CloseSent && state.drive.link().failure().is_none() {
+        if state.driver.send_half().state() == ProtocolState::CloseSent && state.driver.send_half().failure().is_none()
+        {
             return if state.inbox.wanted() == Wanted::WithRoom { self.see_to_the_end(state, host) } else { Ok(()) };
         }
         // The socket is broken for writing: look at what can be read without waiting. After a fault of the peer it is
         // not, and our close frame must not be lost to a reset.
         let is_broken =
-            |state: &Guard<'_, B, M>| state.drive.link().failure().is_some_and(|failure| !failure.is_said());
-        while is_broken(&state) && !state.drive.is_over() && !state.reading {
+            |state: &Guard<'_, B, M>| state.driver.send_half().failure().is_some_and(|failure| !failure.is_said());
+        while is_broken(&state) && !state.driver.is_over() && !state.reading {
             self.fill_queue(&mut state, host)?;
-            if state.drive.link().is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
+            if state.driver.send_half().is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
                 self.end(&mut state, Failure::Aborted);
                 return Ok(());
             }
@@ -188,25 +189,25 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 self.fill_queue(&mut state, host)?;
             }
             let now = Instant::now();
-            if state.drive.advance(|| now) == Progress::Over {
+            if state.driver.advance(|| now) == Progress::Over {
                 self.ended(&mut state);
                 return Ok(());
             }
             // The last word of TLS.
-            if state.drive.link().queued() > 0 && !state.sending {
+            if state.driver.send_half().queued() > 0 && !state.sending {
                 self.flush_some(&mut state);
-                if state.drive.link().queued() == 0 {
+                if state.driver.send_half().queued() == 0 {
                     continue;
                 }
             }
-            let by = state.drive.limit_closing(now);
+            let by = state.driver.limit_closing(now);
             let deadline = earliest(by, patience);
             if patience.is_some_and(|patience| patience <= now) {
                 return Ok(()); // a later call goes on
             }
             let step = if state.reading || state.sending {
                 self.wait_for_change(state, host, deadline)
-            } else if state.drive.link().queued() > 0 {
+            } else if state.driver.send_half().queued() > 0 {
                 match self.drain_slowly(state, host, deadline) {
                     Ok(state) => Ok(state),
                     Err(Stop::Error(error)) => Err(error),

@@ -23,15 +23,15 @@ use std::time::{Duration, Instant};
 
 use wirespeed_protocol::{PayloadBuffer, Side, State as ProtocolState};
 
-use crate::drive::{Drive, Inbox, Marks};
+use crate::connection::{ConnectionDriver, Inbox, Watermarks};
+use crate::endpoint::{Closing, Endpoint, Failure, Stats};
 use crate::entropy;
-use crate::peer::{Closing, Failure, Peer, Stats};
 use crate::socket::Socket;
 use crate::thread::{LAST_PATIENCE, this_thread};
 
-pub use crate::drive::Item;
+pub use crate::connection::Item;
 pub use host::{Host, Source};
-pub use receiving::Patience;
+pub use receiving::Timeout;
 pub use sending::PingTicket;
 
 /// Why a call on a connection did not do what it should.
@@ -74,7 +74,7 @@ impl Default for Settings {
 
 struct State<B, M> {
     /// Threads in a system call hold its socket too, so that the number is not reused under them.
-    drive: Drive<B, Arc<Socket>>,
+    driver: ConnectionDriver<B, Arc<Socket>>,
     inbox: Inbox<M>,
     reading: bool,
     sending: bool,
@@ -95,13 +95,13 @@ impl<B: PayloadBuffer, M> State<B, M> {
     #[cold]
     fn rouse(&mut self) {
         self.changes = self.changes.wrapping_add(1);
-        self.drive.rouse();
+        self.driver.rouse();
     }
 
-    fn new(drive: Drive<B, Arc<Socket>>, settings: &Settings) -> Self {
+    fn new(driver: ConnectionDriver<B, Arc<Socket>>, settings: &Settings) -> Self {
         Self {
-            drive,
-            inbox: Inbox::new(Marks::at(settings.queue_messages), Marks::at(settings.queue_bytes)),
+            driver,
+            inbox: Inbox::new(Watermarks::at(settings.queue_messages), Watermarks::at(settings.queue_bytes)),
             reading: false,
             sending: false,
             waiting: 0,
@@ -186,12 +186,12 @@ const LOOK_ASIDE: Duration = Duration::from_millis(5);
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Joins a peer to its socket, which is in blocking mode.
     #[must_use]
-    pub fn new(peer: Peer<B>, socket: Socket, settings: Settings) -> Self {
-        let side = peer.side();
-        let drive = Drive::new(peer, Some(Arc::new(socket)), settings.close_timeout);
+    pub fn new(endpoint: Endpoint<B>, socket: Socket, settings: Settings) -> Self {
+        let side = endpoint.side();
+        let driver = ConnectionDriver::new(endpoint, Some(Arc::new(socket)), settings.close_timeout);
         Self {
             side,
-            state: Arc::new(Mutex::new(State::new(drive, &settings))),
+            state: Arc::new(Mutex::new(State::new(driver, &settings))),
             changed: Condvar::new(),
             settings,
             holder: AtomicUsize::new(0),
@@ -209,7 +209,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             match self.current().try_lock() {
                 Ok(state) => {
                     let mut state = self.hold(state);
-                    if state.drive.link().is_forked() && !state.drive.is_over() {
+                    if state.driver.send_half().is_forked() && !state.driver.is_over() {
                         self.forget(&mut state, Failure::Forked);
                     }
                     return state;
@@ -239,7 +239,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     #[cold]
     fn disown(&self, failure: Failure) {
-        self.disowned.get_or_init(|| Mutex::new(State::new(Drive::disowned(self.side, failure), &self.settings)));
+        self.disowned
+            .get_or_init(|| Mutex::new(State::new(ConnectionDriver::disowned(self.side, failure), &self.settings)));
     }
 
     /// The state, or what stands for it.
@@ -331,13 +332,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Ends the connection here and now.
     fn end(&self, state: &mut State<B, M>, failure: Failure) {
-        state.drive.end(failure);
+        state.driver.end(failure);
         self.ended(state);
     }
 
     /// It is over: tells all who wait.
     fn ended(&self, state: &mut State<B, M>) {
-        drop(state.drive.take_ended());
+        drop(state.driver.take_ended());
         PingTicket::fail_all(&mut state.tickets);
         self.changed_always(state);
     }
@@ -350,38 +351,42 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     // ---- looking ----
 
     /// Runs `f` with the peer.
-    pub fn with_peer<H: Host<Buffer = B, Message = M>, R>(&self, host: &H, f: impl FnOnce(&mut Peer<B>) -> R) -> R {
-        f(&mut self.lock(host).drive.peer)
+    pub fn with_endpoint<H: Host<Buffer = B, Message = M>, R>(
+        &self,
+        host: &H,
+        f: impl FnOnce(&mut Endpoint<B>) -> R,
+    ) -> R {
+        f(&mut self.lock(host).driver.endpoint)
     }
 
     /// Runs `f` with the peer, for a garbage collector, which may run anywhere and must not wait: `None` if any thread
     /// has the lock.
-    pub fn peek<R>(&self, f: impl FnOnce(&Peer<B>) -> R) -> Option<R> {
-        self.current().try_lock().ok().map(|state| f(&state.drive.peer))
+    pub fn peek<R>(&self, f: impl FnOnce(&Endpoint<B>) -> R) -> Option<R> {
+        self.current().try_lock().ok().map(|state| f(&state.driver.endpoint))
     }
 
     /// Where the connection is: the protocol's state, and whether TCP is over.
     pub fn state<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (ProtocolState, bool) {
         let state = self.lock(host);
-        (state.drive.link().state(), state.drive.is_over())
+        (state.driver.send_half().state(), state.driver.is_over())
     }
 
     /// How the connection ended, or is ending.
     pub fn closing<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Closing {
-        self.lock(host).drive.link().closing()
+        self.lock(host).driver.send_half().closing()
     }
 
     /// Counters, and what waits: messages and bytes received that the application has not taken, bytes to be
     /// written.
     pub fn stats<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (Stats, usize, usize, usize) {
         let state = self.lock(host);
-        let link = state.drive.link();
-        (link.stats(), state.inbox.len(), state.inbox.payload_bytes(), link.queued())
+        let send_half = state.driver.send_half();
+        (send_half.stats(), state.inbox.len(), state.inbox.payload_bytes(), send_half.queued())
     }
 
     /// The socket, unless TCP is over.
     pub fn socket<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Option<Arc<Socket>> {
-        self.lock(host).drive.socket().cloned()
+        self.lock(host).driver.socket().cloned()
     }
 }
 
@@ -424,8 +429,8 @@ mod tests {
             let (ours, _theirs) = UnixStream::pair().expect("two sockets");
             let connection = Connection::new(Config::new(Side::Client));
             let keepalive = Keepalive::new(None, None, Instant::now());
-            let peer: Peer = Peer::new(connection, None, &[], Vec::new(), keepalive);
-            let connection = Blocking::new(peer, Socket::new(OwnedFd::from(ours)), Settings::default());
+            let endpoint: Endpoint = Endpoint::new(connection, None, &[], Vec::new(), keepalive);
+            let connection = Blocking::new(endpoint, Socket::new(OwnedFd::from(ours)), Settings::default());
             let message = Arc::new(());
             let item = Item { kind: MessageKind::Text, message: Arc::clone(&message), fin: true, len: 0 };
             let mut state = connection.state.lock().expect("no panic");

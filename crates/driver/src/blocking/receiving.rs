@@ -9,9 +9,9 @@ use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
 use super::sending::Stop;
 use super::{Away, Blocking, Error, Guard, Host, Item, PingTicket, State, earliest, is_transient};
-use crate::drive::{Reading, Receiver, Wanted};
+use crate::connection::{Reading, Receiver, Wanted};
+use crate::endpoint::{Failure, ReadOperation};
 use crate::keepalive::Due;
-use crate::peer::{Failure, ReadOperation};
 use crate::socket::{Mode, Readiness, Socket};
 
 /// How long to poll the socket without sleeping before signals are looked for.
@@ -19,14 +19,14 @@ const SPIN_SLICE: Duration = Duration::from_millis(10);
 
 /// Whether to wait for a message.
 #[derive(Clone, Copy, Debug)]
-pub enum Patience {
+pub enum Timeout {
     /// Until this moment; `None`: for ever. At least one attempt is made.
     Until(Option<Instant>),
     /// Poll the socket without sleeping until the first moment, then as [`Self::Until`] the second.
     Spin(Instant, Option<Instant>),
 }
 
-impl Patience {
+impl Timeout {
     fn deadline(self) -> Option<Instant> {
         match self {
             Self::Until(deadline) | Self::Spin(_, deadline) => deadline,
@@ -40,7 +40,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     pub fn receive<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
-        patience: Patience,
+        patience: Timeout,
         delivery: Delivery,
     ) -> Result<Item<M>, Error<H::Interrupt>> {
         let mut state = self.lock(host);
@@ -51,7 +51,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             let queued = !state.inbox.is_empty();
             if let Some(item) = self.take(&mut state, host, delivery)? {
-                state.drive.peer.release_parsed();
+                state.driver.endpoint.release_parsed();
                 if queued {
                     self.notify(&mut state);
                 }
@@ -70,7 +70,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     pub fn receive_many<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
-        patience: Patience,
+        patience: Timeout,
         limit: usize,
     ) -> Result<Vec<Item<M>>, Error<H::Interrupt>> {
         let mut items = vec![self.receive(host, patience, Delivery::Messages)?];
@@ -87,7 +87,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
             }
         }
-        state.drive.peer.release_parsed();
+        state.driver.endpoint.release_parsed();
         self.flush_some(&mut state);
         self.notify(&mut state);
         Ok(items)
@@ -120,13 +120,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         delivery: Delivery,
     ) -> Result<Option<Item<M>>, Error<H::Interrupt>> {
-        let State { inbox, drive, tickets, .. } = state;
+        let State { inbox, driver, tickets, .. } = state;
         let mut hosted = Hosted { host, tickets, answered: false };
-        let result = inbox.take(&mut drive.peer, delivery, &mut hosted);
+        let result = inbox.take(&mut driver.endpoint, delivery, &mut hosted);
         let answered = hosted.answered;
         self.parsed(state, answered);
         if !matches!(result, Ok(Some(_))) {
-            state.drive.peer.poll_eof();
+            state.driver.endpoint.poll_eof();
         }
         result.map_err(Error::Interrupted)
     }
@@ -146,7 +146,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
-        patience: Patience,
+        patience: Timeout,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         if self.is_over(&state) {
             self.finish(state, host, patience.deadline())?;
@@ -166,7 +166,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         self.flush_some(&mut state);
         if !self.is_queue_full(&state) {
-            return self.wait_for_input(state, host, Patience::Until(deadline));
+            return self.wait_for_input(state, host, Timeout::Until(deadline));
         }
         // Another thread has to receive first. Without one, and without a deadline, this would be for ever.
         if deadline.is_none() && state.waiting == 0 && !state.reading {
@@ -182,34 +182,35 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
     ) -> Result<(), Error<H::Interrupt>> {
         let queued = state.inbox.len();
-        let State { inbox, drive, tickets, .. } = state;
+        let State { inbox, driver, tickets, .. } = state;
         let mut hosted = Hosted { host, tickets, answered: false };
-        let result = inbox.fill(&mut drive.peer, false, &mut hosted);
+        let result = inbox.fill(&mut driver.endpoint, false, &mut hosted);
         let answered = hosted.answered;
         if state.inbox.len() != queued {
             self.notify(state);
         }
         self.parsed(state, answered);
-        state.drive.peer.poll_eof();
+        state.driver.endpoint.poll_eof();
         result.map(drop).map_err(Error::Interrupted)
     }
 
     /// Whether nothing more may be read for an application that does not receive.
     pub(super) fn is_queue_full(&self, state: &State<B, M>) -> bool {
-        state.inbox.wanted() != Wanted::WithRoom && state.inbox.is_full(&state.drive.peer)
+        state.inbox.wanted() != Wanted::WithRoom && state.inbox.is_full(&state.driver.endpoint)
     }
 
     /// Whether nothing will be received any more.
     pub(super) fn is_over(&self, state: &State<B, M>) -> bool {
-        state.drive.is_over() || (!state.drive.link().state().can_receive() && !state.drive.peer.has_input())
+        state.driver.is_over()
+            || (!state.driver.send_half().state().can_receive() && !state.driver.endpoint.has_input())
     }
 
     /// Hands the kernel what is queued, as far as it has room.
     #[inline]
     pub(super) fn flush_some(&self, state: &mut State<B, M>) {
-        if state.drive.link().queued() > 0 && !state.sending {
+        if state.driver.send_half().queued() > 0 && !state.sending {
             // A failure is kept by the peer, and told when its last bytes have been read.
-            state.drive.flush();
+            state.driver.flush();
         }
     }
 
@@ -218,18 +219,18 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
-        patience: Patience,
+        patience: Timeout,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         let now = Instant::now();
         // In the closing handshake the peer has limited time.
-        let mut wake = if state.drive.is_closing_limited() { state.drive.limit_closing(now) } else { None };
+        let mut wake = if state.driver.is_closing_limited() { state.driver.limit_closing(now) } else { None };
         if wake.is_some_and(|wake| wake <= now) {
             self.end(&mut state, Failure::CloseTimeout);
             return Err(Error::Closed);
         }
         if state.reading {
             wake = earliest(wake, patience.deadline());
-            if state.drive.link().queued() == 0 || state.sending {
+            if state.driver.send_half().queued() == 0 || state.sending {
                 return self.wait_for_change(state, host, wake).or_else(|error| match error {
                     // The caller's deadline, or not yet.
                     Error::TimedOut if patience.deadline() != wake => Ok(self.lock(host)),
@@ -250,11 +251,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         wake = earliest(wake, self.attend(&mut state, now));
         wake = earliest(wake, patience.deadline());
         let spin = match patience {
-            Patience::Spin(until, _) if until > now => Some(until.min(now + SPIN_SLICE)),
+            Timeout::Spin(until, _) if until > now => Some(until.min(now + SPIN_SLICE)),
             _ => None,
         };
-        let interest =
-            Readiness { readable: true, writable: spin.is_none() && state.drive.link().queued() > 0 && !state.sending };
+        let interest = Readiness {
+            readable: true,
+            writable: spin.is_none() && state.driver.send_half().queued() > 0 && !state.sending,
+        };
         let aside = spin.is_none().then_some((interest, wake));
         let (state, result) = self.read(state, host, aside, move |socket, operation| {
             read_before(socket, operation, now, wake, spin, interest)
@@ -285,9 +288,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         aside: Option<(Readiness, Option<Instant>)>,
         read: impl FnOnce(&Socket, &mut ReadOperation<B>) -> io::Result<usize> + Send,
     ) -> (Guard<'a, B, M>, io::Result<()>) {
-        let Some(socket) = state.drive.socket().cloned() else { return (state, Ok(())) };
+        let Some(socket) = state.driver.socket().cloned() else { return (state, Ok(())) };
         let room = state.inbox.room();
-        let mut operation = state.drive.peer.begin_read(room);
+        let mut operation = state.driver.endpoint.begin_read(room);
         state.reading = true;
         state.only_sends = false;
         drop(state);
@@ -305,8 +308,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             Err(error) if is_transient(error) => Err(io::Error::from(error.kind())),
             _ => Ok(()),
         };
-        if !state.drive.is_over() {
-            state.drive.complete_read(operation, result);
+        if !state.driver.is_over() {
+            state.driver.complete_read(operation, result);
         }
         self.notify(&mut state);
         (state, told)
@@ -315,7 +318,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Sees to the keepalive; when it has to be seen to again.
     #[inline]
     fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
-        match state.drive.link().keepalive.poll(now) {
+        match state.driver.send_half().keepalive.poll(now) {
             Due::Nothing(next) => next,
             Due::Ping | Due::Look => self.attend_now(state, now),
         }
@@ -323,11 +326,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     #[cold]
     fn attend_now(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
-        let retry = state.drive.handle_deadline(now, Reading::Going, 0);
+        let retry = state.driver.handle_deadline(now, Reading::Going, 0);
         self.flush_some(state);
-        let next = state.drive.deadline(now);
+        let next = state.driver.deadline(now);
         // It has failed: the caller sees to that at once.
-        let failed = state.drive.link().failure().is_some().then_some(now);
+        let failed = state.driver.send_half().failure().is_some().then_some(now);
         failed.or(match (retry, next) {
             (Some(retry), Some(next)) => Some(next.max(retry)),
             (retry, next) => retry.or(next),
@@ -365,7 +368,7 @@ impl<H: Host> Receiver<H::Buffer> for Hosted<'_, H> {
 
     fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
         if let Some((answered, latency)) = answered {
-            self.tickets.retain(|ticket| !ticket.settle(&answered, latency));
+            self.tickets.retain(|ticket| !ticket.run_actions(&answered, latency));
             self.answered = true;
         }
     }

@@ -8,9 +8,9 @@ use wirespeed_protocol::faults;
 use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 
 use super::{Away, Blocking, Error, Guard, Host, INTERRUPT_CHECK, Source, State, earliest};
-use crate::buffers;
+use crate::buffer_pool;
+use crate::endpoint::Failure;
 use crate::keepalive::Silence;
-use crate::peer::Failure;
 use crate::socket::{Mode, Readiness};
 use crate::thread::MUCH;
 use crate::write_queue::Flushed;
@@ -47,7 +47,7 @@ impl PingTicket {
     }
 
     /// Takes the answer if it is for this ping.
-    pub(super) fn settle(&self, answered: &[u64], latency: Duration) -> bool {
+    pub(super) fn run_actions(&self, answered: &[u64], latency: Duration) -> bool {
         let mine = answered.contains(&self.id);
         if mine {
             self.set(Ok(latency));
@@ -79,23 +79,27 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if !state.drive.link().is_large(source.len(), compress) {
-            state.drive.link_mut().send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
+        if !state.driver.send_half().is_large(source.len(), compress) {
+            state
+                .driver
+                .send_half_mut()
+                .send_message(kind, source.piece(0..source.len()), compress)
+                .map_err(refused)?;
             return self.drain_all(state, host);
         }
-        let mut large = state.drive.link_mut().begin_large(kind, source.len()).map_err(refused)?;
+        let mut large = state.driver.send_half_mut().begin_large(kind, source.len()).map_err(refused)?;
         let mut start = 0;
         loop {
-            if state.drive.link().is_bare() {
+            if state.driver.send_half().is_bare() {
                 host.before_much();
-                start += state.drive.write_large(&mut large, source.piece(start..source.len())).unwrap_or(0);
+                start += state.driver.write_large(&mut large, source.piece(start..source.len())).unwrap_or(0);
             }
-            let end = (start + buffers::WRITE_SIZE).min(source.len());
+            let end = (start + buffer_pool::WRITE_SIZE).min(source.len());
             if end > start {
-                state.drive.link_mut().append_large(&mut large, source.piece(start..end));
+                state.driver.send_half_mut().append_large(&mut large, source.piece(start..end));
                 start = end;
             }
-            if !state.drive.link().is_mid_frame() {
+            if !state.driver.send_half().is_mid_frame() {
                 return self.drain_all(state, host);
             }
             state = match self.drain(state, host) {
@@ -104,12 +108,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     // The frame must not stay open: what is left of it is queued, unless nothing can leave
                     // any more. The turn was kept until here, so that nobody else's frame came between.
                     let mut state = self.lock(host);
-                    if state.drive.link().failure().is_some() || state.drive.is_over() {
-                        state.drive.link_mut().abandon_large();
+                    if state.driver.send_half().failure().is_some() || state.driver.is_over() {
+                        state.driver.send_half_mut().abandon_large();
                     }
-                    while state.drive.link().is_mid_frame() {
-                        let end = (start + buffers::WRITE_SIZE).min(source.len());
-                        state.drive.link_mut().append_large(&mut large, source.piece(start..end));
+                    while state.driver.send_half().is_mid_frame() {
+                        let end = (start + buffer_pool::WRITE_SIZE).min(source.len());
+                        state.driver.send_half_mut().append_large(&mut large, source.piece(start..end));
                         start = end;
                     }
                     self.give_turn(&mut state);
@@ -130,12 +134,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if state.drive.link().is_large(source.len(), compress) {
+        if state.driver.send_half().is_large(source.len(), compress) {
             drop(state);
             return self.send(host, kind, source, compress);
         }
-        state.drive.link_mut().send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
-        if state.drive.link().queued() >= buffers::WRITE_SIZE {
+        state.driver.send_half_mut().send_message(kind, source.piece(0..source.len()), compress).map_err(refused)?;
+        if state.driver.send_half().queued() >= buffer_pool::WRITE_SIZE {
             return self.drain_all(state, host);
         }
         Ok(())
@@ -165,7 +169,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
         let payload = source.piece(0..source.len());
-        state.drive.link_mut().send_first_fragment(kind, payload, compress).map_err(refused)?;
+        state.driver.send_half_mut().send_first_fragment(kind, payload, compress).map_err(refused)?;
         *queued = true;
         self.drain_all(state, host)
     }
@@ -180,7 +184,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         queued: &mut bool,
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        state.drive.link_mut().send_fragment(source.piece(0..source.len()), fin).map_err(refused)?;
+        state.driver.send_half_mut().send_fragment(source.piece(0..source.len()), fin).map_err(refused)?;
         *queued = true;
         self.drain_all(state, host)
     }
@@ -192,11 +196,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         payload: &[u8],
     ) -> Result<Arc<PingTicket>, Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        if state.drive.link().keepalive.is_outstanding(payload) {
+        if state.driver.send_half().keepalive.is_outstanding(payload) {
             return Err(Error::PingOutstanding);
         }
-        state.drive.link_mut().send_ping(payload).map_err(refused)?;
-        let id = state.drive.link_mut().keepalive.handle_ping_sent(payload, Instant::now());
+        state.driver.send_half_mut().send_ping(payload).map_err(refused)?;
+        let id = state.driver.send_half_mut().keepalive.handle_ping_sent(payload, Instant::now());
         let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), settled: Condvar::new() });
         state.tickets.push(Arc::clone(&ticket));
         self.drain_all(state, host).map(|()| ticket)
@@ -233,7 +237,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Sends a pong that nobody asked for.
     pub fn pong<H: Host<Buffer = B, Message = M>>(&self, host: &H, payload: &[u8]) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
-        state.drive.link_mut().send_pong(payload).map_err(refused)?;
+        state.driver.send_half_mut().send_pong(payload).map_err(refused)?;
         self.drain_all(state, host)
     }
 
@@ -248,7 +252,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if std::mem::replace(&mut state.only_sends, true) && state.looked.elapsed() >= LOOK_EVERY {
             state = self.look(state, host)?;
         }
-        if state.drive.link().state().can_send() && state.drive.link().failure().is_none() {
+        if state.driver.send_half().state().can_send() && state.driver.send_half().failure().is_none() {
             Ok(state)
         } else {
             drop(state);
@@ -266,7 +270,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         state.looked = Instant::now();
-        if !state.reading && !state.drive.peer.has_input() && !self.is_queue_full(&state) {
+        if !state.reading && !state.driver.endpoint.has_input() && !self.is_queue_full(&state) {
             state = self.read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
         }
         if !state.reading {
@@ -333,12 +337,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         mut state: Guard<'a, B, M>,
         host: &H,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
-        let drive = &mut state.drive;
-        if drive.is_over() {
+        let driver = &mut state.driver;
+        if driver.is_over() {
             return Err(Error::Closed.into());
         }
-        let flushed =
-            if drive.link().queued() < MUCH { drive.try_flush() } else { host.moving_much(|| drive.try_flush()) };
+        let flushed = if driver.send_half().queued() < MUCH {
+            driver.try_flush()
+        } else {
+            host.moving_much(|| driver.try_flush())
+        };
         match flushed {
             Ok(Flushed::All) => Ok(state),
             Ok(Flushed::Blocked) => self.drain_slowly(state, host, None),
@@ -363,7 +370,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             Err(error) => {
                 let mut state = self.lock(host);
-                if !state.drive.link().is_mid_frame() {
+                if !state.driver.send_half().is_mid_frame() {
                     self.give_turn(&mut state);
                 }
                 Err(error)
@@ -382,13 +389,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         deadline: Option<Instant>,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
-        let patience = state.drive.link().keepalive.patience();
-        let interval = patience.and(state.drive.link().keepalive.interval());
+        let patience = state.driver.send_half().keepalive.patience();
+        let interval = patience.and(state.driver.send_half().keepalive.interval());
         let mut since = Instant::now();
-        let mut silence = Silence::in_frame(since, state.drive.traffic(0));
+        let mut silence = Silence::in_frame(since, state.driver.traffic(0));
         loop {
-            let Some(socket) = state.drive.socket().cloned() else { return Err(Error::Closed.into()) };
-            match state.drive.link_mut().flush(&socket, Mode::NonBlocking) {
+            let Some(socket) = state.driver.socket().cloned() else { return Err(Error::Closed.into()) };
+            match state.driver.send_half_mut().flush(&socket, Mode::NonBlocking) {
                 Ok(Flushed::All) => return Ok(state),
                 Ok(Flushed::Blocked) => {}
                 Err(_) => return Err(Error::Closed.into()),
@@ -398,8 +405,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 self.fill_queue(&mut state, host)?;
             }
             // The close frame that names a fault of the peer leaves behind what is queued, unless that is half a frame.
-            let link = state.drive.link();
-            if link.failure().is_some_and(|failure| !failure.is_said() || link.is_mid_frame()) {
+            let send_half = state.driver.send_half();
+            if send_half.failure().is_some_and(|failure| !failure.is_said() || send_half.is_mid_frame()) {
                 return Err(Error::Closed.into());
             }
             let now = Instant::now();
@@ -414,14 +421,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may
             // take is as silent as one that does not answer.
             let looked = silence.looked();
-            if silence.look(now, state.drive.traffic(0)).is_zero() {
+            if silence.look(now, state.driver.traffic(0)).is_zero() {
                 since = looked; // the progress was after that
             }
             let mut wake = patience.and_then(|patience| since.checked_add(patience));
             let dead = wake.is_some_and(|wake| wake <= now);
             wake = earliest(wake, interval.and_then(|interval| now.checked_add(interval)));
             if dead {
-                state.drive.peer.fail_with_code(
+                state.driver.endpoint.fail_with_code(
                     Failure::KeepaliveTimeout,
                     CloseCode::INTERNAL_ERROR,
                     "keepalive ping timeout",
@@ -429,15 +436,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return Err(Error::Closed.into());
             }
             // A peer that has closed need not read any more.
-            if !state.drive.link().state().can_receive() {
-                let by = state.drive.limit_closing(now);
+            if !state.driver.send_half().state().can_receive() {
+                let by = state.driver.limit_closing(now);
                 if by.is_some_and(|by| by <= now) {
                     return Err(Error::Closed.into());
                 }
                 wake = earliest(wake, by);
             }
-            let stopped = state.reading || full || state.drive.peer.has_input();
-            let readable = !stopped && state.drive.link().state().can_receive();
+            let stopped = state.reading || full || state.driver.endpoint.has_input();
+            let readable = !stopped && state.driver.send_half().state().can_receive();
             if stopped {
                 // When the reader stops reading, or has taken something out of a full queue, this thread has to go on
                 // with it; nobody interrupts its sleep to say so.
@@ -457,7 +464,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Ok(ready) => {
                     let state = self.lock(host);
                     // Another thread may have read, or begun to, meanwhile.
-                    if !ready.readable || state.reading || state.drive.peer.has_input() || self.is_queue_full(&state) {
+                    if !ready.readable
+                        || state.reading
+                        || state.driver.endpoint.has_input()
+                        || self.is_queue_full(&state)
+                    {
                         state
                     } else {
                         self.read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking)).0

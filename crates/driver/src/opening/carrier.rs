@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Error, Opening, Stage};
 use crate::blocking::{Host, earliest};
-use crate::buffers;
+use crate::buffer_pool;
 use crate::socket::{Mode, Readiness, Socket};
 use crate::write_queue::Flushed;
 
@@ -88,7 +88,7 @@ impl Carrier {
                 && looked
                 && self.unsent.is_none()
                 && stage != Stage::Failed
-                && self.received < buffers::SMALL_READ_SIZE
+                && self.received < buffer_pool::SMALL_READ_SIZE
             {
                 return Ok(Moved::Waits(Readiness { readable: true, writable: blocked }));
             }
@@ -101,7 +101,7 @@ impl Carrier {
                     socket.shutdown_write();
                 }
             }
-            let mut buffer = buffers::take_read();
+            let mut buffer = buffer_pool::take_read();
             let result = socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking);
             looked = true;
             match self.take(opening, socket, &buffer, result)? {
@@ -214,7 +214,7 @@ pub fn complete<H: Host, O: Opening>(
         let taken = if let Some(ready) = host.wait_aside(Some((socket, interest)), deadline) {
             ready.map(|ready| (ready == Readiness::default()).then_some(moved))
         } else if !interest.writable && socket.set_receive_wait(left).unwrap_or(false) {
-            let mut buffer = buffers::take_read();
+            let mut buffer = buffer_pool::take_read();
             match host.wait(|| socket.receive(&mut buffer, usize::MAX, Mode::Blocking)) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
                 result => Ok(carrier.take(opening, socket, &buffer, result).map_err(Stop::Failed)?),

@@ -9,8 +9,8 @@ use wirespeed_protocol::{Config, Connection, Limits, PayloadBuffer, Side};
 
 use super::early::Early;
 use super::{Error, Opening, Stage};
+use crate::endpoint::Endpoint;
 use crate::keepalive::Keepalive;
-use crate::peer::Peer;
 use crate::tls::Layer;
 use crate::write_queue::WriteQueue;
 
@@ -72,7 +72,7 @@ impl Client {
         &mut self,
         limits: Limits,
         keepalive: Keepalive,
-    ) -> Option<(Peer<B>, &ClientHandshake, Accepted)> {
+    ) -> Option<(Endpoint<B>, &ClientHandshake, Accepted)> {
         if !matches!(self.step, Step::Done(_)) {
             return None;
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use wirespeed_protocol::{Connection, PayloadBuffer};
 
+use crate::endpoint::{Endpoint, Failure};
 use crate::keepalive::Keepalive;
-use crate::peer::{Failure, Peer};
 use crate::tls::{self, Layer, Stacked};
 use crate::write_queue::WriteQueue;
 
@@ -107,15 +107,15 @@ impl Early {
 
     /// What a WebSocket connection goes on with: a peer that has what arrived early, and what has yet to
     /// leave.
-    pub(super) fn into_peer<B: PayloadBuffer>(self, connection: Connection<B>, keepalive: Keepalive) -> Peer<B> {
-        let mut peer = Peer::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
-        peer.link.adopt_output(self.output);
+    pub(super) fn into_peer<B: PayloadBuffer>(self, connection: Connection<B>, keepalive: Keepalive) -> Endpoint<B> {
+        let mut endpoint = Endpoint::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
+        endpoint.send_half.adopt_output(self.output);
         if let Some(error) = self.failure {
-            peer.fail_after_input(Failure::Tls(Arc::new(error)));
+            endpoint.fail_after_input(Failure::Tls(Arc::new(error)));
         } else if self.eof {
-            peer.receive_eof();
+            endpoint.receive_eof();
         }
-        peer
+        endpoint
     }
 
     fn decrypt(&mut self) -> Result<(), tls::Error> {

@@ -1,14 +1,14 @@
 //! From a connected socket to an open WebSocket: tunnel, TLS, the opening handshake.
 //!
 //! [`Client`] and [`Server`] are the whole of it as state, bytes in and bytes out; what came early, and what
-//! has yet to leave, goes on to the [`Peer`](crate::Peer). [`Carrier`] moves the bytes over a socket without
+//! has yet to leave, goes on to the [`Endpoint`](crate::Peer). [`Carrier`] moves the bytes over a socket without
 //! waiting, for whoever is told of readiness, and [`complete`] for threads that wait. [`pending`] says who of many
 //! that do not go on has to go.
 
 mod carrier;
 mod client;
 mod early;
-pub mod pending;
+pub mod handshake_limiter;
 mod server;
 
 use std::fmt;

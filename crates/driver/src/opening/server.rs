@@ -10,8 +10,8 @@ use wirespeed_protocol::{Config, Connection, Limits, PayloadBuffer, Side};
 
 use super::early::Early;
 use super::{Error, Opening, Stage};
+use crate::endpoint::Endpoint;
 use crate::keepalive::Keepalive;
-use crate::peer::Peer;
 use crate::tls::Layer;
 use crate::write_queue::WriteQueue;
 
@@ -86,7 +86,11 @@ impl Server {
 
     /// The WebSocket that its answer will open, and the handshake that makes this answer; `None` without a
     /// request.
-    pub fn finish<B: PayloadBuffer>(self, limits: Limits, keepalive: Keepalive) -> Option<(Peer<B>, ServerHandshake)> {
+    pub fn finish<B: PayloadBuffer>(
+        self,
+        limits: Limits,
+        keepalive: Keepalive,
+    ) -> Option<(Endpoint<B>, ServerHandshake)> {
         if !matches!(self.step, Step::Request) {
             return None;
         }

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::drive::{
-    Drive, Environment, Flow, Hold, Item, Limits, Marks, Output, Rare, Reading, Receiver, Settling, Step, TellWritable,
-    Unparsed, Watchers,
+use wirespeed_driver::connection::{
+    Action, ActionCursor, ConnectionDriver, Environment, Hold, Item, LazyBox, Limits, Output, Reading, Receiver,
+    Unparsed, WaitState, Watchers, Watermarks, WritableNotice,
 };
 use wirespeed_driver::protocol::{CloseCode, Config, Connection, Delivery, MessageKind, Payload, Side};
-use wirespeed_driver::{Keepalive, Peer};
+use wirespeed_driver::{Endpoint, Keepalive};
 
 /// Numbers that look random: splitmix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -112,7 +112,7 @@ impl Environment for Sim {
 /// Makes messages, and hears of pongs.
 struct Maker<'a> {
     tasks: &'a Tasks,
-    watchers: &'a mut Rare<Watchers<Sim>>,
+    watchers: &'a mut LazyBox<Watchers<Sim>>,
 }
 
 impl Receiver<Vec<u8>> for Maker<'_> {
@@ -142,14 +142,14 @@ impl Receiver<Vec<u8>> for Maker<'_> {
 
 /// One end: its flow, its tasks, and the transport that writes for it.
 pub(crate) struct End {
-    pub(crate) flow: Flow<Sim>,
+    pub(crate) wait_state: WaitState<Sim>,
     pub(crate) tasks: Tasks,
     /// Tasks that the loop resumes, in this order.
     pub(crate) ready: VecDeque<usize>,
     /// What the transport has taken and not sent.
     pub(crate) kept: VecDeque<u8>,
     /// Where it says that it has no room; where it says so no more.
-    pub(crate) transport: Marks,
+    pub(crate) transport: Watermarks,
     /// It has said so.
     pub(crate) full: bool,
     pub(crate) reading: bool,
@@ -170,22 +170,22 @@ impl End {
         let limits = wirespeed_driver::protocol::Limits { message_size: None, ..Default::default() };
         let connection = Connection::new(Config { limits, ..Config::new(side) });
         let beat = [None, Some(Duration::from_secs(20))][random.below(2)];
-        let peer = Peer::new(connection, None, &[], Vec::new(), Keepalive::new(beat, beat, now));
+        let endpoint = Endpoint::new(connection, None, &[], Vec::new(), Keepalive::new(beat, beat, now));
         let high = [0, 100, 1000, 40_000][random.below(4)];
         let limits = Limits {
-            messages: Marks::new([1, 4][random.below(2)], 1),
-            bytes: Marks::new([1, 500, 4 << 20][random.below(3)], 1),
-            write: Marks::new(high, high / 4),
+            messages: Watermarks::new([1, 4][random.below(2)], 1),
+            bytes: Watermarks::new([1, 500, 4 << 20][random.below(3)], 1),
+            write: Watermarks::new(high, high / 4),
             coalesce: !random.one_in(4),
             yield_after: 1000,
         };
-        let drive = Drive::new(peer, None, Some(Duration::from_secs(10)));
+        let driver = ConnectionDriver::new(endpoint, None, Some(Duration::from_secs(10)));
         Self {
-            flow: Flow::new(drive, limits, false),
+            wait_state: WaitState::new(driver, limits, false),
             tasks: Tasks::default(),
             ready: VecDeque::new(),
             kept: VecDeque::new(),
-            transport: Marks::new(high, high / 4),
+            transport: Watermarks::new(high, high / 4),
             full: false,
             reading: true,
             shut: false,
@@ -200,45 +200,45 @@ impl End {
     }
 
     fn take(&mut self) -> Option<Item<Vec<u8>>> {
-        let Flow { inbox, drive, watchers, .. } = &mut self.flow;
-        inbox.take(&mut drive.peer, Delivery::Messages, &mut Maker { tasks: &self.tasks, watchers }).unwrap()
+        let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
+        inbox.take(&mut driver.endpoint, Delivery::Messages, &mut Maker { tasks: &self.tasks, watchers }).unwrap()
     }
 
     // ---- what the environment does ----
 
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_actions(&mut self) {
         let now = self.now;
-        if self.flow.is_settled(|| now) {
-            let step = self.flow.next_step(&mut Settling::default(), &self.tasks, || now);
-            assert_eq!(step, Step::Rest, "it has said that nothing is left to do");
+        if self.wait_state.is_quiescent(|| now) {
+            let step = self.wait_state.poll_action(&mut ActionCursor::default(), &self.tasks, || now);
+            assert_eq!(step, Action::Rest, "it has said that nothing is left to do");
             return;
         }
-        let mut settling = Settling::default();
+        let mut cursor = ActionCursor::default();
         for _ in 0..1000 {
-            match self.flow.next_step(&mut settling, &self.tasks, || now) {
-                Step::LookKept => self.note_kept(),
-                Step::Shut => self.shut = true,
-                Step::Write => self.write(),
-                Step::TellFlushed => self.tell_flushed(),
-                Step::Wake(task) => self.wake(task),
-                Step::TellWritable => self.writable_soon = true,
-                Step::Pause => self.reading = false,
-                Step::Fill => {
-                    let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+            match self.wait_state.poll_action(&mut cursor, &self.tasks, || now) {
+                Action::CheckTransportBuffer => self.set_transport_buffered(),
+                Action::Shut => self.shut = true,
+                Action::Write => self.write(),
+                Action::NotifyFlushed => self.tell_flushed(),
+                Action::Wake(task) => self.wake(task),
+                Action::WritableNotice => self.writable_soon = true,
+                Action::Pause => self.reading = false,
+                Action::Fill => {
+                    let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
                     let mut maker = Maker { tasks: &self.tasks, watchers };
-                    self.serve_soon |= inbox.fill(&mut drive.peer, true, &mut maker).unwrap();
+                    self.serve_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
                 }
-                Step::Resume => self.reading = true,
-                Step::Schedule => {}
-                Step::Finish => return self.finish(),
-                Step::Rest => return,
+                Action::Resume => self.reading = true,
+                Action::Schedule => {}
+                Action::Finish => return self.finish(),
+                Action::Rest => return,
             }
         }
         panic!("it never settles");
     }
 
-    fn note_kept(&mut self) {
-        self.flow.drive.note_kept(!self.kept.is_empty());
+    fn set_transport_buffered(&mut self) {
+        self.wait_state.driver.set_transport_buffered(!self.kept.is_empty());
         if !self.kept.is_empty() {
             self.ask_when_empty();
         }
@@ -246,22 +246,22 @@ impl End {
 
     /// The transport is full as long as it keeps anything, and so tells when it is empty.
     fn ask_when_empty(&mut self) {
-        if !std::mem::replace(&mut self.flow.outbox.draining, true) {
+        if !std::mem::replace(&mut self.wait_state.send_queue.draining, true) {
             self.full = !self.kept.is_empty();
-            self.flow.outbox.blocked |= self.full;
+            self.wait_state.send_queue.blocked |= self.full;
         }
     }
 
     fn write(&mut self) {
-        if self.flow.drive.is_over() || self.flow.outbox.blocked {
+        if self.wait_state.driver.is_over() || self.wait_state.send_queue.blocked {
             return;
         }
-        let bytes = self.flow.drive.take_output();
+        let bytes = self.wait_state.driver.take_output();
         self.kept.extend(bytes);
-        let high = if self.flow.outbox.draining { 0 } else { self.transport.high };
+        let high = if self.wait_state.send_queue.draining { 0 } else { self.transport.high };
         if self.kept.len() > high {
             self.full = true;
-            self.flow.outbox.blocked = true;
+            self.wait_state.send_queue.blocked = true;
         }
     }
 
@@ -269,8 +269,8 @@ impl End {
         if !self.kept.is_empty() {
             return self.ask_when_empty();
         }
-        let Flow { drive, outbox, .. } = &mut self.flow;
-        let flushed = outbox.take_flushed(drive);
+        let WaitState { driver, send_queue, .. } = &mut self.wait_state;
+        let flushed = send_queue.take_flushed(driver);
         flushed.into_iter().for_each(|task| self.wake(task));
     }
 
@@ -284,7 +284,7 @@ impl End {
     }
 
     fn finish(&mut self) {
-        let Some(farewell) = self.flow.finish(false) else { return };
+        let Some(farewell) = self.wait_state.finish(false) else { return };
         farewell.waiters.into_iter().chain(farewell.flushes).for_each(|task| self.wake(task));
         farewell.pings.into_iter().chain(farewell.closers).for_each(|future| self.tasks.tell(future));
         self.kept.clear();
@@ -292,19 +292,19 @@ impl End {
 
     /// Gives what was read to whoever waits; what nobody waits for is queued.
     fn process(&mut self) {
-        while let Some(index) = self.flow.next_receiver(&self.tasks) {
+        while let Some(index) = self.wait_state.next_receiver(&self.tasks) {
             let Some(item) = self.take() else { break };
-            let task = self.flow.receivers.remove(index).unwrap();
-            self.flow.hand(task);
+            let task = self.wait_state.receivers.remove(index).unwrap();
+            self.wait_state.assign(task);
             self.tasks.tasks.borrow_mut().get_mut(&task).unwrap().given = Some(item);
             self.wake(task);
         }
-        if self.flow.next_receiver(&self.tasks).is_none() {
-            let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+        if self.wait_state.next_receiver(&self.tasks).is_none() {
+            let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
             let mut maker = Maker { tasks: &self.tasks, watchers };
-            self.serve_soon |= inbox.fill(&mut drive.peer, true, &mut maker).unwrap();
+            self.serve_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
         }
-        self.settle();
+        self.run_actions();
     }
 
     // ---- what happens ----
@@ -318,20 +318,20 @@ impl End {
             }
         }
         if std::mem::take(&mut self.serve_soon) {
-            if self.flow.inbox.unparsed() == Unparsed::Postponed {
-                self.flow.inbox.set_unparsed(Unparsed::Due);
+            if self.wait_state.inbox.unparsed() == Unparsed::Postponed {
+                self.wait_state.inbox.set_unparsed(Unparsed::Due);
             }
             self.process();
         }
         if std::mem::take(&mut self.uncork) {
-            self.flow.outbox.corked = false;
-            if self.flow.is_write_due() {
+            self.wait_state.send_queue.corked = false;
+            if self.wait_state.is_write_due() {
                 self.write();
             }
-            self.settle();
+            self.run_actions();
         }
         if std::mem::take(&mut self.writable_soon) {
-            self.flow.outbox.tell_writable = TellWritable::No;
+            self.wait_state.send_queue.writable_notice = WritableNotice::No;
         }
     }
 
@@ -350,8 +350,8 @@ impl End {
         if stage != Stage::Woken {
             return; // given up meanwhile
         }
-        let turn = self.flow.outbox.take_turn(ticket);
-        if turn && !self.flow.outbox.is_first(ticket) && !self.flow.is_finished() {
+        let turn = self.wait_state.send_queue.take_turn(ticket);
+        if turn && !self.wait_state.send_queue.is_first(ticket) && !self.wait_state.is_finished() {
             return self.park(number);
         }
         if matches!(what, What::Drain | What::Flush) {
@@ -366,62 +366,62 @@ impl End {
         match what {
             What::Receive(_) => {
                 let given = self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().given.take();
-                if given.is_some() && self.flow.release_handed(&self.tasks) {
+                if given.is_some() && self.wait_state.release_assigned(&self.tasks) {
                     self.process();
                 }
-                let waits = self.flow.has_receivers(&self.tasks);
+                let waits = self.wait_state.has_receivers(&self.tasks);
                 match given.or_else(|| if waits { None } else { self.take() }) {
                     Some(item) => {
                         self.received.push(item.message.len());
                         self.end_task(number);
-                        self.settle();
+                        self.run_actions();
                     }
                     None => {
-                        self.settle();
-                        if self.flow.is_finished() {
+                        self.run_actions();
+                        if self.wait_state.is_finished() {
                             return self.end_task(number);
                         }
                         self.wait(number);
-                        self.flow.receivers.push_back(number);
-                        self.settle();
+                        self.wait_state.receivers.push_back(number);
+                        self.run_actions();
                     }
                 }
             }
             What::Send(size) => {
-                if self.flow.is_closing() {
+                if self.wait_state.is_closing() {
                     return self.end_task(number);
                 }
-                if self.flow.must_wait(turn) {
+                if self.wait_state.must_wait(turn) {
                     return self.park(number);
                 }
-                self.flow.drive.link_mut().send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+                self.wait_state.driver.send_half_mut().send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
                 self.sent.push(size);
-                match self.flow.output(self.iteration) {
+                match self.wait_state.output(self.iteration) {
                     Output::Write => self.write(),
                     Output::Cork => {
-                        self.flow.outbox.corked = true;
+                        self.wait_state.send_queue.corked = true;
                         self.uncork = true;
                     }
                     Output::Wait => {}
                 }
-                self.settle();
-                if self.flow.is_crowded() && !self.flow.is_finished() {
+                self.run_actions();
+                if self.wait_state.should_wait() && !self.wait_state.is_finished() {
                     self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().what = What::Drain;
                     self.wait(number);
-                    self.flow.outbox.park_drainer(number);
-                    return self.settle();
+                    self.wait_state.send_queue.park_drainer(number);
+                    return self.run_actions();
                 }
                 self.end_task(number);
             }
             What::Drain => self.end_task(number),
             What::Flush => self.flush(number),
             What::End => {
-                self.settle();
-                if self.flow.is_finished() {
+                self.run_actions();
+                if self.wait_state.is_finished() {
                     return self.end_task(number);
                 }
                 self.wait(number);
-                self.flow.watchers.make().enders.push(number);
+                self.wait_state.watchers.make().enders.push(number);
             }
         }
     }
@@ -429,16 +429,16 @@ impl End {
     fn park(&mut self, number: usize) {
         // Who only corked may be waited for.
         self.write();
-        self.settle();
-        if self.flow.is_finished() {
+        self.run_actions();
+        if self.wait_state.is_finished() {
             return self.end_task(number);
         }
         let kept = self.tasks.tasks.borrow()[&number].ticket;
-        let ticket = if kept == 0 { self.flow.outbox.next_ticket() } else { kept };
+        let ticket = if kept == 0 { self.wait_state.send_queue.next_ticket() } else { kept };
         self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().ticket = ticket;
         self.wait(number);
-        self.flow.outbox.park(ticket, number);
-        self.settle();
+        self.wait_state.send_queue.park(ticket, number);
+        self.run_actions();
     }
 
     fn wait(&self, number: usize) {
@@ -463,48 +463,48 @@ impl End {
             let task = tasks.get_mut(&number).unwrap();
             (task.given.take(), task.ticket)
         };
-        self.flow.receivers.retain(|other| *other != number);
-        self.flow.watchers.forget(&number);
-        self.flow.outbox.forget(ticket, &number);
+        self.wait_state.receivers.retain(|other| *other != number);
+        self.wait_state.watchers.forget(&number);
+        self.wait_state.send_queue.forget(ticket, &number);
         if let Some(item) = given {
-            self.flow.release_handed(&self.tasks);
-            self.flow.inbox.untake(item, false);
+            self.wait_state.release_assigned(&self.tasks);
+            self.wait_state.inbox.untake(item, false);
         }
         self.process();
     }
 
     fn flush(&mut self, number: usize) {
         self.write();
-        self.settle();
-        let written = self.flow.is_written() && self.kept.is_empty();
-        if self.flow.is_finished() || self.flow.drive.link().failure().is_some() || written {
+        self.run_actions();
+        let written = self.wait_state.is_written() && self.kept.is_empty();
+        if self.wait_state.is_finished() || self.wait_state.driver.send_half().failure().is_some() || written {
             return self.end_task(number);
         }
         self.wait(number);
-        let Flow { drive, outbox, .. } = &mut self.flow;
-        outbox.park_flush(drive, number);
+        let WaitState { driver, send_queue, .. } = &mut self.wait_state;
+        send_queue.park_flush(driver, number);
         if !self.kept.is_empty() {
             self.tell_flushed();
-            self.settle();
+            self.run_actions();
         }
     }
 
     pub(crate) fn ping(&mut self, random: &mut Random) {
-        if self.flow.is_closing() {
+        if self.wait_state.is_closing() {
             return;
         }
         let payload = random.next().to_be_bytes();
-        let link = self.flow.drive.link_mut();
-        link.send_ping(&payload).unwrap();
-        let id = link.keepalive.handle_ping_sent(&payload, self.now);
+        let send_half = self.wait_state.driver.send_half_mut();
+        send_half.send_ping(&payload).unwrap();
+        let id = send_half.keepalive.handle_ping_sent(&payload, self.now);
         let future = self.tasks.future();
-        self.flow.watchers.make().pings.push((id, future));
+        self.wait_state.watchers.make().pings.push((id, future));
         self.write();
-        self.settle();
+        self.run_actions();
     }
 
     pub(crate) fn close(&mut self, keep: bool) {
-        self.flow.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", keep, self.now).unwrap();
+        self.wait_state.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", keep, self.now).unwrap();
         self.write();
         self.process();
     }
@@ -512,38 +512,38 @@ impl End {
     /// The transport has sent some of what it keeps.
     pub(crate) fn transport_sent(&mut self, count: usize) -> Vec<u8> {
         let bytes: Vec<u8> = self.kept.drain(..count.min(self.kept.len())).collect();
-        let low = if self.flow.outbox.draining { 0 } else { self.transport.low };
+        let low = if self.wait_state.send_queue.draining { 0 } else { self.transport.low };
         if self.full && self.kept.len() <= low {
             self.full = false;
-            self.flow.outbox.blocked = false;
-            self.flow.outbox.draining = false;
+            self.wait_state.send_queue.blocked = false;
+            self.wait_state.send_queue.draining = false;
             self.iteration += 1;
             self.write();
-            self.settle();
+            self.run_actions();
         }
         bytes
     }
 
     pub(crate) fn receive(&mut self, bytes: &[u8]) {
         self.iteration += 1;
-        self.flow.drive.receive(bytes);
-        self.flow.inbox.set_unparsed(Unparsed::New);
+        self.wait_state.driver.receive(bytes);
+        self.wait_state.inbox.set_unparsed(Unparsed::New);
         self.process();
     }
 
     pub(crate) fn receive_end(&mut self) {
-        self.flow.drive.receive_end(None);
+        self.wait_state.driver.receive_end(None);
         self.process();
     }
 
     pub(crate) fn pass_time(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
-        if self.flow.drive.deadline(self.now).is_some_and(|due| due <= self.now) {
-            let reading = if self.flow.paused { Reading::Paused } else { Reading::Going };
-            self.flow.drive.handle_deadline(self.now, reading, self.kept.len() as u64);
+        if self.wait_state.driver.deadline(self.now).is_some_and(|due| due <= self.now) {
+            let reading = if self.wait_state.paused { Reading::Paused } else { Reading::Going };
+            self.wait_state.driver.handle_deadline(self.now, reading, self.kept.len() as u64);
         }
         self.write();
-        self.settle();
+        self.run_actions();
     }
 
     // ---- the oracle ----
@@ -556,30 +556,30 @@ impl End {
         let waits = |number: &usize| self.tasks.stage(*number) == Stage::Waiting;
         let tasks = self.tasks.tasks.borrow();
         let waiting: Vec<_> = tasks.iter().filter(|(_, task)| task.stage == Stage::Waiting).collect();
-        if self.flow.is_finished() {
+        if self.wait_state.is_finished() {
             assert!(waiting.is_empty(), "it is over, and somebody waits");
             assert!(self.tasks.futures.borrow().values().all(|told| *told), "it is over, and a future waits");
             return;
         }
-        assert!(!self.flow.drive.is_over(), "it is over, and nobody was told");
-        if self.flow.receivers.iter().any(waits) {
-            assert!(self.flow.inbox.is_empty(), "somebody receives, and a message is there");
-            assert!(!self.flow.drive.peer.has_input(), "somebody receives, and bytes are there");
+        assert!(!self.wait_state.driver.is_over(), "it is over, and nobody was told");
+        if self.wait_state.receivers.iter().any(waits) {
+            assert!(self.wait_state.inbox.is_empty(), "somebody receives, and a message is there");
+            assert!(!self.wait_state.driver.endpoint.has_input(), "somebody receives, and bytes are there");
             assert!(self.reading, "somebody receives, and nothing is read");
         }
-        if self.flow.has_room() {
+        if self.wait_state.has_room() {
             let drains = waiting.iter().any(|(_, task)| task.what == What::Drain);
             assert!(!drains, "there is room, and somebody waits for it");
-            if self.flow.outbox.hold == Hold::Free {
+            if self.wait_state.send_queue.hold == Hold::Free {
                 assert!(!waiting.iter().any(|(_, task)| matches!(task.what, What::Send(_))), "there is room to send");
             }
         }
-        if self.flow.is_written() && self.kept.is_empty() {
-            assert!(!self.flow.outbox.has_flushes(), "everything is written, and somebody waits for that");
+        if self.wait_state.is_written() && self.kept.is_empty() {
+            assert!(!self.wait_state.send_queue.has_flushes(), "everything is written, and somebody waits for that");
         }
-        assert!(!self.flow.is_write_due(), "something is to be written, and nobody does it");
-        let resumable = self.flow.is_resumable() && !self.flow.is_full();
+        assert!(!self.wait_state.is_write_due(), "something is to be written, and nobody does it");
+        let resumable = self.wait_state.is_resumable() && !self.wait_state.is_full();
         assert!(!resumable, "there is room for more, and nothing is read");
-        assert_eq!(self.flow.outbox.blocked, self.full, "who has no room is remembered");
+        assert_eq!(self.wait_state.send_queue.blocked, self.full, "who has no room is remembered");
     }
 }

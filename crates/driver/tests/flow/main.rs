@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use end::{End, Random, What};
-use wirespeed_driver::peer::Failure;
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{Delivery, Side};
 
 /// Both ends, and what is on its way.
@@ -33,12 +33,12 @@ impl World {
         let bytes = self.ends[from].transport_sent(most);
         self.pipes[1 - from].extend(bytes);
         let end = &self.ends[from];
-        self.ended[1 - from] |= end.flow.drive.is_over() || end.shut && end.kept.is_empty();
+        self.ended[1 - from] |= end.wait_state.driver.is_over() || end.shut && end.kept.is_empty();
     }
 
     /// An end reads what has come.
     fn deliver(&mut self, to: usize, most: usize) {
-        if self.ends[to].flow.drive.is_over() {
+        if self.ends[to].wait_state.driver.is_over() {
             self.pipes[to].clear();
             return;
         }
@@ -79,13 +79,13 @@ impl World {
 
     fn fingerprint(&self) -> Vec<usize> {
         let of = |end: &End| {
-            let link = end.flow.drive.link();
+            let send_half = end.wait_state.driver.send_half();
             [
                 end.kept.len(),
-                link.written() as usize,
-                link.queued(),
+                send_half.written() as usize,
+                send_half.queued(),
                 end.received.len(),
-                end.flow.inbox.len(),
+                end.wait_state.inbox.len(),
                 end.sent.len(),
             ]
         };
@@ -116,8 +116,8 @@ fn run(seed: u64, ends: bool) {
             12 => end.start(What::End),
             13 if random.one_in(3) => end.close(random.one_in(2)),
             14 if random.one_in(6) => {
-                end.flow.drive.end(Failure::Aborted);
-                end.settle();
+                end.wait_state.driver.end(Failure::Aborted);
+                end.run_actions();
             }
             15 => end.pass_time([1, 6, 25][random.below(3)]),
             _ => {}
@@ -134,7 +134,7 @@ fn run(seed: u64, ends: bool) {
             world.ends.iter_mut().for_each(|end| end.pass_time(11));
         }
         world.rest();
-        assert!(world.ends.iter().all(|end| end.flow.is_finished()), "it ends in time");
+        assert!(world.ends.iter().all(|end| end.wait_state.is_finished()), "it ends in time");
         return;
     }
     // What is left is taken by tasks that come now: everything that was accepted arrives, once.

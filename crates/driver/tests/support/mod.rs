@@ -13,7 +13,7 @@ use wirespeed_driver::blocking::Host;
 use wirespeed_driver::protocol::{Config, Connection, Limits, MessageKind, Payload, Side};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer, client, server};
-use wirespeed_driver::{Keepalive, Peer};
+use wirespeed_driver::{Endpoint, Keepalive};
 
 /// Both ends of a stream, each with socket buffers of about `size` bytes.
 pub fn sockets(size: Option<usize>) -> (Socket, Socket) {
@@ -29,15 +29,15 @@ pub fn sockets(size: Option<usize>) -> (Socket, Socket) {
 }
 
 /// A peer without compression, limits or pings.
-pub fn peer(side: Side, layer: Option<Box<dyn Layer>>) -> Peer {
+pub fn endpoint(side: Side, layer: Option<Box<dyn Layer>>) -> Endpoint {
     peer_with(side, layer, None)
 }
 
 /// A peer with a keepalive.
-pub fn peer_with(side: Side, layer: Option<Box<dyn Layer>>, keepalive: Option<Duration>) -> Peer {
+pub fn peer_with(side: Side, layer: Option<Box<dyn Layer>>, keepalive: Option<Duration>) -> Endpoint {
     let limits = Limits { message_size: None, ..Limits::default() };
     let connection = Connection::new(Config { limits, ..Config::new(side) });
-    Peer::new(connection, layer, &[], Vec::new(), Keepalive::new(keepalive, keepalive, Instant::now()))
+    Endpoint::new(connection, layer, &[], Vec::new(), Keepalive::new(keepalive, keepalive, Instant::now()))
 }
 
 /// The certificate of `localhost`, its key, and the authority that signed it, PEM.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use wirespeed_driver::opening::pending::Origin;
+use wirespeed_driver::opening::handshake_limiter::Origin;
 use wirespeed_driver::protocol::handshake::{HeaderList, Response, ServerHandshake};
 
 pub use self::proxies::{ForwardedHeader, Networks, Proxies};

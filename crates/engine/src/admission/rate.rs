@@ -8,7 +8,7 @@ use governor::clock::{Clock, MonotonicClock};
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
-use wirespeed_driver::opening::pending::Origin;
+use wirespeed_driver::opening::handshake_limiter::Origin;
 
 /// Between looks for addresses that are as good as new, and forgotten then.
 const SWEEP: Duration = Duration::from_secs(1);

@@ -4,11 +4,11 @@ mod pace;
 
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::drive::{Progress, Reading};
-use wirespeed_driver::peer::{Failure, PeerEvent, Stats, payload_len};
+use wirespeed_driver::connection::{Progress, Reading};
+use wirespeed_driver::endpoint::{Failure, PeerEvent, Stats, payload_len};
 use wirespeed_driver::protocol::{CloseCode, Payload};
 use wirespeed_driver::socket::Socket;
-use wirespeed_driver::{Drive, Peer, buffers};
+use wirespeed_driver::{ConnectionDriver, Endpoint, buffer_pool};
 
 use self::pace::Blocked;
 use super::Turn;
@@ -55,7 +55,7 @@ pub(crate) struct Live {
     pub(crate) session: Session,
     /// Of a relay's.
     relaying: Option<Box<Relaying>>,
-    drive: Drive<Vec<u8>>,
+    driver: ConnectionDriver<Vec<u8>>,
     outbox: Outbox,
     /// [`AT_ONCE`], or a quarter of its limit.
     at_once: usize,
@@ -119,7 +119,7 @@ impl Live {
     pub(crate) fn new(
         session: Session,
         topic: Option<Topic>,
-        peer: Peer<Vec<u8>>,
+        endpoint: Endpoint<Vec<u8>>,
         socket: Socket,
         close_timeout: Duration,
         permit: Permit,
@@ -130,7 +130,7 @@ impl Live {
         Self {
             session,
             relaying: topic.map(|topic| Box::new(Relaying::new(topic))),
-            drive: Drive::new(peer, Some(socket), Some(close_timeout)),
+            driver: ConnectionDriver::new(endpoint, Some(socket), Some(close_timeout)),
             outbox: Outbox::default(),
             at_once,
             closing: None,
@@ -174,7 +174,7 @@ impl Live {
 
     /// It will not be read for a while: a buffer of the process's is given back for one of its own.
     pub(crate) fn release_input(&mut self) {
-        self.drive.peer.shrink_input();
+        self.driver.endpoint.shrink_input();
     }
 
     pub(crate) fn note_read_closed(&mut self) {
@@ -183,12 +183,12 @@ impl Live {
 
     /// Bytes that wait for the client.
     pub(crate) fn queued(&self) -> usize {
-        self.outbox.bytes() + self.drive.link().queued()
+        self.outbox.bytes() + self.driver.send_half().queued()
     }
 
     /// Has what moved since the last call counted, and what waits now.
     pub(crate) fn account(&mut self, sheet: &Sheet) {
-        let now = self.drive.link().stats();
+        let now = self.driver.send_half().stats();
         sheet.move_messages(&std::mem::replace(&mut self.moved, now), &now);
         self.account_dropped(sheet);
         self.limited_in_all = self.limited_in_all.saturating_add(self.limited);
@@ -196,7 +196,7 @@ impl Live {
         if let Some(relaying) = &mut self.relaying {
             sheet.denied.add(relaying.take_denied());
         }
-        let held = self.outbox.overhead() + self.drive.link().own_queued();
+        let held = self.outbox.overhead() + self.driver.send_half().own_queued();
         self.account_queued(self.queued(), held, sheet);
     }
 
@@ -218,7 +218,7 @@ impl Live {
 
     /// What was counted of it.
     pub(crate) fn figures(&self) -> SessionFigures {
-        let Stats { messages_received, bytes_received, messages_sent, bytes_sent } = self.drive.link().stats();
+        let Stats { messages_received, bytes_received, messages_sent, bytes_sent } = self.driver.send_half().stats();
         SessionFigures {
             messages_received,
             bytes_received,
@@ -307,10 +307,10 @@ impl Live {
         }
         let mut drained = false;
         for _ in 0..READS {
-            if !self.drive.peer.has_input() {
-                let most = if self.wary > 0 { buffers::SMALL_READ_SIZE } else { usize::MAX };
+            if !self.driver.endpoint.has_input() {
+                let most = if self.wary > 0 { buffer_pool::SMALL_READ_SIZE } else { usize::MAX };
                 self.wary = self.wary.saturating_sub(1);
-                drained = self.drive.read_edge_of(most, self.read_closed);
+                drained = self.driver.read_edge_of(most, self.read_closed);
             }
             self.take_events(batch, late, common);
             if self.write(Instant::now) == Progress::Over {
@@ -325,10 +325,10 @@ impl Live {
             if events && batch.is_full() {
                 return Turn::Again;
             }
-            if echoes && self.drive.link().queued() >= AT_ONCE {
+            if echoes && self.driver.send_half().queued() >= AT_ONCE {
                 return Turn::Idle; // it reads on when the client has: see `write_ready`
             }
-            if drained && !self.drive.peer.has_input() {
+            if drained && !self.driver.endpoint.has_input() {
                 return Turn::Idle;
             }
         }
@@ -355,14 +355,14 @@ impl Live {
         let expired = ending && self.session.expires().is_some_and(|expires| expires <= Instant::now());
         loop {
             let full = match self.role() {
-                Role::Echo => self.drive.link().queued() >= AT_ONCE,
+                Role::Echo => self.driver.send_half().queued() >= AT_ONCE,
                 Role::Events => batch.is_full(),
                 Role::Relay(_) => intrudes || self.roomless().is_some(),
             };
             if full || self.is_limited() {
                 break;
             }
-            let (event, mut sender) = self.drive.poll_event_and_sender();
+            let (event, mut sender) = self.driver.poll_event_and_sender();
             let (kind, payload) = match event {
                 Some(PeerEvent::Message { kind, payload }) => (kind, payload),
                 Some(_) => continue,
@@ -432,7 +432,7 @@ impl Live {
 
     /// Whether reading stopped because the client does not read what it is answered.
     pub(crate) fn waits_to_answer(&self) -> bool {
-        *self.role() == Role::Echo && (self.drive.peer.has_input() || self.drive.link().queued() >= AT_ONCE)
+        *self.role() == Role::Echo && (self.driver.endpoint.has_input() || self.driver.send_half().queued() >= AT_ONCE)
     }
 
     /// Closes it after what waits, within the time for closing from now on.
@@ -446,7 +446,7 @@ impl Live {
 
     /// Ends it here and now.
     pub(crate) fn abort(&mut self) {
-        self.drive.end(Failure::Aborted);
+        self.driver.end(Failure::Aborted);
     }
 
     /// When [`Self::handle_deadline`] is due.
@@ -456,7 +456,7 @@ impl Live {
         let limited = self.meter.as_ref().filter(|meter| !meter.is_released());
         let resumes = limited.and_then(|meter| meter.paused());
         let resumes = resumes.map(|until| if self.is_ending() { now } else { until });
-        [self.drive.deadline(now), closing, expires, resumes].into_iter().flatten().min()
+        [self.driver.deadline(now), closing, expires, resumes].into_iter().flatten().min()
     }
 
     /// Sees to what is due. `held`: nobody is read at present of whom something would be told.
@@ -475,21 +475,21 @@ impl Live {
             || self.roomless().is_some()
             || self.is_read_slowly(now, config.ping_timeout);
         let reading = if held && self.is_told() || waits { Reading::Paused } else { Reading::Going };
-        let _ = self.drive.handle_deadline(now, reading, 0);
+        let _ = self.driver.handle_deadline(now, reading, 0);
     }
 
     pub(crate) fn is_ending(&self) -> bool {
-        self.closing.is_some() || self.drive.is_closing()
+        self.closing.is_some() || self.driver.is_closing()
     }
 
     /// How it ended.
     pub(crate) fn ended(&self) -> Ended {
-        let link = self.drive.link();
-        let (code, reason) = match link.close_received() {
+        let send_half = self.driver.send_half();
+        let (code, reason) = match send_half.close_received() {
             Some(frame) => (frame.code.unwrap_or(CloseCode::NO_STATUS_RCVD).0, frame.reason.clone()),
             None => (CloseCode::ABNORMAL_CLOSURE.0, String::new()),
         };
-        Ended { code, reason, failure: link.failure().map(ToString::to_string) }
+        Ended { code, reason, failure: send_half.failure().map(ToString::to_string) }
     }
 }
 

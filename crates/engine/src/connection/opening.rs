@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::opening::pending::Origin;
+use wirespeed_driver::opening::handshake_limiter::Origin;
 use wirespeed_driver::opening::{Carrier, Error, Moved, Opening as _, Server};
 use wirespeed_driver::protocol::handshake::{self, HeaderList, Request, Response, ServerConfig, ServerHandshake};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::Layer;
-use wirespeed_driver::{Keepalive, Peer, buffers};
+use wirespeed_driver::{Endpoint, Keepalive, buffer_pool};
 
 use crate::admission::{self, Answer, NoHeader, Permit, ProxyHead, Turned};
 use crate::asked::Asked;
@@ -46,7 +46,7 @@ pub(crate) enum Opened {
 
 /// What a session begins with.
 pub(crate) struct Accepted {
-    pub(crate) peer: Peer<Vec<u8>>,
+    pub(crate) endpoint: Endpoint<Vec<u8>>,
     pub(crate) route: Arc<Route>,
     pub(crate) about: About,
     pub(crate) user: Option<User>,
@@ -332,7 +332,7 @@ impl Opening {
     fn receive_proxy(&mut self, common: &Common) -> Result<Option<Error>, Opened> {
         while let Some(proxy) = &mut self.proxy {
             let (Some(server), Some(socket)) = (&mut self.server, &self.socket) else { return Err(Opened::Over) };
-            let mut buffer = buffers::take_read();
+            let mut buffer = buffer_pool::take_read();
             match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
                 Ok(0) => return Err(Opened::Over),
                 Ok(_) => self.spoken = true,
@@ -406,12 +406,12 @@ impl Opening {
             Ok(Judged { response, route, subprotocol, user, topic, permit }) => {
                 let now = Instant::now();
                 let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
-                let (mut peer, handshake) = self.server.take()?.finish(route.limits, keepalive)?;
-                peer.link.send_head(&response.to_bytes());
+                let (mut endpoint, handshake) = self.server.take()?.finish(route.limits, keepalive)?;
+                endpoint.send_half.send_head(&response.to_bytes());
                 let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
                 let subprotocol = subprotocol.map(String::into_boxed_str);
                 let about = About { remote: self.remote, asked: Asked::new(&request), subprotocol };
-                return Some(Opened::Session(Box::new(Accepted { peer, route, about, user, topic, permit })));
+                return Some(Opened::Session(Box::new(Accepted { endpoint, route, about, user, topic, permit })));
             }
             Err(refused) => refused,
         };

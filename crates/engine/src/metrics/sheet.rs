@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::peer::Stats;
+use wirespeed_driver::endpoint::Stats;
 
 use super::count::{Count, Histogram};
 use crate::auth::Denied;

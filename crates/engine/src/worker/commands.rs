@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
-use wirespeed_driver::encoded::Run;
+use wirespeed_driver::encoded::FrameBatch;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::congested::Sent;
@@ -175,7 +175,7 @@ impl Worker {
             self.note_taken(&command);
             more = add(&command);
         }
-        let run = Arc::new(Run::new(messages.iter().map(|message| &*message.message)));
+        let run = Arc::new(FrameBatch::new(messages.iter().map(|message| &*message.message)));
         let volley = Volley { messages: &messages, run: Some(&run) };
         match first.audience() {
             Some((Some(topic), except, _)) => self.publish(topic, &volley, except),

@@ -45,7 +45,7 @@ pub(crate) struct Common {
     /// Copies of the listeners, to be handed over.
     pub(crate) listeners: Mutex<Vec<Offer>>,
     /// Another engine has copies of them, or is about to: they are closed, and not ended. Set under their lock.
-    pub(crate) lent: AtomicBool,
+    pub(crate) checked_out: AtomicBool,
     pub(crate) logs: Arc<Logs>,
     /// Requests with a wrong token for the metrics and the page.
     pub(crate) operator_tokens: OperatorTokens,
@@ -175,14 +175,14 @@ impl Common {
             Ok((offer.place.clone(), listeners))
         };
         let listeners = lock(&self.listeners);
-        self.lent.store(true, Ordering::Release);
+        self.checked_out.store(true, Ordering::Release);
         listeners.iter().map(copy).collect()
     }
 
     /// Whether the listeners may be ended for all who have copies: none has, or will have, but children of ours.
     pub(crate) fn may_shut(&self) -> bool {
         let mut listeners = lock(&self.listeners);
-        let may = !self.lent.load(Ordering::Acquire);
+        let may = !self.checked_out.load(Ordering::Acquire);
         if may {
             listeners.clear();
         }

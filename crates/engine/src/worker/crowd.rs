@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::opening::pending::{GRACE, PATIENCE};
+use wirespeed_driver::opening::handshake_limiter::{GRACE, PATIENCE};
 
 use super::{Key, Worker};
 use crate::connection::Client;
@@ -21,11 +21,11 @@ impl Worker {
     pub(super) fn enter(&mut self, key: Key, now: Instant) {
         let Some(Client::Opening(opening)) = self.clients.get(key) else { return };
         let origin = opening.origin();
-        if self.pending.is_crowded() {
+        if self.pending.is_over_limit() {
             // Two, so that there are fewer in the end, if there are too many.
             for _ in 0..2 {
-                if self.pending.is_crowded()
-                    && let Some(first) = self.pending.overdue(now, |key| has_unread(&self.clients, key))
+                if self.pending.is_over_limit()
+                    && let Some(first) = self.pending.next_victim(now, |key| has_unread(&self.clients, key))
                 {
                     self.crowd_out(first);
                 }
@@ -54,17 +54,17 @@ impl Worker {
     /// Closes some of those that are too many.
     pub(super) fn trim(&mut self, now: Instant) {
         for _ in 0..TRIMMED_AT_ONCE {
-            if !self.pending.overdue_in(now).is_some_and(|left| left.is_zero()) {
+            if !self.pending.next_victim_in(now).is_some_and(|left| left.is_zero()) {
                 return;
             }
-            let Some(first) = self.pending.overdue(now, |key| has_unread(&self.clients, key)) else { return };
+            let Some(first) = self.pending.next_victim(now, |key| has_unread(&self.clients, key)) else { return };
             self.crowd_out(first);
         }
     }
 
     /// After how long to do so again.
     pub(super) fn trim_in(&self, now: Instant) -> Option<Duration> {
-        self.pending.overdue_in(now).map(|left| left.max(TRIM_INTERVAL))
+        self.pending.next_victim_in(now).map(|left| left.max(TRIM_INTERVAL))
     }
 
     /// Has one go that will be refused anyway, if as many of them are awaited as may be, for the sake of the next: the

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
-use wirespeed_driver::opening::pending::{BURST, PATIENCE};
+use wirespeed_driver::opening::handshake_limiter::{BURST, PATIENCE};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
@@ -515,7 +515,7 @@ impl Worker {
                 self.park(key);
             }
             Opened::Session(accepted) => {
-                let Accepted { peer, route, about, user, topic, permit } = *accepted;
+                let Accepted { endpoint, route, about, user, topic, permit } = *accepted;
                 let read_closed = opening.is_read_closed();
                 let lowered = opening.take_lowered();
                 let Some(mut socket) = opening.take_socket() else { return self.remove(key) };
@@ -539,7 +539,7 @@ impl Worker {
                 common.roster.add(self.home.worker.index(), &session);
                 let meter = Meter::new(&route.inbound, Instant::now());
                 let refused = subscribe(&session, topic.as_ref()).err();
-                let mut live = Live::new(session, topic, peer, socket, common.config.close_timeout, permit, meter);
+                let mut live = Live::new(session, topic, endpoint, socket, common.config.close_timeout, permit, meter);
                 if let Some((code, reason)) = refused.as_ref().map(farewell) {
                     live.close(code, reason.into(), &common.config);
                 }

@@ -22,7 +22,7 @@ use std::time::Instant;
 use mio::unix::SourceFd;
 use mio::{Events as Ready, Interest, Poll, Token};
 use wirespeed_driver::entropy;
-use wirespeed_driver::opening::pending::Pending;
+use wirespeed_driver::opening::handshake_limiter::HandshakeLimiter;
 
 use crate::certificate::Certificate;
 use crate::congestion::Congestion;
@@ -87,9 +87,9 @@ pub(crate) struct Worker {
     doors: Vec<Door>,
     clients: Slab<Client>,
     /// Those whose request is awaited.
-    pending: Pending<Key>,
+    pending: HandshakeLimiter<Key>,
     /// Those of them that will be refused, as it seems.
-    foreseen: Pending<Key>,
+    foreseen: HandshakeLimiter<Key>,
     /// Which of them subscribe to what.
     topics: Index<Key>,
     /// Who gets what is published: empty between two messages.
@@ -202,8 +202,8 @@ pub(crate) fn prepare(
         poll,
         mailbox,
         wake,
-        pending: Pending::new(pending),
-        foreseen: Pending::new(usize::MAX), // the engine counts them
+        pending: HandshakeLimiter::new(pending),
+        foreseen: HandshakeLimiter::new(usize::MAX), // the engine counts them
         accepting: (0..doors.len()).collect(),
         guests: VecDeque::new(),
         most_guests,

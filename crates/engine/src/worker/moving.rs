@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use wirespeed_driver::drive::Progress;
+use wirespeed_driver::connection::Progress;
 
 use super::{Key, Worker};
 use crate::connection::{Client, Turn};
@@ -55,7 +55,7 @@ impl Worker {
         self.current = Some(key);
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
         let turn = live.read_late(&mut self.batch, &self.common);
-        self.settle(key);
+        self.run_actions(key);
         match turn {
             Turn::Over => self.remove(key),
             Turn::Again => self.late.push(key),
@@ -68,7 +68,7 @@ impl Worker {
 
     /// After a session was read or written: what moved is counted, whoever waits for room is told of it, and one
     /// that is ending, whoever began that, gets nothing more that is published, and is not counted for it.
-    fn settle(&mut self, key: Key) {
+    fn run_actions(&mut self, key: Key) {
         wirespeed_driver::protocol::faults::reach("engine.settle");
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
         live.account(&self.sheet);
@@ -96,7 +96,7 @@ impl Worker {
         if matches!(turn, Turn::Idle | Turn::Held | Turn::Limited | Turn::Stopped | Turn::Roomless { .. }) {
             live.release_input();
         }
-        self.settle(key);
+        self.run_actions(key);
         let Some(Client::Live(live)) = self.clients.get_mut(key) else { return };
         match turn {
             Turn::Idle => {
@@ -148,7 +148,7 @@ impl Worker {
         if live.dropped > 0 {
             self.common.logs.note(Cause::SlowConsumer, Instant::now(), || live.describe_slow());
         }
-        self.settle(key);
+        self.run_actions(key);
         if progress == Progress::Over {
             self.remove(key);
             return false;

@@ -6,11 +6,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use wirespeed_engine::driver::peer::PeerEvent;
+use wirespeed_engine::driver::endpoint::PeerEvent;
 use wirespeed_engine::driver::protocol::deflate::{Params, negotiate};
 use wirespeed_engine::driver::protocol::handshake::{Header, HeaderList};
 use wirespeed_engine::driver::protocol::{CloseCode, Config as Wire, Connection, Limits, MessageKind, Side};
-use wirespeed_engine::driver::{Keepalive, Peer};
+use wirespeed_engine::driver::{Endpoint, Keepalive};
 use wirespeed_engine::{Config, Engine, Listen, Place};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ pub fn address(engine: &Engine) -> SocketAddr {
 
 pub struct Client {
     pub stream: TcpStream,
-    pub peer: Peer,
+    pub peer: Endpoint,
     pub status: u16,
     pub head: String,
 }
@@ -70,14 +70,14 @@ impl Client {
     }
 
     /// A client's end, with nothing sent or received.
-    pub fn peer() -> Peer {
+    pub fn peer() -> Endpoint {
         Self::peer_with(None)
     }
 
-    fn peer_with(deflate: Option<Params>) -> Peer {
+    fn peer_with(deflate: Option<Params>) -> Endpoint {
         let limits = Limits { message_size: None, ..Limits::default() };
         let connection = Connection::new(Wire { limits, deflate, ..Wire::new(Side::Client) });
-        Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
+        Endpoint::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
     }
 
     fn negotiated(head: &str) -> Option<Params> {
@@ -94,11 +94,11 @@ impl Client {
     }
 
     pub fn queue(&mut self, kind: MessageKind, payload: &[u8]) {
-        self.peer.link.send_message(kind, payload, None).unwrap();
+        self.peer.send_half.send_message(kind, payload, None).unwrap();
     }
 
     pub fn flush(&mut self) {
-        let bytes = self.peer.link.take_output();
+        let bytes = self.peer.send_half.take_output();
         self.stream.write_all(&bytes).unwrap();
     }
 
@@ -128,7 +128,7 @@ impl Client {
     }
 
     fn flush_quietly(&mut self) {
-        let bytes = self.peer.link.take_output();
+        let bytes = self.peer.send_half.take_output();
         let _ = self.stream.write_all(&bytes);
     }
 
@@ -148,12 +148,12 @@ impl Client {
     /// Reads to the end; the close frame that came.
     pub fn end(&mut self) -> Option<(u16, String)> {
         while self.receive().is_some() {}
-        let close = self.peer.link.close_received()?;
+        let close = self.peer.send_half.close_received()?;
         Some((close.code.map_or(1005, |code| code.0), close.reason.clone()))
     }
 
     pub fn close(&mut self, code: u16, reason: &str) {
-        self.peer.link.send_close(Some(CloseCode(code)), reason).unwrap();
+        self.peer.send_half.send_close(Some(CloseCode(code)), reason).unwrap();
         self.flush();
     }
 
@@ -180,7 +180,7 @@ impl Client {
                     messages.push(payload.as_slice().to_vec());
                 }
             }
-            let close = self.peer.link.close_received();
+            let close = self.peer.send_half.close_received();
             assert!(close.is_none(), "a reader of {rate} bytes in a second was closed: {close:?}");
         }
         messages

@@ -8,8 +8,8 @@ use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use wirespeed_driver::peer::Closing;
-use wirespeed_driver::peer::Failure;
+use wirespeed_driver::endpoint::Closing;
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::connection::AsyncConnection;
@@ -29,9 +29,9 @@ impl AsyncConnection {
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
         let Some(mut state) = self.state.lock(py)? else { return self.lock_disowned(py) };
         if self.state.take_poison() {
-            state.drive.end(Failure::Defect);
+            state.driver.end(Failure::Defect);
         }
-        state.drive.disown_after_fork();
+        state.driver.disown_after_fork();
         Ok(state)
     }
 
@@ -62,7 +62,7 @@ impl AsyncConnection {
     /// connection that is over, as it is in a child process, waits for no loop: there is nothing to refuse.
     #[cold]
     pub(super) fn refuse(&self, py: Python<'_>, call: &str, remedy: &str) -> PyResult<()> {
-        if self.lock(py)?.drive.is_over() {
+        if self.lock(py)?.driver.is_over() {
             return Ok(());
         }
         let event_loop = self.event_loop.bind(py);
@@ -106,8 +106,8 @@ impl AsyncConnection {
         // Exceptions are made outside the lock: their constructors are Python.
         let (failure, closing) = match self.lock(py) {
             Ok(state) => {
-                let link = state.drive.link();
-                (link.failure().cloned(), self.about.ending.lacks(|| link.closing()))
+                let send_half = state.driver.send_half();
+                (send_half.failure().cloned(), self.about.ending.lacks(|| send_half.closing()))
             }
             Err(error) => return error,
         };
@@ -120,7 +120,7 @@ impl AsyncConnection {
     }
 
     pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {
-        Ok(self.lock(py)?.drive.link().closing())
+        Ok(self.lock(py)?.driver.send_half().closing())
     }
 
     /// Runs what is done for this connection alone: a panic, which is a defect of ours, ends it, and nobody else.
@@ -160,8 +160,8 @@ impl AsyncConnection {
         // Twice: what one panic has left may be the reason for another, and the end is wanted above all.
         for _ in 0..2 {
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                this.get().lock(this.py())?.drive.end(Failure::Defect);
-                Self::settle(this)
+                this.get().lock(this.py())?.driver.end(Failure::Defect);
+                Self::run_actions(this)
             }));
             match ended {
                 Ok(Ok(())) => break,
@@ -176,8 +176,8 @@ impl AsyncConnection {
     }
 
     pub(super) fn abort_here(this: &Bound<'_, Self>) -> PyResult<()> {
-        this.get().lock(this.py())?.drive.end(Failure::Aborted);
-        Self::settle(this)
+        this.get().lock(this.py())?.driver.end(Failure::Aborted);
+        Self::run_actions(this)
     }
 
     /// Closes for a caller that does not wait: what is queued is sent, then a close frame, and the loop keeps the
@@ -189,9 +189,9 @@ impl AsyncConnection {
             let mut state = conn.lock(py)?;
             state.left = true;
             // No call can stop waiting for it, so it needs a limit.
-            if state.drive.close_timeout().is_none() {
-                state.drive.set_close_timeout(Some(LEFT_TIMEOUT));
-                state.drive.limit_closing_to(Instant::now().checked_add(LEFT_TIMEOUT));
+            if state.driver.close_timeout().is_none() {
+                state.driver.set_close_timeout(Some(LEFT_TIMEOUT));
+                state.driver.limit_closing_to(Instant::now().checked_add(LEFT_TIMEOUT));
             }
         }
         let begun = Self::begin_close(this, Some(code), "", false);

@@ -6,9 +6,9 @@ use std::time::Instant;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::Source;
-use wirespeed_driver::drive::Hold;
+use wirespeed_driver::connection::Hold;
 use wirespeed_driver::encoded::Encoded;
-use wirespeed_driver::peer::Failure;
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{CloseCode, SendError};
 
 use super::connection::AsyncConnection;
@@ -106,29 +106,29 @@ fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyR
     if state.is_connecting() || state.is_closing() {
         return Ok(None);
     }
-    if state.outbox.hold != Hold::Free || state.drive.link().is_sending_fragments() {
+    if state.send_queue.hold != Hold::Free || state.driver.send_half().is_sending_fragments() {
         return Ok(Some(Err(Missed::Fragments)));
     }
     // In the middle of a large message nothing can be queued at all.
-    if state.outbox.large.is_some() || slow != Slow::Buffer && state.is_crowded() {
+    if state.send_queue.large.is_some() || slow != Slow::Buffer && state.should_wait() {
         match slow {
             Slow::Skip | Slow::Buffer => {}
             Slow::Drop => {
-                state.drive.end(Failure::Aborted);
+                state.driver.end(Failure::Aborted);
                 drop(state);
-                AsyncConnection::settle(this)?;
+                AsyncConnection::run_actions(this)?;
             }
             Slow::Close => {
                 drop(state);
                 let code = CloseCode(1013); // RFC 6455 11.7: try again later
                 AsyncConnection::begin_close(this, Some(code), "too slow", true)?;
                 let mut state = conn.lock(py)?;
-                state.drive.limit_closing(Instant::now());
+                state.driver.limit_closing(Instant::now());
             }
         }
         return Ok(Some(Err(Missed::Slow)));
     }
-    let result = message.send(state.drive.link_mut());
+    let result = message.send(state.driver.send_half_mut());
     match result {
         Ok(()) => {}
         Err(SendError::NotOpen) => return Ok(None),
@@ -138,6 +138,6 @@ fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyR
         }
     }
     AsyncConnection::write_queued(this, state, message.payload().len(), iteration)?;
-    let failed = conn.lock(py)?.drive.link().failure().is_some();
+    let failed = conn.lock(py)?.driver.send_half().failure().is_some();
     Ok(Some(if failed { Err(Missed::Failed) } else { Ok(()) }))
 }

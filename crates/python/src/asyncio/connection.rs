@@ -10,8 +10,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use wirespeed_driver::Drive;
-use wirespeed_driver::drive::{End, Hold, Limits, Marks};
+use wirespeed_driver::ConnectionDriver;
+use wirespeed_driver::connection::{End, Hold, Limits, Watermarks};
 use wirespeed_driver::protocol::CloseCode;
 
 use super::exclusive::Exclusive;
@@ -76,8 +76,8 @@ pub(super) struct About {
 }
 
 /// `max_queue` and `write_limit` as the Python side has checked them.
-fn marks(pair: (usize, usize)) -> Marks {
-    Marks::new(pair.0, pair.1)
+fn marks(pair: (usize, usize)) -> Watermarks {
+    Watermarks::new(pair.0, pair.1)
 }
 
 #[pymethods]
@@ -109,13 +109,13 @@ impl AsyncConnection {
             coalesce,
             yield_after: yield_after.max(1),
         };
-        let conn = Drive::new(parts.peer, parts.socket, parts.settings.close_timeout);
+        let conn = ConnectionDriver::new(parts.endpoint, parts.socket, parts.settings.close_timeout);
         super::raw::asyncio(py)?; // now, and not when a task is to be woken
         let listener = listener.map(|listener| Listener::new(&listener, zero_copy)).transpose()?;
         let mut state = State::new(conn, limits, listener.as_ref().is_some_and(Listener::takes_messages));
         state.tell_controls = listener.as_ref().is_some_and(Listener::takes_controls);
         if parts.handshake.is_pending() {
-            state.outbox.hold = Hold::Opening; // nothing is sent before the answer
+            state.send_queue.hold = Hold::Opening; // nothing is sent before the answer
         }
         Ok(Self {
             state: Exclusive::new(state),
@@ -226,18 +226,18 @@ impl AsyncConnection {
     fn _begin_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
         let task = super::raw::current_task(slf.get().event_loop.bind(slf.py()))?;
         let mut state = slf.get().lock(slf.py())?;
-        if state.outbox.hold != Hold::Free {
+        if state.send_queue.hold != Hold::Free {
             return Err(PyRuntimeError::new_err("a message of fragments is being sent"));
         }
-        state.outbox.hold = Hold::Fragments(task);
+        state.send_queue.hold = Hold::Fragments(task);
         Ok(())
     }
 
     /// Ends it, whatever came of it.
     fn _end_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::contain(slf, || {
-            slf.get().lock(slf.py())?.outbox.hold = Hold::Free;
-            Self::settle(slf)
+            slf.get().lock(slf.py())?.send_queue.hold = Hold::Free;
+            Self::run_actions(slf)
         })
     }
 
@@ -268,7 +268,7 @@ impl AsyncConnection {
     /// Whether the middle of a frame is being sent: no control frame can come in between.
     #[getter]
     fn _is_mid_frame(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.outbox.large.is_some())
+        Ok(self.lock(py)?.send_queue.large.is_some())
     }
 
     /// Return when every byte that was sent before has been handed to the kernel.
@@ -284,22 +284,22 @@ impl AsyncConnection {
         this.check_loop(py, "ping()")?;
         let payload = match data {
             Some(data) => source::control(data)?,
-            None => this.lock(py)?.drive.link().draw_ping().to_vec(),
+            None => this.lock(py)?.driver.send_half().draw_ping().to_vec(),
         };
-        if this.lock(py)?.drive.link().keepalive.is_outstanding(&payload) {
+        if this.lock(py)?.driver.send_half().keepalive.is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }
         let future = Self::create_future(slf)?;
         Self::contain(slf, || {
             {
                 let mut state = this.lock(py)?;
-                if state.drive.is_closing() {
+                if state.driver.is_closing() {
                     drop(state);
                     return Err(this.closed(py));
                 }
-                let link = state.drive.link_mut();
-                link.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
-                let id = link.keepalive.handle_ping_sent(&payload, Instant::now());
+                let send_half = state.driver.send_half_mut();
+                send_half.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
+                let id = send_half.keepalive.handle_ping_sent(&payload, Instant::now());
                 state.watchers.make().pings.push((id, future.clone_ref(py)));
             }
             this.hold(slf);
@@ -316,11 +316,11 @@ impl AsyncConnection {
         Self::contain(slf, || {
             {
                 let mut state = slf.get().lock(py)?;
-                if state.drive.is_closing() {
+                if state.driver.is_closing() {
                     drop(state);
                     return Err(slf.get().closed(py));
                 }
-                state.drive.link_mut().send_pong(&payload).map_err(|error| errors::refused(py, error))?;
+                state.driver.send_half_mut().send_pong(&payload).map_err(|error| errors::refused(py, error))?;
             }
             Self::write_out(slf)
         })
@@ -344,7 +344,7 @@ impl AsyncConnection {
     fn _closed_future(slf: &Bound<'_, Self>, awaited: bool) -> PyResult<Option<Py<PyAny>>> {
         let py = slf.py();
         let this = slf.get();
-        Self::settle(slf)?; // it may be over, and nobody has been told yet
+        Self::run_actions(slf)?; // it may be over, and nobody has been told yet
         let end = this.lock(py)?.end;
         let over = match end {
             End::NotYet => false,
@@ -399,7 +399,7 @@ impl AsyncConnection {
     /// Changes how long a closing may take that begins from now on.
     fn _set_close_timeout(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let timeout = duration("close_timeout", seconds)?;
-        self.lock(py)?.drive.set_close_timeout(timeout);
+        self.lock(py)?.driver.set_close_timeout(timeout);
         Ok(())
     }
 
@@ -407,18 +407,19 @@ impl AsyncConnection {
     #[getter]
     fn _state(&self, py: Python<'_>) -> PyResult<u8> {
         let state = self.lock(py)?;
-        if state.is_connecting() && !state.drive.is_over() {
+        if state.is_connecting() && !state.driver.is_over() {
             return Ok(0);
         }
         // After a failure nothing can be sent any more, whatever the protocol knows of it.
-        Ok(view::state(state.drive.link().state(), state.drive.is_over()).max(1 + u8::from(state.drive.is_closing())))
+        Ok(view::state(state.driver.send_half().state(), state.driver.is_over())
+            .max(1 + u8::from(state.driver.is_closing())))
     }
 
     /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
     #[getter]
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let state = self.lock(py)?;
-        Ok(view::close(state.drive.link(), state.drive.is_over()))
+        Ok(view::close(state.driver.send_half(), state.driver.is_over()))
     }
 
     /// The opening handshake.
@@ -430,10 +431,10 @@ impl AsyncConnection {
     /// Queues the answer of a server to it; why it refuses, if it does.
     fn _give(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.lock(py)?;
-        state.outbox.hold = Hold::Free;
-        answer.queue(&mut state.drive.peer);
+        state.send_queue.hold = Hold::Free;
+        answer.queue(&mut state.driver.endpoint);
         if !answer.opens() {
-            state.drive.limit_reading(REFUSED_BYTES);
+            state.driver.limit_reading(REFUSED_BYTES);
         }
         drop(state);
         Ok(answer.error(py))
@@ -487,13 +488,13 @@ impl AsyncConnection {
     /// Whether this is a copy in a child process: the connection is the parent's.
     #[getter]
     fn _is_forked(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.drive.link().is_forked())
+        Ok(self.lock(py)?.driver.send_half().is_forked())
     }
 
     /// Whether TCP is over: nothing is left to be done with it.
     #[getter]
     fn _is_over(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.drive.is_over())
+        Ok(self.lock(py)?.driver.is_over())
     }
 
     /// Whether `recv_streaming` is running.
@@ -511,7 +512,7 @@ impl AsyncConnection {
     /// Seconds that the last ping and pong took; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<f64> {
-        Ok(self.lock(py)?.drive.link().latency().map_or(0.0, |latency| latency.as_secs_f64()))
+        Ok(self.lock(py)?.driver.send_half().latency().map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
     /// "fd" or "transport".
@@ -534,21 +535,21 @@ impl AsyncConnection {
 
     /// The number of the socket's descriptor, -1 once it is closed or if a transport has it.
     fn _fileno(&self, py: Python<'_>) -> PyResult<c_int> {
-        Ok(self.lock(py)?.drive.socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
+        Ok(self.lock(py)?.driver.socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
     }
 
     /// What was negotiated by TLS, if there is TLS.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        view::tls(py, self.lock(py)?.drive.link())
+        view::tls(py, self.lock(py)?.driver.send_half())
     }
 
     /// Counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, messages, bytes, unsent) = {
             let state = self.lock(py)?;
-            let link = state.drive.link();
-            (link.stats(), state.inbox.len(), state.inbox.payload_bytes(), link.queued())
+            let send_half = state.driver.send_half();
+            (send_half.stats(), state.inbox.len(), state.inbox.payload_bytes(), send_half.queued())
         };
         view::stats(py, stats, messages, bytes, unsent + self.kept_by_transport(py)?)
     }
@@ -579,7 +580,7 @@ impl AsyncConnection {
         }
         // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
         let Some(state) = self.state.try_lock_for_gc() else { return Ok(()) };
-        ssl_layer::traverse(state.drive.link().layer(), &visit)?;
+        ssl_layer::traverse(state.driver.send_half().layer(), &visit)?;
         state.traverse(&visit)
     }
 

@@ -8,9 +8,9 @@ use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use wirespeed_driver::buffers::LARGE_READ_SIZE;
-use wirespeed_driver::drive::{self, End, Marks, Settling, Step, Unparsed};
-use wirespeed_driver::peer::Failure;
+use wirespeed_driver::buffer_pool::LARGE_READ_SIZE;
+use wirespeed_driver::connection::{self, Action, ActionCursor, End, Unparsed, Watermarks};
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::faults;
 use wirespeed_driver::socket::{Mode, unacknowledged};
 
@@ -45,7 +45,7 @@ impl AsyncConnection {
         if matches!(&*conn.backend.lock(py), Backend::Transport(_)) {
             return Self::begin(this);
         }
-        let Some(fd) = conn.lock(py)?.drive.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
+        let Some(fd) = conn.lock(py)?.driver.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
         #[cfg(target_os = "linux")]
         if let Some(ports) = LoopState::ports(conn.loop_state.bind(py)) {
             *conn.backend.lock(py) = Backend::Ports(ports, fd);
@@ -63,7 +63,7 @@ impl AsyncConnection {
         let conn = this.get();
         Self::make_port(this)?;
         *conn.backend.lock(py) = Backend::Transport(transport.clone().unbind());
-        let write = conn.lock(py)?.outbox.marks();
+        let write = conn.lock(py)?.send_queue.marks();
         limit_transport(transport, write)?;
         transport.call_method0("pause_reading").map(drop)
     }
@@ -77,7 +77,7 @@ impl AsyncConnection {
             conn.hold(this);
             Self::make_port(this)?.get().keep_context(py)?;
         }
-        let refused = conn.lock(py)?.drive.link().failure().is_some();
+        let refused = conn.lock(py)?.driver.send_half().failure().is_some();
         let opened = if refused { Ok(()) } else { Self::tell_open(this) };
         conn.schedule(this)?;
         // What came with the response of the opening handshake is there already.
@@ -131,16 +131,16 @@ impl AsyncConnection {
             if postponed {
                 state.inbox.set_unparsed(Unparsed::Due);
             }
-            let left = state.drive.peer.has_input();
+            let left = state.driver.endpoint.has_input();
             if left && state.turn_pending {
                 return Ok(0); // the task that comes back takes it
             }
             // What was read before is parsed before anything else is read.
-            if !postponed && (!left || !state.drive.link().state().can_receive()) {
+            if !postponed && (!left || !state.driver.send_half().state().can_receive()) {
                 state.inbox.set_unparsed(Unparsed::New);
                 let wanted = conn.listens() || !state.receivers.is_empty();
                 let most = state.inbox.room();
-                let came = state.drive.read_by(wanted, most, |operation, socket| {
+                let came = state.driver.read_by(wanted, most, |operation, socket| {
                     let much = operation.is_large();
                     let result = handover::moving(py, much, || operation.read(socket, Mode::NonBlocking));
                     filled = operation.filled(&result);
@@ -150,11 +150,11 @@ impl AsyncConnection {
                     return Ok(0);
                 }
             }
-            state.drive.link().is_eof()
+            state.driver.send_half().is_eof()
         };
         let processed = Self::process(this);
         // The end of the stream stays readable, and what is left to be written may take long.
-        if ended && !conn.lock(py)?.drive.is_over() {
+        if ended && !conn.lock(py)?.driver.is_over() {
             return processed.and(conn.watch_readable(py, false)).map(|()| 0);
         }
         processed.map(|()| filled)
@@ -173,7 +173,7 @@ impl AsyncConnection {
         Self::on_readable(this, true)?;
         let (over, paused, blocked) = {
             let state = conn.lock(py)?;
-            (state.drive.is_over(), state.paused, state.outbox.blocked)
+            (state.driver.is_over(), state.paused, state.send_queue.blocked)
         };
         if over || conn.reader.load(Ordering::Relaxed) != 0 {
             return Ok(());
@@ -189,7 +189,7 @@ impl AsyncConnection {
         conn.loop_state.get().begin_turn(this.py());
         {
             let mut state = conn.lock(this.py())?;
-            state.drive.receive(bytes);
+            state.driver.receive(bytes);
             state.inbox.set_unparsed(Unparsed::New);
             if !state.begun {
                 return Ok(());
@@ -203,7 +203,7 @@ impl AsyncConnection {
     pub(super) fn on_end(this: &Bound<'_, Self>, error: Option<io::Error>) -> PyResult<()> {
         {
             let mut state = this.get().lock(this.py())?;
-            state.drive.receive_end(error);
+            state.driver.receive_end(error);
             if !state.begun {
                 return Ok(());
             }
@@ -221,8 +221,8 @@ impl AsyncConnection {
         {
             let mut state = conn.lock(py)?;
             state.lost = true;
-            if !state.drive.is_over() {
-                state.drive.receive_end(error);
+            if !state.driver.is_over() {
+                state.driver.receive_end(error);
             }
             if !state.begun {
                 return Ok(());
@@ -232,11 +232,11 @@ impl AsyncConnection {
         steps.note(Self::process(this));
         {
             let mut state = conn.lock(py)?;
-            if !state.drive.is_over() {
-                state.drive.end(Failure::Aborted);
+            if !state.driver.is_over() {
+                state.driver.end(Failure::Aborted);
             }
         }
-        steps.note(Self::settle(this));
+        steps.note(Self::run_actions(this));
         // The transport closes its socket when this returns, before anybody who is told can run.
         let (closers, give_up) = {
             let mut state = conn.lock(py)?;
@@ -254,7 +254,7 @@ impl AsyncConnection {
     }
 
     pub(super) fn on_pause_writing(&self, py: Python<'_>) -> PyResult<()> {
-        self.lock(py)?.outbox.blocked = true;
+        self.lock(py)?.send_queue.blocked = true;
         Ok(())
     }
 
@@ -267,8 +267,8 @@ impl AsyncConnection {
             let mut state = conn.lock(py)?;
             faults::reach("python.timer");
             state.timer = None;
-            let reading = if state.paused { drive::Reading::Paused } else { drive::Reading::Going };
-            state.drive.handle_deadline(now, reading, backlog)
+            let reading = if state.paused { connection::Reading::Paused } else { connection::Reading::Going };
+            state.driver.handle_deadline(now, reading, backlog)
         };
         let mut steps = Steps::new();
         steps.note(Self::write_out(this));
@@ -300,10 +300,10 @@ impl AsyncConnection {
         let (old, deadline) = {
             let state = self.lock(py)?;
             // After a fork the timer of the loop is the parent's too.
-            if state.drive.link().is_forked() {
+            if state.driver.send_half().is_forked() {
                 return Ok(());
             }
-            let deadline = state.drive.deadline(Instant::now());
+            let deadline = state.driver.deadline(Instant::now());
             (state.timer, deadline.map(|deadline| least.map_or(deadline, |least| deadline.max(least))))
         };
         let key = LoopState::schedule(self.loop_state.bind(py), Self::make_port(this)?, old, deadline)?;
@@ -392,8 +392,8 @@ impl AsyncConnection {
     ///
     /// What one step raises does not keep the others from being made.
     #[inline]
-    pub(super) fn settle(this: &Bound<'_, Self>) -> PyResult<()> {
-        let settled = this.get().lock(this.py())?.is_settled(Instant::now);
+    pub(super) fn run_actions(this: &Bound<'_, Self>) -> PyResult<()> {
+        let settled = this.get().lock(this.py())?.is_quiescent(Instant::now);
         if settled { Ok(()) } else { Self::settle_slowly(this) }
     }
 
@@ -401,32 +401,32 @@ impl AsyncConnection {
         faults::reach("python.settle");
         let py = this.py();
         let conn = this.get();
-        let (mut steps, mut settling) = (Steps::new(), Settling::default());
+        let (mut steps, mut cursor) = (Steps::new(), ActionCursor::default());
         loop {
             steps.note(Self::tell_notes(this));
-            let step = conn.lock(py)?.next_step(&mut settling, py, Instant::now);
+            let step = conn.lock(py)?.poll_action(&mut cursor, py, Instant::now);
             match step {
-                Step::LookKept => steps.note(conn.note_kept(py)),
-                Step::Shut => conn.end_writing(py, &mut steps),
-                Step::Write => {
+                Action::CheckTransportBuffer => steps.note(conn.set_transport_buffered(py)),
+                Action::Shut => conn.end_writing(py, &mut steps),
+                Action::Write => {
                     let result = Self::write_queue(this);
                     if result.is_err() {
-                        settling.fail_write();
+                        cursor.fail_write();
                     }
                     steps.note(result);
                 }
-                Step::TellFlushed => steps.note(conn.tell_flushed(py)),
-                Step::Wake(waiter) => steps.note(waiter.wake(py, false)),
-                Step::TellWritable => steps.note(conn.tell_writable_soon(py)),
-                Step::Pause => steps.note(conn.watch_readable(py, false)),
-                Step::Fill => steps.note(Self::fill(this)),
-                Step::Resume => steps.note(conn.watch_readable(py, true)),
-                Step::Schedule => steps.note(conn.schedule(this)),
-                Step::Finish => {
+                Action::NotifyFlushed => steps.note(conn.tell_flushed(py)),
+                Action::Wake(waiter) => steps.note(waiter.wake(py, false)),
+                Action::WritableNotice => steps.note(conn.tell_writable_soon(py)),
+                Action::Pause => steps.note(conn.watch_readable(py, false)),
+                Action::Fill => steps.note(Self::fill(this)),
+                Action::Resume => steps.note(conn.watch_readable(py, true)),
+                Action::Schedule => steps.note(conn.schedule(this)),
+                Action::Finish => {
                     steps.note(Self::finish(this));
                     return steps.end();
                 }
-                Step::Rest => break,
+                Action::Rest => break,
             }
         }
         steps.note(conn.release(py));
@@ -452,7 +452,7 @@ impl AsyncConnection {
             let mut state = conn.lock(py)?;
             let lingers = on_transport && !state.lost;
             let Some(farewell) = state.finish(lingers) else { return steps.end() };
-            (state.drive.take_ended(), farewell)
+            (state.driver.take_ended(), farewell)
         };
         drop(farewell.large);
         // The loop forgets the number before the system may give it to somebody else.
@@ -505,7 +505,7 @@ impl AsyncConnection {
     fn give_up_later(&self, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = transport.py();
         let now = Instant::now();
-        let Some(by) = self.lock(py)?.drive.limit_closing(now) else { return Ok(()) };
+        let Some(by) = self.lock(py)?.driver.limit_closing(now) else { return Ok(()) };
         let delay = by.saturating_duration_since(now).as_secs_f64().into_pyobject(py)?;
         let abort = transport.getattr(intern!(py, "abort"))?;
         // Two that end it do no harm; none would.
@@ -519,7 +519,7 @@ impl AsyncConnection {
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
         let backend = std::mem::replace(&mut *self.backend.lock(py), Backend::None);
         // After a fork, what the loop watches is shared with the parent, whose connection goes on.
-        if self.lock(py)?.drive.link().is_forked() {
+        if self.lock(py)?.driver.send_half().is_forked() {
             return Ok(());
         }
         let event_loop = self.event_loop.bind(py);
@@ -556,7 +556,7 @@ impl AsyncConnection {
                 }
                 // A transport of TLS does not tell what the one below it has yet to write: where nothing has failed it
                 // writes that to its end, as long as the closing may take.
-                let failed = self.lock(py)?.drive.link().failure().is_some();
+                let failed = self.lock(py)?.driver.send_half().failure().is_some();
                 let at_once = failed || invoke::asks(&bound, intern!(py, "can_write_eof"), &mut steps);
                 if !at_once {
                     steps.note(self.give_up_later(&bound));
@@ -575,7 +575,7 @@ impl AsyncConnection {
 }
 
 /// How much a transport may keep before it says so.
-pub(super) fn limit_transport(transport: &Bound<'_, PyAny>, marks: Marks) -> PyResult<()> {
+pub(super) fn limit_transport(transport: &Bound<'_, PyAny>, marks: Watermarks) -> PyResult<()> {
     let kwargs = PyDict::new(transport.py());
     kwargs.set_item("high", marks.high)?;
     kwargs.set_item("low", marks.low)?;

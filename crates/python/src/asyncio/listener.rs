@@ -11,8 +11,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
-use wirespeed_driver::buffers::ReadBuffer;
-use wirespeed_driver::drive::Unparsed;
+use wirespeed_driver::buffer_pool::ReadBuffer;
+use wirespeed_driver::connection::Unparsed;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::connection::AsyncConnection;
@@ -102,14 +102,14 @@ impl Loan {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let py = slf.py();
         let (data, len) = {
-            let mut lent = slf.get().inner.lock(py);
-            if lent.data.is_null() {
+            let mut checked_out = slf.get().inner.lock(py);
+            if checked_out.data.is_null() {
                 // SAFETY: the place of the caller.
                 unsafe { (*view).obj = ptr::null_mut() };
                 return Err(PyBufferError::new_err("this view was valid inside on_message only"));
             }
-            lent.exports += 1;
-            (lent.data, lent.len)
+            checked_out.exports += 1;
+            (checked_out.data, checked_out.len)
         };
         // SAFETY: `len` bytes at `data`, read-only; they outlive the export, see `Lent`.
         let result = unsafe {
@@ -141,7 +141,7 @@ impl AsyncConnection {
         loop {
             let arrival = {
                 let mut state = conn.lock(py)?;
-                if state.drive.is_over() {
+                if state.driver.is_over() {
                     return Ok(()); // it was aborted: nothing more is for the listener
                 }
                 if state.is_receive_turn_due(iteration) {
@@ -155,7 +155,7 @@ impl AsyncConnection {
             let mut steps = Steps::new();
             steps.note(Self::tell_notes(this));
             let Some(arrival) = arrival else {
-                conn.lock(py)?.drive.peer.release_parsed();
+                conn.lock(py)?.driver.endpoint.release_parsed();
                 return steps.end();
             };
             let failed = conn.lock(py)?.listener_error.is_some();
@@ -199,35 +199,35 @@ impl AsyncConnection {
         let py = this.py();
         // The buffer is out of the connection while the view is out: nothing that the listener calls can move
         // or reuse it.
-        let (input, start) = self.lock(py)?.drive.peer.take_input();
-        let lent = listener.loan.lock(py).take();
-        let loan = match lent {
+        let (input, start) = self.lock(py)?.driver.endpoint.take_input();
+        let checked_out = listener.loan.lock(py).take();
+        let loan = match checked_out {
             Some(loan) => loan,
             None => {
-                let lent = Lent { data: ptr::null(), len: 0, exports: 0, _owner: ReadBuffer::default() };
-                Py::new(py, Loan { inner: Guarded::new(lent) })?
+                let checked_out = Lent { data: ptr::null(), len: 0, exports: 0, _owner: ReadBuffer::default() };
+                Py::new(py, Loan { inner: Guarded::new(checked_out) })?
             }
         };
         {
-            let mut lent = loan.get().inner.lock(py);
-            lent.data = if len == 0 { ptr::NonNull::<u8>::dangling().as_ptr() } else { data };
-            lent.len = len;
+            let mut checked_out = loan.get().inner.lock(py);
+            checked_out.data = if len == 0 { ptr::NonNull::<u8>::dangling().as_ptr() } else { data };
+            checked_out.len = len;
         }
         let result = PyMemoryView::from(loan.bind(py)).and_then(|view| call(method, [this.as_any(), view.as_any()]));
         let kept = {
-            let mut lent = loan.get().inner.lock(py);
-            if lent.exports == 0 {
-                lent.data = ptr::null();
+            let mut checked_out = loan.get().inner.lock(py);
+            if checked_out.exports == 0 {
+                checked_out.data = ptr::null();
             }
-            lent.exports > 0
+            checked_out.exports > 0
         };
         if kept {
             // Somebody keeps a view: the buffer is theirs, we go on with a copy of the rest.
             let rest = ReadBuffer::exact(input.get(start..).unwrap_or_default());
             loan.get().inner.lock(py)._owner = input;
-            self.lock(py)?.drive.peer.put_input((rest, 0));
+            self.lock(py)?.driver.endpoint.put_input((rest, 0));
         } else {
-            self.lock(py)?.drive.peer.put_input((input, start));
+            self.lock(py)?.driver.endpoint.put_input((input, start));
             *listener.loan.lock(py) = Some(loan);
         }
         result
@@ -260,7 +260,7 @@ impl AsyncConnection {
         Self::guard(this, call(method, [this.as_any()]))
     }
 
-    pub(super) fn tell_writable(this: &Bound<'_, Self>) -> PyResult<()> {
+    pub(super) fn writable_notice(this: &Bound<'_, Self>) -> PyResult<()> {
         let Some(listener) = &this.get().listener else { return Ok(()) };
         let Some(method) = &listener.on_writable else { return Ok(()) };
         Self::guard(this, call(method, [this.as_any()]))
@@ -273,7 +273,7 @@ impl AsyncConnection {
         };
         let (code, reason) = {
             let state = this.get().lock(py)?;
-            crate::view::close(state.drive.link(), true).unwrap_or((1006, String::new()))
+            crate::view::close(state.driver.send_half(), true).unwrap_or((1006, String::new()))
         };
         let (code, reason) = (code.into_pyobject(py)?, reason.into_pyobject(py)?);
         Self::guard(this, call(method, [this.as_any(), code.as_any(), reason.as_any()]))

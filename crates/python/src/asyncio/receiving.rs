@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use wirespeed_driver::drive::Item;
+use wirespeed_driver::connection::Item;
 use wirespeed_driver::protocol::{Delivery, MessageKind};
 
 use super::access::set_result;
@@ -49,7 +49,7 @@ impl AsyncConnection {
                 return Ok(Step::Wait(waiter));
             }
             if let Some(Given { item, continues, later }) = waiter.take(py) {
-                if later && let Err(error) = self.release_handed(this) {
+                if later && let Err(error) = self.release_assigned(this) {
                     self.lock(py)?.inbox.untake(item, continues);
                     return Err(error);
                 }
@@ -87,7 +87,7 @@ impl AsyncConnection {
         };
         match taken {
             Some(item) => {
-                state.drive.peer.release_parsed();
+                state.driver.endpoint.release_parsed();
                 // The application receives again; a pong goes out before it may be busy for a while.
                 let due = state.is_resumable() || state.is_write_due() || state.has_notes();
                 // Those who wait for the message after this one.
@@ -95,7 +95,7 @@ impl AsyncConnection {
                 drop(state);
                 let mut steps = Steps::new();
                 if due {
-                    steps.note(Self::settle(this));
+                    steps.note(Self::run_actions(this));
                 }
                 if serve {
                     steps.note(self.serve_soon(py));
@@ -109,13 +109,13 @@ impl AsyncConnection {
                 self.received(this, operation, item)
             }
             None => {
-                let link = state.drive.link();
+                let send_half = state.driver.send_half();
                 // The end of the stream was read, perhaps, behind what was there to be taken until now.
-                let due = link.is_eof() || link.queued() > 0;
-                let due = due || state.drive.is_closing() || state.paused || state.has_notes();
+                let due = send_half.is_eof() || send_half.queued() > 0;
+                let due = due || state.driver.is_closing() || state.paused || state.has_notes();
                 drop(state);
                 if due {
-                    Self::settle(this)?;
+                    Self::run_actions(this)?;
                 }
                 self.wait_for_message(this, operation, delivery)
             }
@@ -131,7 +131,8 @@ impl AsyncConnection {
             let mut state = self.lock(py)?;
             if state.is_finished() {
                 // Who asks again and again must not keep the loop from its turns.
-                let turn_due = operation.is_fresh() && state.outbox.is_turn_due(0, self.loop_state.get().iteration());
+                let turn_due =
+                    operation.is_fresh() && state.send_queue.is_turn_due(0, self.loop_state.get().iteration());
                 drop(state);
                 if turn_due {
                     self.loop_state.get().begin_iteration();
@@ -148,7 +149,7 @@ impl AsyncConnection {
         self.hold(this);
         self.loop_state.get().begin_iteration();
         // Somebody wants more.
-        if paused && let Err(error) = Self::settle(this) {
+        if paused && let Err(error) = Self::run_actions(this) {
             self.abandon(this, &waiter, operation.kind());
             return Err(error);
         }
@@ -200,9 +201,9 @@ impl AsyncConnection {
                     }
                 }
             }
-            state.drive.peer.release_parsed();
+            state.driver.endpoint.release_parsed();
         }
-        if let Err(error) = Self::settle(this) {
+        if let Err(error) = Self::run_actions(this) {
             // A signal handler has raised: what was taken is still to be received.
             self.lock(py)?.inbox.put_back(items.into_iter());
             return Err(error);
@@ -249,7 +250,7 @@ impl AsyncConnection {
             state.inbox.set_polled(taken.is_none() && !waiting);
             taken
         };
-        if let Err(error) = Self::settle(this) {
+        if let Err(error) = Self::run_actions(this) {
             if let Some(item) = taken {
                 conn.lock(py)?.inbox.untake(item, false);
             }
@@ -278,7 +279,7 @@ impl AsyncConnection {
             while let Some(waiter) = conn.next_served(this, &mut steps, !direct)? {
                 steps.note(waiter.wake(py, direct));
                 if waiter.holds_on(py) {
-                    conn.lock(py)?.hand(waiter);
+                    conn.lock(py)?.assign(waiter);
                 }
                 // A task that the loop resumes later has yet to see its message.
                 if !direct && conn.lock(py)?.postpone() {
@@ -287,7 +288,7 @@ impl AsyncConnection {
                 }
             }
         }
-        steps.note(Self::settle(this));
+        steps.note(Self::run_actions(this));
         steps.end()
     }
 
@@ -302,7 +303,7 @@ impl AsyncConnection {
         {
             steps.note(waiter.wake(py, false));
         }
-        steps.note(Self::settle(this));
+        steps.note(Self::run_actions(this));
         steps.end()
     }
 
@@ -325,7 +326,7 @@ impl AsyncConnection {
                 }
                 Some((index, (decode, delivery))) => match state.take(py, decode, delivery) {
                     Ok(None) => {
-                        state.drive.peer.release_parsed();
+                        state.driver.endpoint.release_parsed();
                         None
                     }
                     Ok(Some(item)) => {
@@ -333,7 +334,7 @@ impl AsyncConnection {
                         if let Some(waiter) = &waiter {
                             waiter.assign(py, Given { item, continues, later });
                             if later {
-                                state.hand(waiter.clone());
+                                state.assign(waiter.clone());
                             }
                         }
                         waiter
@@ -360,8 +361,8 @@ impl AsyncConnection {
     }
 
     /// A task has taken what it was handed: those behind it are served.
-    fn release_handed(&self, this: &Bound<'_, Self>) -> PyResult<()> {
-        let waited = self.lock(this.py())?.release_handed(this.py());
+    fn release_assigned(&self, this: &Bound<'_, Self>) -> PyResult<()> {
+        let waited = self.lock(this.py())?.release_assigned(this.py());
         if waited { Self::serve(this) } else { Ok(()) }
     }
 
@@ -403,7 +404,7 @@ impl AsyncConnection {
             state.receivers.retain(|other| other != waiter);
             if let Some(Given { item, continues, later }) = given {
                 if later {
-                    state.release_handed(py);
+                    state.release_assigned(py);
                 }
                 state.inbox.untake(item, continues);
             }

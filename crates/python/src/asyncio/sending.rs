@@ -4,8 +4,8 @@ use pyo3::exceptions::{PyBlockingIOError, PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use wirespeed_driver::blocking::Source;
-use wirespeed_driver::buffers;
-use wirespeed_driver::drive::{Hold, Output, TellWritable};
+use wirespeed_driver::buffer_pool;
+use wirespeed_driver::connection::{Hold, Output, WritableNotice};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 use wirespeed_driver::write_queue::Flushed;
 
@@ -71,15 +71,15 @@ impl AsyncConnection {
         match Self::try_send(this, message, kind, &bytes, compress, false)? {
             Sent::Done => Ok(()),
             Sent::Turn => {
-                this.get().lock(this.py())?.outbox.turn_owed = true;
+                this.get().lock(this.py())?.send_queue.turn_owed = true;
                 Ok(())
             }
             Sent::Full => {
-                this.get().lock(this.py())?.outbox.tell_writable = TellWritable::Wanted;
+                this.get().lock(this.py())?.send_queue.writable_notice = WritableNotice::Wanted;
                 Ok(())
             }
             Sent::Wait => {
-                this.get().lock(this.py())?.outbox.tell_writable = TellWritable::Wanted;
+                this.get().lock(this.py())?.send_queue.writable_notice = WritableNotice::Wanted;
                 Err(PyBlockingIOError::new_err("too much is waiting to be sent: see write_limit"))
             }
             Sent::Closed => Err(this.get().closed(this.py())),
@@ -108,13 +108,13 @@ impl AsyncConnection {
         if state.must_wait(turn) {
             return if state.is_connecting() { Err(connecting()) } else { Ok(Sent::Wait) };
         }
-        let result = if state.drive.link().is_large(len, compress) {
+        let result = if state.driver.send_half().is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
             state = conn.lock(py)?;
             Ok(())
         } else {
-            state.drive.link_mut().send_message(kind, bytes.piece(0..len), compress)
+            state.driver.send_half_mut().send_message(kind, bytes.piece(0..len), compress)
         };
         match result {
             Ok(()) => {}
@@ -138,22 +138,22 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let output = state.output(iteration);
-        let turn_due = state.outbox.is_turn_due(len, iteration);
-        if output == Output::Write && state.outbox.large.is_none() && state.drive.socket().is_some() {
+        let turn_due = state.send_queue.is_turn_due(len, iteration);
+        if output == Output::Write && state.send_queue.large.is_none() && state.driver.socket().is_some() {
             // The short way: one system call, and nothing else to see to.
             if state.flush(py) == Flushed::All
-                && !state.drive.is_closing()
+                && !state.driver.is_closing()
                 && !state.is_room_due()
-                && !state.outbox.has_flushes()
+                && !state.send_queue.has_flushes()
             {
                 return Ok(if turn_due { Sent::Turn } else { Sent::Done });
             }
         }
-        let (corked, large) = (state.outbox.corked, state.outbox.large.is_some());
+        let (corked, large) = (state.send_queue.corked, state.send_queue.large.is_some());
         if output == Output::Cork {
-            state.outbox.corked = true;
+            state.send_queue.corked = true;
             // The other short way: it leaves with what was queued before it.
-            if corked && !large && state.drive.link().failure().is_none() {
+            if corked && !large && state.driver.send_half().failure().is_none() {
                 return Ok(if turn_due { Sent::Turn } else { Sent::Done });
             }
         }
@@ -165,13 +165,13 @@ impl AsyncConnection {
             Output::Cork | Output::Wait => {}
         }
         let state = conn.lock(py)?;
-        if state.drive.link().failure().is_some() {
+        if state.driver.send_half().failure().is_some() {
             drop(state);
-            Self::settle(this)?; // the end begins
+            Self::run_actions(this)?; // the end begins
             return Ok(Sent::Closed);
         }
         Ok(match () {
-            () if state.is_crowded() => Sent::Full,
+            () if state.should_wait() => Sent::Full,
             () if turn_due => Sent::Turn,
             () => Sent::Done,
         })
@@ -186,7 +186,7 @@ impl AsyncConnection {
         }
         let (turn, first) = {
             let mut state = self.lock(py)?;
-            (state.outbox.take_turn(waiter.ticket()), state.outbox.is_first(waiter.ticket()))
+            (state.send_queue.take_turn(waiter.ticket()), state.send_queue.is_first(waiter.ticket()))
         };
         if turn && !first && !self.lock(py)?.is_finished() {
             return self.wait_for_room(this, Some(operation));
@@ -208,8 +208,8 @@ impl AsyncConnection {
             Kind::Drain => {
                 let state = self.lock(py)?;
                 match () {
-                    () if state.drive.is_over() || state.drive.link().failure().is_some() => Sent::Closed,
-                    () if state.is_crowded() => Sent::Full,
+                    () if state.driver.is_over() || state.driver.send_half().failure().is_some() => Sent::Closed,
+                    () if state.should_wait() => Sent::Full,
                     () => Sent::Done,
                 }
             }
@@ -300,9 +300,9 @@ impl AsyncConnection {
                     Self::write_out(this)?;
                     let mut state = self.lock(py)?;
                     // The call counts too: of nothing, it is one all the same.
-                    turn_due |= state.outbox.is_turn_due(0, iteration);
+                    turn_due |= state.send_queue.is_turn_due(0, iteration);
                     return Ok(Some(match () {
-                        () if state.is_crowded() => Sent::Full,
+                        () if state.should_wait() => Sent::Full,
                         () if turn_due => Sent::Turn,
                         () => Sent::Done,
                     }));
@@ -312,7 +312,7 @@ impl AsyncConnection {
             };
             let sent = match source::message(&message, text)? {
                 Some((kind, bytes)) => {
-                    turn_due |= self.lock(py)?.outbox.is_turn_due(bytes.len(), iteration);
+                    turn_due |= self.lock(py)?.send_queue.is_turn_due(bytes.len(), iteration);
                     self.queue(this, &message, kind, &bytes, compress)?
                 }
                 None => return Err(wrong_type(&message, "messages")),
@@ -336,13 +336,13 @@ impl AsyncConnection {
         let py = this.py();
         let len = bytes.len();
         let mut state = self.lock(py)?;
-        if state.drive.link().is_large(len, compress) {
+        if state.driver.send_half().is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
             Self::write_out(this)?;
             return Ok(None);
         }
-        match state.drive.link_mut().send_message(kind, bytes.piece(0..len), compress) {
+        match state.driver.send_half_mut().send_message(kind, bytes.piece(0..len), compress) {
             Ok(()) => {}
             Err(SendError::NotOpen) => return Ok(Some(Sent::Closed)),
             Err(error) => {
@@ -350,7 +350,10 @@ impl AsyncConnection {
                 return Err(errors::refused(py, error));
             }
         }
-        if state.drive.link().queued() >= buffers::WRITE_SIZE / 2 && !state.outbox.blocked && !state.outbox.handing {
+        if state.driver.send_half().queued() >= buffer_pool::WRITE_SIZE / 2
+            && !state.send_queue.blocked
+            && !state.send_queue.handing
+        {
             drop(state);
             Self::write_out(this)?;
         }
@@ -362,7 +365,7 @@ impl AsyncConnection {
         let py = this.py();
         if parked.is_some() {
             // What the fragments come from is a part of their sender: it would wait for itself.
-            let hold = self.lock(py)?.outbox.hold;
+            let hold = self.lock(py)?.send_queue.hold;
             if let Hold::Fragments(task) = hold
                 && task != 0
                 && task == super::raw::current_task(self.event_loop.bind(py))?
@@ -376,7 +379,7 @@ impl AsyncConnection {
         let ticket = match parked {
             Some(operation) => {
                 let mut state = self.lock(py)?;
-                operation.keep_ticket(|| state.outbox.next_ticket())
+                operation.keep_ticket(|| state.send_queue.next_ticket())
             }
             None => 0,
         };
@@ -388,14 +391,14 @@ impl AsyncConnection {
                 return Err(self.closed(py));
             }
             match parked {
-                Some(_) => state.outbox.park(ticket, waiter.clone()),
-                None => state.outbox.park_drainer(waiter.clone()),
+                Some(_) => state.send_queue.park(ticket, waiter.clone()),
+                None => state.send_queue.park_drainer(waiter.clone()),
             }
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
         // There may be room by now.
-        if let Err(error) = Self::settle(this) {
+        if let Err(error) = Self::run_actions(this) {
             self.abandon(this, &waiter, Kind::Drain);
             return Err(error);
         }
@@ -404,7 +407,7 @@ impl AsyncConnection {
 
     fn wait_for_end(&self, this: &Bound<'_, Self>) -> PyResult<Step> {
         let py = this.py();
-        Self::settle(this)?; // it may be over, and nobody has been told yet
+        Self::run_actions(this)?; // it may be over, and nobody has been told yet
         let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
         {
             let mut state = self.lock(py)?;
@@ -423,11 +426,11 @@ impl AsyncConnection {
     pub(super) fn abandon_send(&self, this: &Bound<'_, Self>, waiter: &WaiterRef) -> PyResult<()> {
         {
             let mut state = self.lock(this.py())?;
-            state.outbox.forget(waiter.ticket(), waiter);
+            state.send_queue.forget(waiter.ticket(), waiter);
             state.watchers.forget(waiter);
         }
         // It may have been the turn of this one only.
-        Self::settle(this)
+        Self::run_actions(this)
     }
 
     /// Sends one fragment; whether it is text, and what is awaited.
@@ -447,17 +450,17 @@ impl AsyncConnection {
         let iteration = conn.loop_state.get().iteration();
         let result = {
             let mut state = conn.lock(py)?;
-            if state.drive.is_closing() {
+            if state.driver.is_closing() {
                 Err(SendError::NotOpen)
             } else {
-                let link = state.drive.link_mut();
+                let send_half = state.driver.send_half_mut();
                 let payload = bytes.piece(0..bytes.len());
                 let result = if first {
-                    link.send_first_fragment(kind, payload, compress)
+                    send_half.send_first_fragment(kind, payload, compress)
                 } else {
-                    link.send_fragment(payload, fin)
+                    send_half.send_fragment(payload, fin)
                 };
-                result.map(|()| (state.output(iteration), std::mem::replace(&mut state.outbox.corked, true)))
+                result.map(|()| (state.output(iteration), std::mem::replace(&mut state.send_queue.corked, true)))
             }
         };
         let awaited = match result {
@@ -467,10 +470,10 @@ impl AsyncConnection {
                 match output {
                     Output::Cork if !corked => LoopState::cork(conn.loop_state.bind(py), this)?,
                     Output::Write => {
-                        conn.lock(py)?.outbox.corked = corked;
+                        conn.lock(py)?.send_queue.corked = corked;
                         Self::write_out(this)?;
                     }
-                    _ => conn.lock(py)?.outbox.corked = corked,
+                    _ => conn.lock(py)?.send_queue.corked = corked,
                 }
                 let full = conn.lock(py)?.is_above_high();
                 if full { Operation::create(this, Kind::Drain, None) } else { Operation::done() }
@@ -491,9 +494,9 @@ impl AsyncConnection {
         let conn = this.get();
         let result = {
             let mut state = conn.lock(py)?;
-            if state.drive.is_over() {
+            if state.driver.is_over() {
                 drop(state);
-                return Self::settle(this);
+                return Self::run_actions(this);
             }
             state.begin_close(code, reason, keep, std::time::Instant::now())
         };

@@ -5,9 +5,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use wirespeed_driver::blocking::Source;
-use wirespeed_driver::buffers;
-use wirespeed_driver::drive::{self, Large, Marks, TellWritable};
-use wirespeed_driver::peer::Failure;
+use wirespeed_driver::buffer_pool;
+use wirespeed_driver::connection::{self, Large, Watermarks, WritableNotice};
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::MessageKind;
 use wirespeed_driver::thread::MUCH;
 use wirespeed_driver::write_queue::Flushed;
@@ -35,9 +35,9 @@ impl AsyncConnection {
         let fixed = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
         let source = if fixed { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
         let mut state = this.get().lock(py)?;
-        let send = state.drive.link_mut().begin_large(kind, bytes.len());
+        let send = state.driver.send_half_mut().begin_large(kind, bytes.len());
         let send = send.map_err(|error| errors::refused(py, error))?;
-        state.outbox.large = Some(Box::new(Large { send, source: source.unbind(), offset: 0 }));
+        state.send_queue.large = Some(Box::new(Large { send, source: source.unbind(), offset: 0 }));
         Ok(())
     }
 
@@ -45,9 +45,9 @@ impl AsyncConnection {
     /// queues the next piece. True: there is no more room.
     fn append_large(&self, py: Python<'_>) -> PyResult<bool> {
         let mut state = self.lock(py)?;
-        let Some(mut large) = state.outbox.large.take() else { return Ok(false) };
-        if state.drive.is_over() || state.drive.link().failure().is_some() {
-            state.drive.link_mut().abandon_large();
+        let Some(mut large) = state.send_queue.large.take() else { return Ok(false) };
+        if state.driver.is_over() || state.driver.send_half().failure().is_some() {
+            state.driver.send_half_mut().abandon_large();
             drop(state);
             drop(large);
             return Ok(false);
@@ -57,28 +57,28 @@ impl AsyncConnection {
             Ok(bytes) => bytes.as_bytes(),
             Err(_) => source.cast::<PyString>()?.to_str()?.as_bytes(),
         };
-        let (drive, send) = (&mut state.drive, &mut large.send);
+        let (driver, send) = (&mut state.driver, &mut large.send);
         let rest = bytes.get(large.offset..).unwrap_or_default(); // there is that much, by how it came to be
         // It cannot change while others run: see `begin_large`.
-        let written = handover::moving(py, rest.len() >= MUCH, || drive.write_large(send, rest));
+        let written = handover::moving(py, rest.len() >= MUCH, || driver.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
-            let piece = rest.get(..buffers::WRITE_SIZE).unwrap_or(rest);
-            drive.link_mut().append_large(send, piece);
+            let piece = rest.get(..buffer_pool::WRITE_SIZE).unwrap_or(rest);
+            driver.send_half_mut().append_large(send, piece);
             piece.len()
         });
-        if drive.link().is_mid_frame() {
-            let blocked = written.is_some() && drive.link().failure().is_none();
-            state.outbox.large = Some(large);
+        if driver.send_half().is_mid_frame() {
+            let blocked = written.is_some() && driver.send_half().failure().is_none();
+            state.send_queue.large = Some(large);
             return Ok(blocked);
         }
-        let pending = state.outbox.pending_close.take();
-        let drive::Flow { drive, outbox, .. } = &mut **state;
-        outbox.note_large_queued(drive);
+        let pending = state.send_queue.pending_close.take();
+        let connection::WaitState { driver, send_queue, .. } = &mut **state;
+        send_queue.note_large_queued(driver);
         drop(state);
         drop(large);
         if let Some((code, reason)) = pending.map(|pending| *pending) {
             let mut state = self.lock(py)?;
-            let _ = state.drive.begin_close(code, &reason, std::time::Instant::now()); // it was checked
+            let _ = state.driver.begin_close(code, &reason, std::time::Instant::now()); // it was checked
         }
         Ok(false)
     }
@@ -89,17 +89,17 @@ impl AsyncConnection {
     pub(super) fn write_out(this: &Bound<'_, Self>) -> PyResult<()> {
         let mut steps = Steps::new();
         steps.note(Self::write_queue(this));
-        steps.note(Self::settle(this));
+        steps.note(Self::run_actions(this));
         steps.end()
     }
 
-    /// The writing itself. For [`Self::settle`], which tells; everybody else calls [`Self::write_out`].
+    /// The writing itself. For [`Self::run_actions`], which tells; everybody else calls [`Self::write_out`].
     pub(super) fn write_queue(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
         loop {
             // A header goes out with the beginning of its payload: alone, it would wake the peer for nothing.
-            if conn.lock(py)?.drive.link().queued() < LARGE_FOLLOWS && conn.append_large(py)? {
+            if conn.lock(py)?.driver.send_half().queued() < LARGE_FOLLOWS && conn.append_large(py)? {
                 return conn.set_blocked(py, true);
             }
             if Self::flush_once(this)? || conn.lock(py)?.is_written() {
@@ -110,7 +110,7 @@ impl AsyncConnection {
 
     /// Whether the socket has no room: then the loop says when it has.
     fn set_blocked(&self, py: Python<'_>, blocked: bool) -> PyResult<()> {
-        let before = std::mem::replace(&mut self.lock(py)?.outbox.blocked, blocked);
+        let before = std::mem::replace(&mut self.lock(py)?.send_queue.blocked, blocked);
         if blocked == before { Ok(()) } else { self.watch_writable(py, blocked) }
     }
 
@@ -120,22 +120,22 @@ impl AsyncConnection {
         let conn = this.get();
         let output = {
             let mut state = conn.lock(py)?;
-            if state.drive.socket().is_some() {
+            if state.driver.socket().is_some() {
                 let blocked = state.flush(py) == Flushed::Blocked;
                 drop(state);
                 conn.set_blocked(py, blocked)?;
                 return Ok(blocked);
             }
-            if state.drive.is_over() {
+            if state.driver.is_over() {
                 return Ok(true);
             }
             // A signal handler or finalizer that runs while a transport is given what was queued before must not
             // overtake it: whoever gives it to the transport goes on until all is written.
-            if state.outbox.blocked || state.outbox.handing {
+            if state.send_queue.blocked || state.send_queue.handing {
                 return Ok(true);
             }
-            let output = state.drive.take_output();
-            state.outbox.handing = !output.is_empty();
+            let output = state.driver.take_output();
+            state.send_queue.handing = !output.is_empty();
             output
         };
         if output.is_empty() {
@@ -145,18 +145,18 @@ impl AsyncConnection {
             let output = PyBytes::new(py, &output);
             write_to(transport.bind(py), &output)
         });
-        conn.lock(py)?.outbox.handing = false;
+        conn.lock(py)?.send_queue.handing = false;
         let Some(written) = written else { return Ok(true) };
         match written {
             Ok(written) => {
                 let mut state = conn.lock(py)?;
-                state.outbox.blocked |= !written;
-                Ok(state.outbox.blocked)
+                state.send_queue.blocked |= !written;
+                Ok(state.send_queue.blocked)
             }
             Err(error) => {
                 // A signal handler has raised, perhaps: how much of it has left nobody knows, so nothing may
                 // follow.
-                conn.lock(py)?.drive.end(Failure::Aborted);
+                conn.lock(py)?.driver.end(Failure::Aborted);
                 Err(error)
             }
         }
@@ -168,7 +168,7 @@ impl AsyncConnection {
         let py = this.py();
         let due = {
             let mut state = this.get().lock(py)?;
-            state.outbox.corked = false;
+            state.send_queue.corked = false;
             state.is_write_due()
         };
         if due { Self::write_from_loop(this) } else { Ok(()) }
@@ -187,9 +187,9 @@ impl AsyncConnection {
         let conn = this.get();
         let drained = {
             let mut state = conn.lock(py)?;
-            state.outbox.blocked = false;
+            state.send_queue.blocked = false;
             state.resuming = true;
-            std::mem::take(&mut state.outbox.draining).then_some(state.outbox.marks())
+            std::mem::take(&mut state.send_queue.draining).then_some(state.send_queue.marks())
         };
         let mut steps = Steps::new();
         if let (Some(marks), Some(transport)) = (drained, conn.transport(py)) {
@@ -212,30 +212,30 @@ impl AsyncConnection {
 
     /// In an ending, what the transport has taken counts as unwritten until the kernel has it: it is asked to
     /// say when.
-    pub(super) fn note_kept(&self, py: Python<'_>) -> PyResult<()> {
+    pub(super) fn set_transport_buffered(&self, py: Python<'_>) -> PyResult<()> {
         let kept = self.kept_by_transport(py).map(|kept| kept > 0);
         // Where it cannot be asked, because a signal handler has raised, nothing is given up that it may have.
-        self.lock(py)?.drive.note_kept(*kept.as_ref().unwrap_or(&true));
+        self.lock(py)?.driver.set_transport_buffered(*kept.as_ref().unwrap_or(&true));
         if kept? { self.ask_when_empty(py) } else { Ok(()) }
     }
 
     /// A transport tells when it has room, not when it is empty, unless it is full as soon as it keeps
     /// anything.
     fn ask_when_empty(&self, py: Python<'_>) -> PyResult<()> {
-        if std::mem::replace(&mut self.lock(py)?.outbox.draining, true) {
+        if std::mem::replace(&mut self.lock(py)?.send_queue.draining, true) {
             return Ok(());
         }
         let Some(transport) = self.transport(py) else { return Ok(()) };
-        let (done, result) = invoke::insist_known(|| limit_transport(transport.bind(py), Marks::at(0)));
+        let (done, result) = invoke::insist_known(|| limit_transport(transport.bind(py), Watermarks::at(0)));
         if !done {
-            self.lock(py)?.outbox.draining = false; // whoever asks next asks again
+            self.lock(py)?.send_queue.draining = false; // whoever asks next asks again
         }
         result
     }
 
     /// Bytes that the transport has taken and the kernel has not.
     pub(super) fn kept_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
-        if self.lock(py)?.drive.is_over() {
+        if self.lock(py)?.driver.is_over() {
             return Ok(0);
         }
         match self.transport(py) {
@@ -250,18 +250,19 @@ impl AsyncConnection {
         steps.note(Self::write_queue(this));
         let tell = {
             let mut state = this.get().lock(this.py())?;
-            let tell = state.outbox.tell_writable != TellWritable::No && state.outbox.is_writable(&state.drive);
-            state.outbox.tell_writable = match state.outbox.tell_writable {
-                TellWritable::Soon if !tell => TellWritable::Wanted,
-                _ if tell => TellWritable::No,
+            let tell =
+                state.send_queue.writable_notice != WritableNotice::No && state.send_queue.is_writable(&state.driver);
+            state.send_queue.writable_notice = match state.send_queue.writable_notice {
+                WritableNotice::Soon if !tell => WritableNotice::Wanted,
+                _ if tell => WritableNotice::No,
                 same => same,
             };
             tell
         };
-        steps.note(Self::settle(this));
+        steps.note(Self::run_actions(this));
         if tell {
-            steps.note(Self::tell_writable(this));
-            steps.note(Self::settle(this));
+            steps.note(Self::writable_notice(this));
+            steps.note(Self::run_actions(this));
         }
         steps.end()
     }
@@ -286,14 +287,14 @@ impl AsyncConnection {
         let kept = self.kept_by_transport(py)?;
         {
             let mut state = self.lock(py)?;
-            if state.drive.link().failure().is_some() || state.drive.is_over() {
+            if state.driver.send_half().failure().is_some() || state.driver.is_over() {
                 drop(state);
                 return Err(self.closed(py));
             }
             if state.is_written() && kept == 0 {
                 // A loop of calls that have nothing to wait for must give others a turn too.
-                let counted = state.outbox.is_turn_due(0, self.loop_state.get().iteration());
-                if !std::mem::take(&mut state.outbox.turn_owed) && !counted {
+                let counted = state.send_queue.is_turn_due(0, self.loop_state.get().iteration());
+                if !std::mem::take(&mut state.send_queue.turn_owed) && !counted {
                     return Ok(Step::Ready(none()));
                 }
                 drop(state);
@@ -309,21 +310,21 @@ impl AsyncConnection {
                 drop(state);
                 return Err(self.closed(py));
             }
-            let drive::Flow { drive, outbox, .. } = &mut **state;
-            outbox.park_flush(drive, waiter.clone());
+            let connection::WaitState { driver, send_queue, .. } = &mut **state;
+            send_queue.park_flush(driver, waiter.clone());
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
         if kept > 0 {
             self.tell_flushed(py)?;
-            Self::settle(this)?; // a transport that is asked when it is empty is not full for that
+            Self::run_actions(this)?; // a transport that is asked when it is empty is not full for that
         }
         Ok(Step::Wait(waiter))
     }
 
     /// Tells those who wait for a flush how far it is.
     pub(super) fn tell_flushed(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.lock(py)?.outbox.has_flushes() {
+        if !self.lock(py)?.send_queue.has_flushes() {
             return Ok(());
         }
         if self.kept_by_transport(py)? > 0 {
@@ -331,8 +332,8 @@ impl AsyncConnection {
         }
         let flushed = {
             let mut state = self.lock(py)?;
-            let drive::Flow { drive, outbox, .. } = &mut **state;
-            outbox.take_flushed(drive)
+            let connection::WaitState { driver, send_queue, .. } = &mut **state;
+            send_queue.take_flushed(driver)
         };
         let mut steps = Steps::new();
         for waiter in flushed {

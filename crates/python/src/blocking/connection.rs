@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeErr
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
-use wirespeed_driver::blocking::{Blocking, Error, Item, Patience, PingTicket, Source};
+use wirespeed_driver::blocking::{Blocking, Error, Item, PingTicket, Source, Timeout};
 use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 
@@ -82,9 +82,9 @@ impl BlockingConnection {
     fn closed(&self, py: Python<'_>) -> PyErr {
         let host = PythonHost { py, decode: None };
         // Exceptions are made outside the connection's lock: their constructors are Python.
-        let (failure, closing) = self
-            .inner
-            .with_peer(&host, |peer| (peer.link.failure().cloned(), self.ending.lacks(|| peer.link.closing())));
+        let (failure, closing) = self.inner.with_endpoint(&host, |endpoint| {
+            (endpoint.send_half.failure().cloned(), self.ending.lacks(|| endpoint.send_half.closing()))
+        });
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
         // A signal handler that raised inside an ssl.SSLContext ended the connection; what it raised goes on,
         // once.
@@ -104,7 +104,7 @@ impl BlockingConnection {
     fn receive(
         &self,
         py: Python<'_>,
-        patience: Patience,
+        patience: Timeout,
         decode: Option<bool>,
         delivery: Delivery,
     ) -> Result<Item<Py<PyAny>>> {
@@ -128,15 +128,15 @@ impl BlockingConnection {
     }
 }
 
-fn patience(timeout: Option<f64>, busy_poll: f64) -> PyResult<Patience> {
+fn patience(timeout: Option<f64>, busy_poll: f64) -> PyResult<Timeout> {
     let deadline = deadline(timeout)?;
     if busy_poll == 0.0 {
-        return Ok(Patience::Until(deadline));
+        return Ok(Timeout::Until(deadline));
     }
     match Duration::try_from_secs_f64(busy_poll) {
         Ok(spin) => {
             let until = Instant::now() + spin.min(Duration::from_secs(3600));
-            Ok(Patience::Spin(deadline.map_or(until, |deadline| deadline.min(until)), deadline))
+            Ok(Timeout::Spin(deadline.map_or(until, |deadline| deadline.min(until)), deadline))
         }
         Err(_) => Err(PyValueError::new_err("busy_poll must be a number of seconds, not negative")),
     }
@@ -160,7 +160,7 @@ impl BlockingConnection {
             learn_how_to_wait(py)?; // of a client, the opening has done this
         }
         Ok(Self {
-            inner: Blocking::new(parts.peer, socket, parts.settings),
+            inner: Blocking::new(parts.endpoint, socket, parts.settings),
             connecting: AtomicBool::new(parts.handshake.is_pending()),
             handshake: Py::new(py, parts.handshake)?,
             ends: parts.ends.given(local_address, remote_address),
@@ -191,7 +191,7 @@ impl BlockingConnection {
     /// Receives a message that is there already.
     #[pyo3(signature = (decode = None))]
     fn recv_nowait(&self, py: Python<'_>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
-        match self.receive(py, Patience::Until(Some(Instant::now())), decode, Delivery::Messages) {
+        match self.receive(py, Timeout::Until(Some(Instant::now())), decode, Delivery::Messages) {
             Err(Error::TimedOut) => Err(PyBlockingIOError::new_err("no message is ready")),
             result => self.map(py, result).map(|item| item.message),
         }
@@ -211,7 +211,7 @@ impl BlockingConnection {
             _ => return Err(PyValueError::new_err("limit must be at least 1")),
         };
         let host = self.open_host(py, None)?;
-        let result = self.inner.receive_many(&host, Patience::Until(deadline(timeout)?), limit);
+        let result = self.inner.receive_many(&host, Timeout::Until(deadline(timeout)?), limit);
         let mut items = self.map(py, result)?.into_iter();
         // The list is made outside the connection's lock: a collection may start here.
         let list = PyList::empty(py);
@@ -240,7 +240,7 @@ impl BlockingConnection {
     #[pyo3(signature = (timeout = None))]
     fn _recv_fragment(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Py<PyAny>, bool, bool)> {
         // As bytes: a fragment of text may end inside a character.
-        let result = self.receive(py, Patience::Until(deadline(timeout)?), Some(false), Delivery::Fragments);
+        let result = self.receive(py, Timeout::Until(deadline(timeout)?), Some(false), Delivery::Fragments);
         self.map(py, result).map(|item| (item.message, item.kind == MessageKind::Text, item.fin))
     }
 
@@ -255,7 +255,7 @@ impl BlockingConnection {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        match self.receive(py, Patience::Until(None), None, Delivery::Messages) {
+        match self.receive(py, Timeout::Until(None), None, Delivery::Messages) {
             Ok(item) => Ok(Some(item.message)),
             Err(error) => {
                 // A clean close ends the iteration; it is not an error.
@@ -410,7 +410,7 @@ impl BlockingConnection {
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let host = self.host(py, None)?;
         let (_, over) = self.inner.state(&host);
-        Ok(self.inner.with_peer(&host, |peer| view::close(&peer.link, over)))
+        Ok(self.inner.with_endpoint(&host, |endpoint| view::close(&endpoint.send_half, over)))
     }
 
     /// The opening handshake.
@@ -423,7 +423,7 @@ impl BlockingConnection {
     fn _give(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
         let host = self.host(py, None)?;
         self.connecting.store(false, Ordering::Relaxed);
-        self.inner.with_peer(&host, |peer| answer.queue(peer));
+        self.inner.with_endpoint(&host, |endpoint| answer.queue(endpoint));
         // A refusal leaves with the closing.
         if answer.opens() {
             let result = self.inner.flush(&host);
@@ -448,7 +448,7 @@ impl BlockingConnection {
     /// Seconds that the last ping and pong took; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<f64> {
-        let latency = self.inner.with_peer(&self.host(py, None)?, |peer| peer.link.latency());
+        let latency = self.inner.with_endpoint(&self.host(py, None)?, |endpoint| endpoint.send_half.latency());
         Ok(latency.map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
@@ -460,7 +460,7 @@ impl BlockingConnection {
     /// What was negotiated by TLS, if there is TLS.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        self.inner.with_peer(&self.host(py, None)?, |peer| view::tls(py, &peer.link))
+        self.inner.with_endpoint(&self.host(py, None)?, |endpoint| view::tls(py, &endpoint.send_half))
     }
 
     /// Counters.
@@ -476,7 +476,7 @@ impl BlockingConnection {
         }
         visit.call(&self.handshake)?;
         self.ends.traverse(&visit)?;
-        self.inner.peek(|peer| ssl_layer::traverse(peer.link.layer(), &visit)).unwrap_or(Ok(()))
+        self.inner.peek(|endpoint| ssl_layer::traverse(endpoint.send_half.layer(), &visit)).unwrap_or(Ok(()))
     }
 }
 

@@ -48,12 +48,12 @@ impl ClientOpening {
 
     fn opened(&self, client: &mut Client, socket: Option<Socket>) -> PyResult<Opened> {
         let keepalive = Keepalive::new(self.plan.ping_interval, self.plan.ping_timeout, Instant::now());
-        let (peer, handshake, accepted) = client
+        let (endpoint, handshake, accepted) = client
             .finish(self.plan.limits, keepalive)
             .ok_or_else(|| PyRuntimeError::new_err("the opening handshake is not complete"))?;
         let handshake = Handshake::client(handshake.request(), accepted);
         let ends = socket.as_ref().map(Ends::of).unwrap_or_default();
-        Ok(Opened::new(Parts { peer, socket, ends, settings: self.plan.settings, handshake }))
+        Ok(Opened::new(Parts { endpoint, socket, ends, settings: self.plan.settings, handshake }))
     }
 }
 

@@ -5,7 +5,7 @@
 
 pub(crate) mod client;
 pub(crate) mod connected;
-pub(crate) mod pending;
+pub(crate) mod handshake_limiter;
 pub(crate) mod server;
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use wirespeed_driver::Peer;
+use wirespeed_driver::Endpoint;
 use wirespeed_driver::blocking::Settings;
 use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
@@ -55,7 +55,7 @@ pub(crate) struct Opened {
 }
 
 pub(crate) struct Parts {
-    pub(crate) peer: Peer<PyPayload>,
+    pub(crate) endpoint: Endpoint<PyPayload>,
     /// None if it came without I/O.
     pub(crate) socket: Option<Socket>,
     pub(crate) ends: Ends,
@@ -88,7 +88,7 @@ impl Opened {
         let Some(parts) = &*parts else { return Ok(()) };
         parts.ends.traverse(&visit)?;
         parts.handshake.traverse(&visit)?;
-        ssl_layer::traverse(parts.peer.link.layer(), &visit)
+        ssl_layer::traverse(parts.endpoint.send_half.layer(), &visit)
     }
 
     fn __clear__(&self) {

@@ -146,9 +146,9 @@ impl ServerOpening {
         let server = self.lock().take().ok_or_else(incomplete)?;
         let plan = self.settings.get();
         let keepalive = Keepalive::new(plan.ping_interval, plan.ping_timeout, Instant::now());
-        let (peer, handshake) = server.finish(plan.limits, keepalive).ok_or_else(incomplete)?;
+        let (endpoint, handshake) = server.finish(plan.limits, keepalive).ok_or_else(incomplete)?;
         let handshake = Handshake::server(handshake).ok_or_else(incomplete)?;
-        Ok(Opened::new(Parts { peer, socket: None, ends: Ends::default(), settings: plan.settings, handshake }))
+        Ok(Opened::new(Parts { endpoint, socket: None, ends: Ends::default(), settings: plan.settings, handshake }))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

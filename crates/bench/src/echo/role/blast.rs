@@ -1,6 +1,6 @@
 //! `/blast`: messages of one size, numbered, as fast as the client reads; or so many in turn with the client.
 
-use wirespeed_driver::peer::Link;
+use wirespeed_driver::endpoint::SendHalf;
 use wirespeed_driver::protocol::{Config, Connection, Limits, MessageKind, SendError, Side};
 
 use super::{pattern, write_number};
@@ -48,7 +48,7 @@ impl Blast {
     }
 
     /// Queues the next block; false: it is the client's turn.
-    pub(super) fn send(&mut self, link: &mut Link) -> Result<bool, SendError> {
+    pub(super) fn send(&mut self, send_half: &mut SendHalf) -> Result<bool, SendError> {
         let mut count = self.block.len() / self.frame;
         if let Some(turn) = &mut self.turn {
             count = count.min(turn.left);
@@ -62,7 +62,7 @@ impl Blast {
             write_number(&mut frame[self.header..], self.next);
             self.next += 1;
         }
-        link.send_encoded(frames, count as u64, (count * (self.frame - self.header)) as u64)?;
+        send_half.send_encoded(frames, count as u64, (count * (self.frame - self.header)) as u64)?;
         Ok(true)
     }
 }

@@ -1,7 +1,7 @@
 //! `/sink` and `/hash`: what arrives is counted, and hashed, and told when a text message asks.
 
 use sha2::{Digest as _, Sha256};
-use wirespeed_driver::peer::Link;
+use wirespeed_driver::endpoint::SendHalf;
 use wirespeed_driver::protocol::{MessageKind, SendError};
 
 use crate::hex;
@@ -24,9 +24,14 @@ impl Count {
     }
 
     /// Counts a message, or answers the one that asks; whether it was counted.
-    pub(super) fn receive(&mut self, link: &mut Link, kind: MessageKind, bytes: &[u8]) -> Result<bool, SendError> {
+    pub(super) fn receive(
+        &mut self,
+        send_half: &mut SendHalf,
+        kind: MessageKind,
+        bytes: &[u8],
+    ) -> Result<bool, SendError> {
         if kind == MessageKind::Text && bytes == REPORT {
-            link.send_message(MessageKind::Text, self.report().as_bytes(), Some(false))?;
+            send_half.send_message(MessageKind::Text, self.report().as_bytes(), Some(false))?;
             return Ok(false);
         }
         self.add(bytes);

@@ -8,7 +8,7 @@ mod stamp;
 
 use std::ops::RangeInclusive;
 
-use wirespeed_driver::drive;
+use wirespeed_driver::connection;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
 use blast::Blast;
@@ -23,7 +23,7 @@ pub(crate) const HIGH_WATER: usize = 256 * 1024;
 const MOST_QUEUED: usize = 1024 * 1024;
 
 /// What sends.
-type Sender<'a> = drive::Sender<'a, Vec<u8>>;
+type Sender<'a> = connection::Sender<'a, Vec<u8>>;
 
 /// The largest message that is made here.
 const MOST_SIZE: u64 = 16 << 20;
@@ -94,10 +94,10 @@ impl Role {
 
     /// Queues what is to be sent unasked, as far as the client reads. False: there is nothing more.
     pub(crate) fn produce(&mut self, sender: &mut Sender<'_>) -> bool {
-        let mut more = sender.link.state().can_send();
-        while more && sender.link.queued() < HIGH_WATER {
+        let mut more = sender.send_half.state().can_send();
+        while more && sender.send_half.queued() < HIGH_WATER {
             more = match self {
-                Self::Stream(Some(blast), _) => blast.send(sender.link).unwrap_or(false),
+                Self::Stream(Some(blast), _) => blast.send(sender.send_half).unwrap_or(false),
                 Self::File(file) => file.send(sender).unwrap_or(false),
                 _ => false,
             };
@@ -116,7 +116,7 @@ impl Role {
             Self::Echo => sender.send_message(kind, bytes, None),
             Self::Stamp(reply) => stamp::answer(sender, kind, bytes, reply),
             Self::Stream(blast, Some(count)) => {
-                if count.receive(sender.link, kind, bytes)?
+                if count.receive(sender.send_half, kind, bytes)?
                     && let Some(blast) = blast
                 {
                     blast.take_turn();

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::drive::Progress;
-use wirespeed_driver::encoded::Run;
+use wirespeed_driver::connection::Progress;
+use wirespeed_driver::encoded::FrameBatch;
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::write_queue::Flushed;
 
@@ -47,15 +47,16 @@ pub(crate) struct Gone {
 impl Live {
     /// Adds messages, as one where that is possible: see [`Self::push`].
     pub(crate) fn push_all(&mut self, volley: &Volley<'_>, share: Share, config: &Config) {
-        let fits = |run: &&Arc<Run>| run.size() <= self.shared_at_once() && self.drive.link().takes_runs();
+        let fits =
+            |run: &&Arc<FrameBatch>| run.size() <= self.shared_at_once() && self.driver.send_half().accepts_batches();
         if let Some(run) = volley.run.filter(fits) {
             let limit = self.limit(share);
             if self.has_way() {
-                let lost = self.drive.link_mut().send_run(run, 0).is_err();
+                let lost = self.driver.send_half_mut().send_batch(run, 0).is_err();
                 self.note_undelivered(if lost { run.len() } else { 0 });
                 return;
             }
-            if !self.is_ending() && self.outbox.push_run(run, self.drive.link().queued(), limit) {
+            if !self.is_ending() && self.outbox.push_run(run, self.driver.send_half().queued(), limit) {
                 return;
             }
         }
@@ -70,7 +71,7 @@ impl Live {
         let limit = self.limit(share);
         if self.has_way() {
             // Refused only while closing.
-            let lost = message.message.send(self.drive.link_mut()).is_err();
+            let lost = message.message.send(self.driver.send_half_mut()).is_err();
             self.note_undelivered(lost.into());
             return;
         }
@@ -78,7 +79,7 @@ impl Live {
             self.note_undelivered(1);
             return;
         }
-        match self.outbox.push(message.clone(), self.drive.link().queued(), limit, self.session.route().policy) {
+        match self.outbox.push(message.clone(), self.driver.send_half().queued(), limit, self.session.route().policy) {
             Pushed::Kept { dropped } => self.note_dropped(dropped),
             Pushed::Dropped => self.note_dropped(1),
             Pushed::Overflow => {
@@ -109,9 +110,9 @@ impl Live {
 
     /// Whether the connection has as much to write as it is handed at once.
     fn is_laden(&self) -> bool {
-        let link = self.drive.link();
-        let queued = link.queued();
-        queued >= self.at_once && (queued >= self.shared_at_once() || link.own_queued() >= self.at_once)
+        let send_half = self.driver.send_half();
+        let queued = send_half.queued();
+        queued >= self.at_once && (queued >= self.shared_at_once() || send_half.own_queued() >= self.at_once)
     }
 
     /// Bytes of shared messages that are handed to the connection at once. A part of the limit at most: the policy can no
@@ -226,7 +227,7 @@ impl Live {
 
     /// Bytes that the kernel has taken for it, ever.
     pub(crate) fn taken(&self) -> u64 {
-        self.drive.link().written()
+        self.driver.send_half().written()
     }
 
     /// Whether it has shown that its client reads: since its kernel had no room for the first time, the client has made
@@ -238,37 +239,37 @@ impl Live {
     /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
     pub(crate) fn write(&mut self, now: impl Fn() -> Instant) -> Progress {
         loop {
-            let before = self.drive.link().written();
-            if self.drive.is_closing() {
+            let before = self.driver.send_half().written();
+            if self.driver.is_closing() {
                 let cleared = self.outbox.clear(); // nothing can follow the close frame, or an error
                 self.note_undelivered(cleared);
             }
             while !self.is_laden()
                 && let Some(waiting) = self.outbox.pop()
             {
-                let link = self.drive.link_mut();
+                let send_half = self.driver.send_half_mut();
                 let sent = match &waiting {
-                    Waiting::One(pending) => pending.message.send(link),
-                    Waiting::Run(run, without) => link.send_run(run, *without),
+                    Waiting::One(pending) => pending.message.send(send_half),
+                    Waiting::FrameBatch(run, without) => send_half.send_batch(run, *without),
                 };
                 self.note_undelivered(if sent.is_err() { waiting.len() } else { 0 });
             }
             if self.outbox.is_empty()
                 && let Some(closing) = self.closing.take()
-                && !self.drive.is_closing()
+                && !self.driver.is_closing()
             {
                 let Closing { code, reason, .. } = *closing;
-                if self.drive.begin_close(Some(code), &reason, now()).is_err() {
-                    let _ = self.drive.begin_close(None, "", now()); // what cannot be said is left out
+                if self.driver.begin_close(Some(code), &reason, now()).is_err() {
+                    let _ = self.driver.begin_close(None, "", now()); // what cannot be said is left out
                 }
             }
-            let (flushed, progress) = self.drive.flush_and_advance(&now);
-            let moved = self.drive.link().written() != before;
+            let (flushed, progress) = self.driver.flush_and_advance(&now);
+            let moved = self.driver.send_half().written() != before;
             if flushed == Flushed::Blocked {
                 let tried = now();
                 let since = self.blocked.filter(|_| !moved).map_or(tried, |blocked| blocked.since);
                 self.blocked = Some(Blocked { since, tried });
-                self.filled.get_or_insert(self.drive.link().written());
+                self.filled.get_or_insert(self.driver.send_half().written());
             } else {
                 self.blocked = None;
             }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use wirespeed_driver::drive::{Flow, Item, RECEIVED_COST, Rare, Receiver, Watchers, YIELD_BYTES};
-use wirespeed_driver::peer::{PeerEvent, payload_len};
+use wirespeed_driver::connection::{Item, LazyBox, RECEIVED_COST, Receiver, WaitState, Watchers, YIELD_BYTES};
+use wirespeed_driver::endpoint::{PeerEvent, payload_len};
 use wirespeed_driver::protocol::{Delivery, MessageKind, Payload};
 
 use super::{Asyncio, State};
@@ -40,7 +40,7 @@ struct Objects<'a, 'py> {
     /// As in `recv(decode=...)`.
     decode: Option<bool>,
     notes: &'a mut Option<Box<Notes>>,
-    watchers: &'a mut Rare<Watchers<Asyncio>>,
+    watchers: &'a mut LazyBox<Watchers<Asyncio>>,
     tell_controls: bool,
 }
 
@@ -73,7 +73,7 @@ impl Receiver<PyPayload> for Objects<'_, '_> {
 
 /// Writes down which futures a pong answers: that of its ping, and all before (RFC 6455 5.5.3).
 fn note_pong(
-    watchers: &mut Rare<Watchers<Asyncio>>,
+    watchers: &mut LazyBox<Watchers<Asyncio>>,
     answered: Option<(Vec<u64>, Duration)>,
     notes: &mut Option<Box<Notes>>,
 ) {
@@ -94,28 +94,28 @@ impl State {
         decode: Option<bool>,
         delivery: Delivery,
     ) -> PyResult<Option<Item<Py<PyAny>>>> {
-        let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+        let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
         let (notes, tell_controls) = (&mut self.notes, self.tell_controls);
         let decode = decode.filter(|text| !text);
         let mut objects = Objects { py, decode, notes, watchers, tell_controls };
-        inbox.take(&mut drive.peer, delivery, &mut objects)
+        inbox.take(&mut driver.endpoint, delivery, &mut objects)
     }
 
     /// Moves what was read to the queue, as far as it goes. True: the rest is left for the next turn of the
     /// loop, which the caller must ask for.
     pub(in crate::asyncio) fn fill_queue(&mut self, py: Python<'_>) -> PyResult<bool> {
-        let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+        let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
         let (notes, tell_controls) = (&mut self.notes, self.tell_controls);
         let mut objects = Objects { py, decode: None, notes, watchers, tell_controls };
-        inbox.fill(&mut drive.peer, true, &mut objects)
+        inbox.fill(&mut driver.endpoint, true, &mut objects)
     }
 
     /// What to tell a listener next; `zero_copy`: of whole binary messages, where they lie.
     pub(in crate::asyncio) fn next_arrival(&mut self, py: Python<'_>, zero_copy: bool) -> PyResult<Option<Arrival>> {
-        let Flow { inbox, drive, watchers, .. } = &mut self.flow;
+        let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
         loop {
             inbox.count(RECEIVED_COST);
-            let arrival = match drive.poll_event() {
+            let arrival = match driver.poll_event() {
                 None => return Ok(None),
                 Some(PeerEvent::Message { kind: MessageKind::Binary, payload: Payload::Slice(slice) }) if zero_copy => {
                     inbox.count(slice.len());
@@ -140,12 +140,12 @@ impl State {
     /// more is there.
     #[inline]
     pub(in crate::asyncio) fn is_receive_turn_due(&mut self, iteration: u64) -> bool {
-        let Flow { inbox, drive, .. } = &mut self.flow;
+        let WaitState { inbox, driver, .. } = &mut self.wait_state;
         let received = inbox.received();
         if std::mem::replace(&mut self.received_in, iteration) != iteration {
             *received = 0;
         }
-        if *received < YIELD_BYTES || !drive.peer.has_input() {
+        if *received < YIELD_BYTES || !driver.endpoint.has_input() {
             return false;
         }
         *received = 0;
@@ -154,6 +154,6 @@ impl State {
 
     /// Leaves what was read for the next turn of the loop, if it may be; the caller must ask for that.
     pub(in crate::asyncio) fn postpone(&mut self) -> bool {
-        self.flow.inbox.postpone(&self.flow.drive.peer)
+        self.wait_state.inbox.postpone(&self.wait_state.driver.endpoint)
     }
 }

@@ -1,4 +1,4 @@
-//! What a connection on an event loop knows between two calls: the driver's [`Flow`] over objects of Python,
+//! What a connection on an event loop knows between two calls: the driver's [`WaitState`] over objects of Python,
 //! and what only Python has.
 
 mod inbox;
@@ -9,8 +9,8 @@ use std::time::Instant;
 use pyo3::exceptions::PyBaseException;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use wirespeed_driver::drive::{Drive, Environment, Flow, Limits};
-use wirespeed_driver::peer::Failure;
+use wirespeed_driver::connection::{ConnectionDriver, Environment, Limits, WaitState};
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::Delivery;
 use wirespeed_driver::thread::MUCH;
 use wirespeed_driver::write_queue::Flushed;
@@ -50,7 +50,7 @@ impl Environment for Asyncio {
 }
 
 pub(super) struct State {
-    flow: Flow<Asyncio>,
+    wait_state: WaitState<Asyncio>,
     /// The iteration of the loop for which the inbox counts what was received without a suspension.
     received_in: u64,
     /// A task that receives has given the loop a turn and comes back for the rest of what was read.
@@ -78,34 +78,34 @@ pub(super) struct State {
 }
 
 impl Deref for State {
-    type Target = Flow<Asyncio>;
+    type Target = WaitState<Asyncio>;
 
     #[inline]
-    fn deref(&self) -> &Flow<Asyncio> {
-        &self.flow
+    fn deref(&self) -> &WaitState<Asyncio> {
+        &self.wait_state
     }
 }
 
 impl DerefMut for State {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Flow<Asyncio> {
-        &mut self.flow
+    fn deref_mut(&mut self) -> &mut WaitState<Asyncio> {
+        &mut self.wait_state
     }
 }
 
 impl State {
-    pub(super) fn new(drive: Drive<PyPayload>, limits: Limits, listens: bool) -> Self {
-        Self::of(Flow::new(drive, limits, listens))
+    pub(super) fn new(driver: ConnectionDriver<PyPayload>, limits: Limits, listens: bool) -> Self {
+        Self::of(WaitState::new(driver, limits, listens))
     }
 
     /// That of a connection that a thread has which there is not: it is over.
     pub(super) fn disowned(failure: Failure) -> Self {
-        Self::of(Flow::disowned(failure))
+        Self::of(WaitState::disowned(failure))
     }
 
-    fn of(flow: Flow<Asyncio>) -> Self {
+    fn of(wait_state: WaitState<Asyncio>) -> Self {
         Self {
-            flow,
+            wait_state,
             received_in: 0,
             turn_pending: false,
             resuming: false,
@@ -124,15 +124,15 @@ impl State {
     /// Hands the kernel what is queued, as far as it has room.
     #[inline]
     pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
-        let drive = &mut self.flow.drive;
-        let much = drive.link().queued() >= MUCH;
-        handover::moving(py, much, || drive.flush())
+        let driver = &mut self.wait_state.driver;
+        let much = driver.send_half().queued() >= MUCH;
+        handover::moving(py, much, || driver.flush())
     }
 
-    /// As [`Flow::is_settled`]; and nobody has anything to be told.
+    /// As [`WaitState::is_quiescent`]; and nobody has anything to be told.
     #[inline]
-    pub(super) fn is_settled(&mut self, now: impl FnOnce() -> Instant) -> bool {
-        self.notes.is_none() && self.flow.is_settled(now)
+    pub(super) fn is_quiescent(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        self.notes.is_none() && self.wait_state.is_quiescent(now)
     }
 
     /// Whether somebody has something to be told.
@@ -149,24 +149,24 @@ impl State {
     /// Whether anything must keep this connection alive although the application may have dropped it: a task
     /// that waits on it.
     pub(super) fn is_awaited(&self) -> bool {
-        self.turn_pending || self.notes.is_some() || self.flow.is_awaited()
+        self.turn_pending || self.notes.is_some() || self.wait_state.is_awaited()
     }
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let flow = &self.flow;
-        let receivers = flow.receivers.iter().chain(&flow.handed);
-        for waiter in receivers.chain(flow.outbox.waiters()).chain(flow.watchers.enders()) {
+        let wait_state = &self.wait_state;
+        let receivers = wait_state.receivers.iter().chain(&wait_state.in_delivery);
+        for waiter in receivers.chain(wait_state.send_queue.waiters()).chain(wait_state.watchers.enders()) {
             waiter.visit(visit)?;
         }
         let answered = self.notes.iter().flat_map(|notes| &notes.pongs).map(|(future, _)| future);
-        for future in flow.watchers.futures().chain(answered) {
+        for future in wait_state.watchers.futures().chain(answered) {
             visit.call(future)?;
         }
         if let Some(give_up) = &self.give_up {
             visit.call(give_up)?;
         }
         // An instance of a subclass of str has attributes.
-        if let Some(large) = &flow.outbox.large {
+        if let Some(large) = &wait_state.send_queue.large {
             visit.call(&large.source)?;
         }
         // Its traceback knows the frames it went through, and they the connection.
@@ -175,13 +175,13 @@ impl State {
 
     /// Takes everything out that may lead back to here.
     pub(super) fn take_references(&mut self) -> impl Sized + use<> {
-        let flow = &mut self.flow;
+        let wait_state = &mut self.wait_state;
         (
-            std::mem::take(&mut flow.receivers),
-            flow.handed.take(),
-            flow.outbox.take_all().collect::<Vec<_>>(),
-            flow.outbox.take_flushes().collect::<Vec<_>>(),
-            flow.watchers.take(),
+            std::mem::take(&mut wait_state.receivers),
+            wait_state.in_delivery.take(),
+            wait_state.send_queue.take_all().collect::<Vec<_>>(),
+            wait_state.send_queue.take_flushes().collect::<Vec<_>>(),
+            wait_state.watchers.take(),
             self.notes.take(),
             self.give_up.take(),
             self.listener_error.take(),

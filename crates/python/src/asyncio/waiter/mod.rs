@@ -22,7 +22,7 @@ use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use wirespeed_driver::drive::Item;
+use wirespeed_driver::connection::Item;
 use wirespeed_driver::protocol::Delivery;
 
 use self::slots::called;
@@ -61,7 +61,7 @@ pub(super) struct Given {
     pub(super) item: Item<Py<PyAny>>,
     /// It goes on with a message of which fragments were taken.
     pub(super) continues: bool,
-    /// The task is resumed later: see `Flow::hand`.
+    /// The task is resumed later: see `WaitState::assign`.
     pub(super) later: bool,
 }
 

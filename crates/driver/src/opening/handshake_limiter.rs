@@ -64,7 +64,7 @@ pub enum Due<K> {
 /// The clients that are in the opening handshake, as far as it waits for them, by the keys that the caller has for
 /// them, and by what their addresses count for. Each method takes a time that grows with the logarithm of their
 /// number.
-pub struct Pending<K, O = Origin> {
+pub struct HandshakeLimiter<K, O = Origin> {
     limit: usize,
     patience: Duration,
     grace: Duration,
@@ -77,16 +77,16 @@ pub struct Pending<K, O = Origin> {
     ranking: BTreeSet<(Reverse<usize>, u64, O)>,
 }
 
-impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> Pending<K, O> {
+impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
     /// Nobody; there may be `limit`, 1 at least.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self::with_patience(limit, PATIENCE, GRACE)
+        Self::with_idle_time(limit, PATIENCE, GRACE)
     }
 
     /// The same, with other times than [`PATIENCE`] and [`GRACE`].
     #[must_use]
-    pub fn with_patience(limit: usize, patience: Duration, grace: Duration) -> Self {
+    pub fn with_idle_time(limit: usize, patience: Duration, grace: Duration) -> Self {
         Self {
             limit: limit.max(1),
             patience,
@@ -112,7 +112,7 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> Pending<K, O> {
 
     /// Whether there are as many as there may be, so that one more should not come before one has gone.
     #[must_use]
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_over_limit(&self) -> bool {
         self.len() >= self.limit
     }
 
@@ -177,13 +177,13 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> Pending<K, O> {
 
     /// Who has to go now, as there are more than there may be, or one more comes. `unread`: whether a client has
     /// sent what nobody has read yet; then the server is late, and not the client.
-    pub fn overdue(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Option<K> {
+    pub fn next_victim(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Option<K> {
         self.left(self.patience, now, unread).is_zero().then(|| self.first()).flatten().map(|(key, _)| key)
     }
 
-    /// After how long [`Self::overdue`] may have an answer, if there are too many.
+    /// After how long [`Self::next_victim`] may have an answer, if there are too many.
     #[must_use]
-    pub fn overdue_in(&self, now: Instant) -> Option<Duration> {
+    pub fn next_victim_in(&self, now: Instant) -> Option<Duration> {
         let (_, since) = self.first().filter(|_| self.len() > self.limit)?;
         Some((since + self.patience).saturating_duration_since(now))
     }
@@ -204,7 +204,7 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> Pending<K, O> {
         }
     }
 
-    /// Whose turn to go it is, if a client may be silent for so long: what [`Self::overdue`] and [`Self::delay`] ask,
+    /// Whose turn to go it is, if a client may be silent for so long: what [`Self::next_victim`] and [`Self::delay`] ask,
     /// for callers that look for unread bytes themselves.
     #[must_use]
     pub fn due(&self, patience: Duration, now: Instant) -> Due<K> {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use wirespeed_protocol::{PayloadBuffer, SendError, Side};
 
-use super::Link;
-use crate::contexts;
-use crate::encoded::Run;
+use super::SendHalf;
+use crate::compression_pool;
+use crate::encoded::FrameBatch;
 use crate::frames::Frames;
 
 /// Frames of at least this much are queued by reference: below, the copy costs less than a part of its own.
 const SHARED_MIN: usize = 4 * 1024;
 
-impl<B: PayloadBuffer> Link<B> {
+impl<B: PayloadBuffer> SendHalf<B> {
     /// Queues frames that were encoded before, for many times: `messages` whole messages of `bytes` payload
     /// bytes.
     pub fn send_encoded(&mut self, frames: &[u8], messages: u64, bytes: u64) -> Result<(), SendError> {
@@ -29,16 +29,16 @@ impl<B: PayloadBuffer> Link<B> {
     pub fn send_shared(&mut self, frames: &Arc<Frames>, bytes: u64, compressed: bool) -> Result<(), SendError> {
         self.queue_shared(frames, 0, 1, bytes)?;
         if compressed {
-            contexts::give(self.connection.forget_sent());
+            compression_pool::give(self.connection.forget_sent());
             self.limit_contexts();
         }
         Ok(())
     }
 
-    /// Whether [`Self::send_run`] may be called: its frames leave as they are.
+    /// Whether [`Self::send_batch`] may be called: its frames leave as they are.
     #[must_use]
     #[inline]
-    pub fn takes_runs(&self) -> bool {
+    pub fn accepts_batches(&self) -> bool {
         self.side() == Side::Server && self.deflate().is_none()
     }
 
@@ -46,8 +46,8 @@ impl<B: PayloadBuffer> Link<B> {
     ///
     /// # Errors
     /// As for [`Self::send_message`].
-    pub fn send_run(&mut self, run: &Run, without: usize) -> Result<(), SendError> {
-        debug_assert!(self.takes_runs());
+    pub fn send_batch(&mut self, run: &FrameBatch, without: usize) -> Result<(), SendError> {
+        debug_assert!(self.accepts_batches());
         let messages = run.len().saturating_sub(without) as u64;
         self.queue_shared(run.frames(), run.size_of_first(without), messages, run.payload_after(without) as u64)
     }

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use wirespeed_driver::opening::pending::{BURST, GRACE, Origin, PATIENCE, Pending};
+use wirespeed_driver::opening::handshake_limiter::{BURST, GRACE, HandshakeLimiter, Origin, PATIENCE};
 
 fn at(host: u8) -> Origin {
     Origin::V4([192, 0, 2, host])
@@ -13,7 +13,7 @@ fn at(host: u8) -> Origin {
 
 const NEVER: fn(u32) -> bool = |_| false;
 
-fn names(pending: &mut Pending<u32>) -> Vec<u32> {
+fn names(pending: &mut HandshakeLimiter<u32>) -> Vec<u32> {
     let mut names = Vec::new();
     while let Some((key, _)) = pending.first() {
         names.push(key);
@@ -26,7 +26,7 @@ fn names(pending: &mut Pending<u32>) -> Vec<u32> {
 #[test]
 fn the_oldest_first_and_whoever_sends_last() {
     let now = Instant::now();
-    let mut pending = Pending::new(9);
+    let mut pending = HandshakeLimiter::new(9);
     for key in 0..5 {
         pending.add(key, at(1), now);
     }
@@ -38,7 +38,7 @@ fn the_oldest_first_and_whoever_sends_last() {
 
 #[test]
 fn of_the_address_that_has_most() {
-    let mut pending = Pending::new(9);
+    let mut pending = HandshakeLimiter::new(9);
     for (key, host) in [(0, 1), (1, 2), (2, 2), (3, 3), (4, 2), (5, 3)] {
         pending.add(key, at(host), Instant::now());
     }
@@ -48,30 +48,30 @@ fn of_the_address_that_has_most() {
 #[test]
 fn nobody_goes_who_has_had_no_time_to_speak() {
     let start = Instant::now();
-    let mut pending = Pending::new(1);
-    assert_eq!((pending.overdue(start, NEVER), pending.overdue_in(start)), (None, None));
+    let mut pending = HandshakeLimiter::new(1);
+    assert_eq!((pending.next_victim(start, NEVER), pending.next_victim_in(start)), (None, None));
     assert_eq!(pending.delay(start, NEVER), GRACE);
     pending.add(1, at(1), start);
-    assert!(pending.is_crowded() && !pending.is_full());
+    assert!(pending.is_over_limit() && !pending.is_full());
     let late = start + PATIENCE;
-    assert_eq!(pending.overdue(late - Duration::from_millis(10), NEVER), None);
-    assert_eq!(pending.overdue(late, NEVER), Some(1));
-    assert_eq!(pending.overdue_in(late), None, "there are not too many");
+    assert_eq!(pending.next_victim(late - Duration::from_millis(10), NEVER), None);
+    assert_eq!(pending.next_victim(late, NEVER), Some(1));
+    assert_eq!(pending.next_victim_in(late), None, "there are not too many");
     pending.progress(1, late);
-    assert_eq!(pending.overdue(late, NEVER), None);
+    assert_eq!(pending.next_victim(late, NEVER), None);
     pending.add(2, at(1), late);
-    assert_eq!(pending.overdue_in(late), Some(PATIENCE));
+    assert_eq!(pending.next_victim_in(late), Some(PATIENCE));
     // What nobody has read is the server's delay.
     let later = late + PATIENCE;
-    assert_eq!(pending.overdue(later, |key| key == 1), Some(2));
+    assert_eq!(pending.next_victim(later, |key| key == 1), Some(2));
     pending.remove(2);
-    assert_eq!(pending.overdue(later, NEVER), None);
+    assert_eq!(pending.next_victim(later, NEVER), None);
 }
 
 #[test]
 fn far_too_many_have_less_time() {
     let start = Instant::now();
-    let mut pending = Pending::new(2);
+    let mut pending = HandshakeLimiter::new(2);
     for key in 0..2 * BURST as u32 {
         assert_eq!((pending.is_full(), pending.room()), (false, 2 * BURST - key as usize));
         pending.add(key, at(1), start);
@@ -111,7 +111,7 @@ proptest! {
         1 => any::<usize>().prop_map(Do::Remove),
     ], 1..200)) {
         let now = Instant::now();
-        let mut pending = Pending::new(8);
+        let mut pending = HandshakeLimiter::new(8);
         // In the order of their last words.
         let mut list: Vec<(u32, u8)> = Vec::new();
         for (key, step) in steps.into_iter().enumerate() {

@@ -6,11 +6,11 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{End, layers, peer, shake_hands, sockets};
+use support::{End, endpoint, layers, shake_hands, sockets};
 use wirespeed_driver::Keepalive;
-use wirespeed_driver::buffers;
-use wirespeed_driver::drive::{Drive, Progress, Reading};
-use wirespeed_driver::peer::{Failure, PeerEvent, payload_len};
+use wirespeed_driver::buffer_pool;
+use wirespeed_driver::connection::{ConnectionDriver, Progress, Reading};
+use wirespeed_driver::endpoint::{Failure, PeerEvent, payload_len};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::write_queue::Flushed;
@@ -18,9 +18,9 @@ use wirespeed_driver::write_queue::Flushed;
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
 const RESPONSE: &[u8] = b"HTTP/1.1 404 Not Found\r\n\r\n";
 
-fn refuse(conn: &mut Drive<Vec<u8>>) {
-    conn.link_mut().send_head(RESPONSE);
-    conn.peer.refuse();
+fn refuse(conn: &mut ConnectionDriver<Vec<u8>>) {
+    conn.send_half_mut().send_head(RESPONSE);
+    conn.endpoint.refuse();
 }
 
 /// Reads what is there; `true` at the end of the stream.
@@ -38,10 +38,11 @@ fn read(socket: &Socket, into: &mut Vec<u8>) -> bool {
 #[test]
 fn a_refusal_is_read_before_tcp_ends() {
     let (client, server) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Server, None), Some(server), TIMEOUT);
     refuse(&mut conn);
     assert!(conn.is_closing());
-    assert_eq!(conn.link_mut().send_message(MessageKind::Text, b"x", None), Err(SendError::NotOpen));
+    assert_eq!(conn.send_half_mut().send_message(MessageKind::Text, b"x", None), Err(SendError::NotOpen));
     assert_eq!(conn.flush(), Flushed::All);
     // Our direction ends with the response; the client's stays until it has ended it, whatever it sends.
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
@@ -63,7 +64,8 @@ fn a_refusal_is_read_before_tcp_ends() {
 #[test]
 fn a_refusal_does_not_wait_for_ever() {
     let (_client, server) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Server, None), Some(server), TIMEOUT);
     refuse(&mut conn);
     let now = Instant::now();
     assert_eq!(conn.advance(|| now), Progress::Closing);
@@ -73,7 +75,7 @@ fn a_refusal_does_not_wait_for_ever() {
 
 #[test]
 fn who_writes_for_us_ends_the_stream_once() {
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), None, TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT);
     assert!(!conn.take_shut());
     refuse(&mut conn);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
@@ -88,10 +90,11 @@ fn who_writes_for_us_ends_the_stream_once() {
 
 #[test]
 fn who_writes_for_us_tells_what_it_keeps() {
-    let elsewhere = || -> Drive<Vec<u8>> { Drive::new(peer(Side::Server, None), None, TIMEOUT) };
+    let elsewhere =
+        || -> ConnectionDriver<Vec<u8>> { ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT) };
     assert!(!elsewhere().is_ending_elsewhere());
     // Each of these is the beginning of an end.
-    let begin: [fn(&mut Drive<Vec<u8>>); 3] =
+    let begin: [fn(&mut ConnectionDriver<Vec<u8>>); 3] =
         [|conn| assert!(conn.limit_closing(Instant::now()).is_some()), refuse, |conn| conn.receive_end(None)];
     for begin in begin {
         let mut conn = elsewhere();
@@ -99,17 +102,18 @@ fn who_writes_for_us_tells_what_it_keeps() {
         assert!(conn.is_ending_elsewhere());
     }
     let (_other, socket) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(socket), TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Server, None), Some(socket), TIMEOUT);
     refuse(&mut conn);
     assert!(!conn.is_ending_elsewhere(), "we write ourselves");
     // The stream ends behind what the other has yet to write.
     let mut conn = elsewhere();
     refuse(&mut conn);
     assert_eq!(conn.take_output(), RESPONSE);
-    conn.note_kept(true);
+    conn.set_transport_buffered(true);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     assert!(!conn.take_shut());
-    conn.note_kept(false);
+    conn.set_transport_buffered(false);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     assert!(conn.take_shut());
 }
@@ -117,7 +121,8 @@ fn who_writes_for_us_tells_what_it_keeps() {
 #[test]
 fn nothing_is_disowned_without_a_fork() {
     let (_other, socket) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(socket), TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Server, None), Some(socket), TIMEOUT);
     conn.disown_after_fork();
     assert_eq!(conn.advance(Instant::now), Progress::Open);
     assert!(conn.socket().is_some() && conn.take_ended().is_none());
@@ -126,28 +131,30 @@ fn nothing_is_disowned_without_a_fork() {
 #[test]
 fn what_was_read_comes_before_the_end() {
     let (client, server) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(client), TIMEOUT);
-    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
-    other.link_mut().send_message(MessageKind::Text, b"one", None).unwrap();
-    other.link_mut().send_message(MessageKind::Text, b"two", None).unwrap();
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Client, None), Some(client), TIMEOUT);
+    let mut other: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Server, None), Some(server), TIMEOUT);
+    other.send_half_mut().send_message(MessageKind::Text, b"one", None).unwrap();
+    other.send_half_mut().send_message(MessageKind::Text, b"two", None).unwrap();
     other.flush();
     drop(other);
     assert!(conn.read(false, usize::MAX));
     assert!(conn.read(false, usize::MAX));
     assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
-    assert!(conn.peer.has_input());
+    assert!(conn.endpoint.has_input());
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
     assert!(conn.poll_event().is_none());
     assert_eq!(conn.advance(Instant::now), Progress::Over);
-    assert!(matches!(conn.link().failure(), Some(Failure::Eof)));
+    assert!(matches!(conn.send_half().failure(), Some(Failure::Eof)));
     assert!(conn.take_ended().is_some() && conn.take_ended().is_none());
 }
 
 #[test]
 fn who_closes_first_waits_for_the_answer() {
     for side in [Side::Client, Side::Server] {
-        let mut conn: Drive<Vec<u8>> = Drive::new(peer(side, None), None, TIMEOUT);
+        let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(side, None), None, TIMEOUT);
         conn.begin_close(None, "", Instant::now()).unwrap();
         assert!(!conn.take_output().is_empty());
         assert_eq!(conn.advance(Instant::now), Progress::Closing, "{side:?}");
@@ -158,21 +165,22 @@ fn who_closes_first_waits_for_the_answer() {
 #[test]
 fn a_read_tells_whether_anything_came() {
     let (client, server) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(client), TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Client, None), Some(client), TIMEOUT);
     assert!(!conn.read(false, usize::MAX));
     assert!(!conn.read_by(true, usize::MAX, |_, _| Err(std::io::ErrorKind::Interrupted.into())));
     server.send(b"\x81", Mode::NonBlocking).unwrap();
     assert!(conn.read(true, usize::MAX));
-    assert!(conn.poll_event().is_none() && conn.link().failure().is_none());
+    assert!(conn.poll_event().is_none() && conn.send_half().failure().is_none());
     assert!(conn.read_by(true, usize::MAX, |_, _| Err(std::io::ErrorKind::ConnectionReset.into())));
-    assert!(matches!(conn.link().failure(), Some(Failure::Io(_))));
+    assert!(matches!(conn.send_half().failure(), Some(Failure::Io(_))));
 }
 
 #[test]
 fn nothing_can_be_sent_where_writing_has_failed() {
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), None, TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Client, None), None, TIMEOUT);
     assert!(!conn.is_closing());
-    conn.link_mut().handle_write_error(std::io::ErrorKind::BrokenPipe.into());
+    conn.send_half_mut().handle_write_error(std::io::ErrorKind::BrokenPipe.into());
     assert!(conn.is_closing());
 }
 
@@ -182,16 +190,18 @@ fn tls_ends_behind_the_last_frame() {
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, Some(server.layer)), None, TIMEOUT);
-    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), None, TIMEOUT);
-    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 6).unwrap();
-    assert!(!conn.link_mut().append_large(&mut large, b"mes"));
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Server, Some(server.layer)), None, TIMEOUT);
+    let mut other: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Client, Some(client.layer)), None, TIMEOUT);
+    let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, 6).unwrap();
+    assert!(!conn.send_half_mut().append_large(&mut large, b"mes"));
     other.begin_close(None, "", Instant::now()).unwrap();
     conn.receive(&other.take_output());
     while conn.poll_event().is_some() {}
     other.receive(&conn.take_output());
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
-    assert!(conn.link_mut().append_large(&mut large, b"ges"));
+    assert!(conn.send_half_mut().append_large(&mut large, b"ges"));
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     other.receive(&conn.take_output());
     assert_eq!(conn.advance(Instant::now), Progress::Over);
@@ -202,13 +212,14 @@ fn tls_ends_behind_the_last_frame() {
         }
     }
     assert_eq!(lengths, [6]);
-    assert!(other.link().close_received().is_some() && other.link().is_eof());
+    assert!(other.send_half().close_received().is_some() && other.send_half().is_eof());
 }
 
 #[test]
 fn the_time_that_closing_may_take_is_determined_once() {
     let now = Instant::now();
-    let new = |timeout| -> Drive<Vec<u8>> { Drive::new(peer(Side::Client, None), None, timeout) };
+    let new =
+        |timeout| -> ConnectionDriver<Vec<u8>> { ConnectionDriver::new(endpoint(Side::Client, None), None, timeout) };
     let mut conn = new(Some(10 * S));
     assert_eq!(conn.deadline(now), None);
     assert!(!conn.is_closing_limited());
@@ -219,7 +230,7 @@ fn the_time_that_closing_may_take_is_determined_once() {
     assert_eq!(conn.deadline(now), Some(now + 10 * S));
     assert_eq!(conn.advance(|| now + 10 * S - S / 1000), Progress::Closing);
     assert_eq!(conn.advance(|| now + 10 * S), Progress::Over);
-    assert!(matches!(conn.link().failure(), Some(Failure::CloseTimeout)));
+    assert!(matches!(conn.send_half().failure(), Some(Failure::CloseTimeout)));
     assert_eq!(conn.deadline(now), None);
     conn.begin_close(None, "", now).unwrap(); // it is closed
     // Without a limit, and with one that somebody else has determined.
@@ -239,21 +250,21 @@ fn the_time_that_closing_may_take_is_determined_once() {
 
 const S: Duration = Duration::from_secs(1);
 
-fn pinging(now: Instant, socket: Option<Socket>) -> Drive<Vec<u8>> {
-    let mut peer = peer(Side::Client, None);
-    peer.link.keepalive = Keepalive::new(Some(10 * S), Some(5 * S), now);
-    Drive::new(peer, socket, TIMEOUT)
+fn pinging(now: Instant, socket: Option<Socket>) -> ConnectionDriver<Vec<u8>> {
+    let mut endpoint = endpoint(Side::Client, None);
+    endpoint.send_half.keepalive = Keepalive::new(Some(10 * S), Some(5 * S), now);
+    ConnectionDriver::new(endpoint, socket, TIMEOUT)
 }
 
 /// The other end, which has read what this one had to say.
-fn answered(conn: &mut Drive<Vec<u8>>) -> Vec<u8> {
-    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), None, TIMEOUT);
+fn answered(conn: &mut ConnectionDriver<Vec<u8>>) -> Vec<u8> {
+    let mut other: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT);
     other.receive(&conn.take_output());
     while other.poll_event().is_some() {}
     other.take_output()
 }
 
-fn receive_pong(conn: &mut Drive<Vec<u8>>, pong: &[u8]) {
+fn receive_pong(conn: &mut ConnectionDriver<Vec<u8>>, pong: &[u8]) {
     conn.receive(pong);
     let Some(PeerEvent::Pong { answered, .. }) = conn.poll_event() else { panic!("no pong") };
     assert!(answered.is_some());
@@ -281,23 +292,23 @@ fn a_ping_is_sent_when_it_is_due() {
     conn.begin_close(None, "", now + 21 * S).unwrap();
     assert_eq!(conn.deadline(now + 21 * S), Some(now + 60 * S));
     assert_eq!(conn.handle_deadline(now + 59 * S, Reading::Going, 0), None);
-    assert!(conn.link().failure().is_none());
+    assert!(conn.send_half().failure().is_none());
 }
 
 #[test]
 fn a_short_interval_is_looked_at_before_the_pong_is_due() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
-    conn.link_mut().keepalive = Keepalive::new(Some(2 * S), Some(5 * S), now);
+    conn.send_half_mut().keepalive = Keepalive::new(Some(2 * S), Some(5 * S), now);
     conn.handle_deadline(now + 2 * S, Reading::Going, 0);
     assert_eq!(conn.deadline(now + 2 * S), Some(now + 4 * S));
     // No second ping is sent while the first is unanswered, but the progress of the peer is looked at.
     let _ = conn.take_output();
     conn.handle_deadline(now + 4 * S, Reading::Going, 0);
-    assert!(conn.take_output().is_empty() && conn.link().failure().is_none());
+    assert!(conn.take_output().is_empty() && conn.send_half().failure().is_none());
     assert_eq!(conn.deadline(now + 4 * S), Some(now + 6 * S));
     conn.handle_deadline(now + 7 * S, Reading::Going, 0);
-    assert!(matches!(conn.link().failure(), Some(Failure::KeepaliveTimeout)));
+    assert!(matches!(conn.send_half().failure(), Some(Failure::KeepaliveTimeout)));
 }
 
 #[test]
@@ -307,10 +318,10 @@ fn a_peer_without_a_pong_is_told_and_left() {
     conn.handle_deadline(now + 10 * S, Reading::Going, 0);
     assert!(!conn.take_output().is_empty());
     conn.handle_deadline(now + 15 * S - S / 1000, Reading::Going, 0);
-    assert!(conn.link().failure().is_none());
+    assert!(conn.send_half().failure().is_none());
     conn.handle_deadline(now + 15 * S, Reading::Going, 0);
-    assert!(matches!(conn.link().failure(), Some(Failure::KeepaliveTimeout)));
-    assert_eq!(conn.link().close_sent().and_then(|close| close.code), Some(CloseCode::INTERNAL_ERROR));
+    assert!(matches!(conn.send_half().failure(), Some(Failure::KeepaliveTimeout)));
+    assert_eq!(conn.send_half().close_sent().and_then(|close| close.code), Some(CloseCode::INTERNAL_ERROR));
     assert!(!conn.take_output().is_empty());
     assert_eq!(conn.advance(|| now + 15 * S), Progress::Over);
     assert!(!conn.take_shut(), "it is over");
@@ -320,25 +331,25 @@ fn a_peer_without_a_pong_is_told_and_left() {
 fn a_ping_waits_for_the_rest_of_a_frame() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
-    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 2).unwrap();
-    assert!(!conn.link_mut().append_large(&mut large, b"x"));
+    let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, 2).unwrap();
+    assert!(!conn.send_half_mut().append_large(&mut large, b"x"));
     let retry = conn.handle_deadline(now + 10 * S, Reading::Going, 0).unwrap();
     assert!(retry > now + 10 * S && retry <= now + 10 * S + S / 10);
-    assert!(conn.link_mut().append_large(&mut large, b"y"));
-    let before = conn.link().queued();
+    assert!(conn.send_half_mut().append_large(&mut large, b"y"));
+    let before = conn.send_half().queued();
     assert_eq!(conn.handle_deadline(retry, Reading::Going, 0), None);
-    assert!(conn.link().queued() > before);
+    assert!(conn.send_half().queued() > before);
 }
 
 #[test]
 fn a_peer_that_takes_nothing_of_a_frame_is_left_as_one_without_a_pong() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
-    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 3).unwrap();
-    assert!(!conn.link_mut().append_large(&mut large, b"x"));
-    let at = |conn: &mut Drive<Vec<u8>>, seconds: u32, reading| {
+    let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, 3).unwrap();
+    assert!(!conn.send_half_mut().append_large(&mut large, b"x"));
+    let at = |conn: &mut ConnectionDriver<Vec<u8>>, seconds: u32, reading| {
         let retry = conn.handle_deadline(now + seconds * S, reading, 1);
-        assert_eq!(retry.is_none(), conn.link().failure().is_some());
+        assert_eq!(retry.is_none(), conn.send_half().failure().is_some());
         retry.is_some()
     };
     assert!((10..=14).all(|seconds| at(&mut conn, seconds, Reading::Going)));
@@ -348,16 +359,16 @@ fn a_peer_that_takes_nothing_of_a_frame_is_left_as_one_without_a_pong() {
     assert!(at(&mut conn, 19, Reading::Paused));
     assert!((20..=23).all(|seconds| at(&mut conn, seconds, Reading::Going)));
     assert!(!at(&mut conn, 24, Reading::Going));
-    assert!(matches!(conn.link().failure(), Some(Failure::KeepaliveTimeout)));
+    assert!(matches!(conn.send_half().failure(), Some(Failure::KeepaliveTimeout)));
 }
 
 #[test]
 fn a_peer_that_has_acknowledged_everything_is_not_dead_while_the_rest_of_a_frame_is_unwritten() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
-    let mut large = conn.link_mut().begin_large(MessageKind::Binary, 3).unwrap();
-    assert!(!conn.link_mut().append_large(&mut large, b"x"));
-    let at = |conn: &mut Drive<Vec<u8>>, seconds: u32, backlog| {
+    let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, 3).unwrap();
+    assert!(!conn.send_half_mut().append_large(&mut large, b"x"));
+    let at = |conn: &mut ConnectionDriver<Vec<u8>>, seconds: u32, backlog| {
         conn.handle_deadline(now + seconds * S, Reading::Going, backlog).is_some()
     };
     // The loop was busy, and has written nothing.
@@ -374,7 +385,7 @@ fn a_peer_that_sends_or_takes_bytes_is_not_dead_though_its_pong_is_late() {
     let now = Instant::now();
     let mut conn = pinging(now, Some(ours));
     // The ping waits behind more than the kernels keep.
-    conn.link_mut().send_message(MessageKind::Binary, &[0; 1 << 20], None).unwrap();
+    conn.send_half_mut().send_message(MessageKind::Binary, &[0; 1 << 20], None).unwrap();
     assert_eq!(conn.flush(), Flushed::Blocked);
     conn.handle_deadline(now + 10 * S, Reading::Going, 0);
     let mut taken = Vec::with_capacity(64 << 10);
@@ -383,12 +394,12 @@ fn a_peer_that_sends_or_takes_bytes_is_not_dead_though_its_pong_is_late() {
         theirs.receive(&mut taken, 64 << 10, Mode::NonBlocking).unwrap();
         let _ = conn.flush();
         conn.handle_deadline(now + turn * 5 * S, Reading::Going, 0);
-        assert!(conn.link().failure().is_none(), "{turn}");
+        assert!(conn.send_half().failure().is_none(), "{turn}");
     }
     // Nothing more is read from here on.
     conn.handle_deadline(now + 110 * S, Reading::Going, 0);
     conn.handle_deadline(now + 120 * S, Reading::Going, 0);
-    assert!(matches!(conn.link().failure(), Some(Failure::KeepaliveTimeout)));
+    assert!(matches!(conn.send_half().failure(), Some(Failure::KeepaliveTimeout)));
 
     // A large frame comes in pieces, and no pong fits between them.
     let (ours, theirs) = sockets(None);
@@ -400,16 +411,16 @@ fn a_peer_that_sends_or_takes_bytes_is_not_dead_though_its_pong_is_late() {
         assert!(conn.read(false, usize::MAX));
         while conn.poll_event().is_some() {}
         conn.handle_deadline(now + turn * 5 * S, Reading::Going, 0);
-        assert!(conn.link().failure().is_none(), "{turn}");
+        assert!(conn.send_half().failure().is_none(), "{turn}");
     }
     conn.handle_deadline(now + 100 * S, Reading::Going, 0);
-    assert!(matches!(conn.link().failure(), Some(Failure::KeepaliveTimeout)));
+    assert!(matches!(conn.send_half().failure(), Some(Failure::KeepaliveTimeout)));
 }
 
 #[test]
 fn a_pong_that_may_lie_unread_is_waited_for() {
     let now = Instant::now();
-    let is_kept = |conn: &Drive<Vec<u8>>| conn.link().failure().is_none();
+    let is_kept = |conn: &ConnectionDriver<Vec<u8>>| conn.send_half().failure().is_none();
     // As long as the application pauses, and one deadline after that.
     let mut conn = pinging(now, None);
     conn.handle_deadline(now + 10 * S, Reading::Going, 0);
@@ -453,8 +464,10 @@ fn a_pong_that_may_lie_unread_is_waited_for() {
 #[test]
 fn a_clean_close_ends_tcp_at_the_server() {
     let (client, server) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(server), TIMEOUT);
-    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(client), TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Server, None), Some(server), TIMEOUT);
+    let mut other: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Client, None), Some(client), TIMEOUT);
     other.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).unwrap();
     other.flush();
     assert!(conn.read(false, usize::MAX));
@@ -475,11 +488,11 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
     for side in [Side::Client, Side::Server] {
         let other_side = if side == Side::Client { Side::Server } else { Side::Client };
         let (ours, theirs) = sockets(Some(4096));
-        let mut conn: Drive<Vec<u8>> = Drive::new(peer(side, None), Some(ours), TIMEOUT);
-        let mut other: Drive<Vec<u8>> = Drive::new(peer(other_side, None), None, TIMEOUT);
-        let message = vec![b'x'; 2 * buffers::WRITE_SIZE];
-        let mut large = conn.link_mut().begin_large(MessageKind::Binary, message.len()).unwrap();
-        assert!(!conn.link_mut().append_large(&mut large, &message[..buffers::WRITE_SIZE]));
+        let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(side, None), Some(ours), TIMEOUT);
+        let mut other: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(other_side, None), None, TIMEOUT);
+        let message = vec![b'x'; 2 * buffer_pool::WRITE_SIZE];
+        let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, message.len()).unwrap();
+        assert!(!conn.send_half_mut().append_large(&mut large, &message[..buffer_pool::WRITE_SIZE]));
         assert_eq!(conn.flush(), Flushed::Blocked);
         other.begin_close(Some(CloseCode::GOING_AWAY), "bye", Instant::now()).unwrap();
         let mut bytes = wirespeed_driver::WriteQueue::default();
@@ -496,8 +509,8 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
                 while conn.poll_event().is_some() {}
                 if conn.flush() == Flushed::All && !appended {
                     appended = true;
-                    assert!(conn.link().failure().is_none());
-                    assert!(conn.link_mut().append_large(&mut large, &message[buffers::WRITE_SIZE..]));
+                    assert!(conn.send_half().failure().is_none());
+                    assert!(conn.send_half_mut().append_large(&mut large, &message[buffer_pool::WRITE_SIZE..]));
                 }
                 conn.advance(Instant::now);
             }
@@ -514,8 +527,8 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
         }
         assert_eq!(conn.advance(Instant::now), Progress::Over);
         assert_eq!(lengths, [message.len()], "{side:?}");
-        assert_eq!(other.link().close_received().and_then(|close| close.code), Some(CloseCode::GOING_AWAY));
-        assert!(conn.link().failure().is_none());
+        assert_eq!(other.send_half().close_received().and_then(|close| close.code), Some(CloseCode::GOING_AWAY));
+        assert!(conn.send_half().failure().is_none());
     }
 }
 
@@ -523,16 +536,16 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
 fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream() {
     for side in [Side::Server, Side::Client] {
         let (ours, theirs) = sockets(None);
-        let mut conn: Drive<Vec<u8>> = Drive::new(peer(side, None), Some(ours), TIMEOUT);
-        let mut other = peer(if side == Side::Server { Side::Client } else { Side::Server }, None);
-        other.link.send_message(MessageKind::Text, b"last", None).unwrap();
-        other.link.send_close(Some(CloseCode(4000)), "bye").unwrap();
-        other.link.flush(&theirs, Mode::NonBlocking).unwrap();
+        let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(side, None), Some(ours), TIMEOUT);
+        let mut other = endpoint(if side == Side::Server { Side::Client } else { Side::Server }, None);
+        other.send_half.send_message(MessageKind::Text, b"last", None).unwrap();
+        other.send_half.send_close(Some(CloseCode(4000)), "bye").unwrap();
+        other.send_half.flush(&theirs, Mode::NonBlocking).unwrap();
         theirs.shutdown_write();
         // All of it is read, and its end, before the application takes anything.
         assert!(conn.read(false, usize::MAX));
         assert!(conn.read(false, usize::MAX));
-        assert!(conn.link().is_eof() && conn.peer.has_input());
+        assert!(conn.send_half().is_eof() && conn.endpoint.has_input());
         assert_eq!(conn.advance(Instant::now), Progress::Closing, "{side:?}");
         assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { .. })));
         assert!(matches!(conn.poll_event(), Some(PeerEvent::Closing)));
@@ -540,7 +553,7 @@ fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream(
         let _ = conn.advance(Instant::now);
         conn.flush();
         let _ = conn.advance(Instant::now);
-        assert!(conn.link().failure().is_none(), "{:?}", conn.link().failure());
+        assert!(conn.send_half().failure().is_none(), "{:?}", conn.send_half().failure());
         let mut answer = Vec::new();
         read(&theirs, &mut answer);
         assert_eq!(answer.len(), if side == Side::Server { 7 } else { 11 }, "close 4000 with its reason: {answer:?}");
@@ -549,14 +562,14 @@ fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream(
 
 #[test]
 fn an_idle_connection_is_small() {
-    let size = size_of::<Drive<Vec<u8>>>();
+    let size = size_of::<ConnectionDriver<Vec<u8>>>();
     assert!(size <= 512, "{size} bytes");
 }
 
 #[test]
 fn an_edge_is_read_to_its_end() {
     let (ours, theirs) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(ours), TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Client, None), Some(ours), TIMEOUT);
     assert!(conn.read_edge(false), "nothing was there");
     theirs.send(b"\x81\x01a", Mode::NonBlocking).unwrap();
     assert!(conn.read_edge(false), "less than there was room for");
@@ -564,9 +577,9 @@ fn an_edge_is_read_to_its_end() {
     theirs.send(b"\x81\x01b", Mode::NonBlocking).unwrap();
     drop(theirs);
     assert!(!conn.read_edge(true), "no other edge tells of the end");
-    assert!(conn.poll_event().is_some() && !conn.link().is_eof());
+    assert!(conn.poll_event().is_some() && !conn.send_half().is_eof());
     assert!(conn.read_edge(true));
-    assert!(conn.link().is_eof());
+    assert!(conn.send_half().is_eof());
     assert!(conn.read_edge(false), "at the end, and after it");
     conn.end(Failure::Aborted);
     assert!(conn.read_edge(false));
@@ -575,9 +588,10 @@ fn an_edge_is_read_to_its_end() {
 #[test]
 fn what_is_answered_lies_where_it_was_read() {
     let (ours, theirs) = sockets(Some(4096));
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, None), Some(ours), TIMEOUT);
-    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), Some(theirs), TIMEOUT);
-    let sizes = [1, 125, 70_000, buffers::WRITE_SIZE, buffers::WRITE_SIZE + 1, 3_000_000];
+    let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Server, None), Some(ours), TIMEOUT);
+    let mut other: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Client, None), Some(theirs), TIMEOUT);
+    let sizes = [1, 125, 70_000, buffer_pool::WRITE_SIZE, buffer_pool::WRITE_SIZE + 1, 3_000_000];
     for size in sizes {
         other.sender().send_message(MessageKind::Binary, &vec![b'x'; size], None).unwrap();
     }
@@ -592,7 +606,7 @@ fn what_is_answered_lies_where_it_was_read() {
             };
             sender.send_message(kind, bytes, None).unwrap();
             // Of a large one a part has left already, although nobody has flushed.
-            left |= sender.link.written() > 0 && bytes.len() == 3_000_000;
+            left |= sender.send_half.written() > 0 && bytes.len() == 3_000_000;
         }
         conn.flush();
         other.read(false, usize::MAX);
@@ -612,25 +626,27 @@ fn the_steps_of_an_ending_may_have_something_to_say() {
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
     let (ours, theirs) = sockets(None);
-    let mut conn: Drive<Vec<u8>> = Drive::new(peer(Side::Server, Some(server.layer)), Some(ours), TIMEOUT);
-    let mut other: Drive<Vec<u8>> = Drive::new(peer(Side::Client, Some(client.layer)), Some(theirs), TIMEOUT);
+    let mut conn: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Server, Some(server.layer)), Some(ours), TIMEOUT);
+    let mut other: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Client, Some(client.layer)), Some(theirs), TIMEOUT);
     assert_eq!(conn.flush_and_advance(Instant::now), (Flushed::All, Progress::Open));
     other.begin_close(None, "", Instant::now()).unwrap();
     assert_eq!(other.flush_and_advance(Instant::now), (Flushed::All, Progress::Closing));
-    while conn.link().close_received().is_none() {
+    while conn.send_half().close_received().is_none() {
         conn.read(false, usize::MAX);
         while conn.poll_event().is_some() {}
     }
     // The close frame, then the notice of TLS, then the end of TCP.
     assert_eq!(conn.flush_and_advance(Instant::now), (Flushed::All, Progress::Over));
-    while !other.link().is_eof() {
+    while !other.send_half().is_eof() {
         other.read(false, usize::MAX);
         while other.poll_event().is_some() {}
     }
     assert_eq!(other.flush_and_advance(Instant::now).1, Progress::Over);
-    assert!(other.link().failure().is_none() && other.link().close_received().is_some());
+    assert!(other.send_half().failure().is_none() && other.send_half().close_received().is_some());
     // Where somebody else writes, it stays queued.
-    let mut elsewhere: Drive<Vec<u8>> = Drive::new(peer(Side::Client, None), None, TIMEOUT);
+    let mut elsewhere: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Client, None), None, TIMEOUT);
     elsewhere.begin_close(None, "", Instant::now()).unwrap();
     assert_eq!(elsewhere.flush_and_advance(Instant::now).1, Progress::Closing);
     assert!(!elsewhere.take_output().is_empty());

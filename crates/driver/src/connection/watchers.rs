@@ -2,8 +2,8 @@
 
 use std::mem::take;
 
-use super::Rare;
-use super::flow::Environment;
+use super::LazyBox;
+use super::wait_state::Environment;
 
 /// Who waits for a pong, or the end.
 pub struct Watchers<E: Environment> {
@@ -29,7 +29,7 @@ impl<E: Environment> Watchers<E> {
     }
 }
 
-impl<E: Environment> Rare<Watchers<E>> {
+impl<E: Environment> LazyBox<Watchers<E>> {
     /// Takes those whose pings a pong has answered (RFC 6455 5.5.3): by their numbers.
     pub fn take_answered(&mut self, numbers: &[u64]) -> impl Iterator<Item = E::Future> {
         let pings = self.get_mut().map(|watchers| &mut watchers.pings);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wirespeed_protocol::{CloseCode, ControlPayload, PayloadBuffer, SendError};
 
-use super::Link;
+use super::SendHalf;
 use crate::entropy::draw_key;
 use crate::keepalive::Traffic;
 
@@ -21,7 +21,7 @@ pub(super) struct DeferredPong {
     behind: u64,
 }
 
-impl<B: PayloadBuffer> Link<B> {
+impl<B: PayloadBuffer> SendHalf<B> {
     /// Queues a ping.
     pub fn send_ping(&mut self, payload: &[u8]) -> Result<(), SendError> {
         self.check_frame()?;
@@ -67,7 +67,7 @@ impl<B: PayloadBuffer> Link<B> {
         if self.mid_frame { Err(SendError::MessageOpen) } else { Ok(()) }
     }
 
-    pub(in crate::peer) fn queue_pong(&mut self, payload: ControlPayload) {
+    pub(in crate::endpoint) fn queue_pong(&mut self, payload: ControlPayload) {
         if self.mid_frame || self.queued() > PONG_BACKLOG {
             // That of an earlier ping had this place already.
             let behind = self.written() + self.queued() as u64;
@@ -85,7 +85,7 @@ impl<B: PayloadBuffer> Link<B> {
         let _ = self.encode(|connection, out| connection.send_pong(payload.as_slice(), draw_key, out));
     }
 
-    pub(in crate::peer) fn queue_close(&mut self) {
+    pub(in crate::endpoint) fn queue_close(&mut self) {
         if self.mid_frame {
             self.deferred_close = true;
             return;

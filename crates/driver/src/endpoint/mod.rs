@@ -11,7 +11,7 @@
 //!   None while there are none.
 
 mod failure;
-mod link;
+mod send_half;
 
 use std::io;
 use std::mem;
@@ -23,14 +23,14 @@ use wirespeed_protocol::{
     Side, State,
 };
 
-use crate::buffers::{self, ReadBuffer};
+use crate::buffer_pool::{self, ReadBuffer};
 use crate::entropy::draw_key;
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
 use crate::tls::Layer;
 
 pub use failure::{Closing, Failure};
-pub use link::{LargeSend, Link, Stats};
+pub use send_half::{LargeSend, SendHalf, Stats};
 
 /// A payload of which at least this much is missing is received straight into its buffer. Below, the second
 /// buffer of the system call costs more than the copy (measured: even at 8 KiB).
@@ -136,9 +136,9 @@ impl<B: PayloadBuffer> ReadOperation<B> {
 }
 
 /// A WebSocket connection on one socket.
-pub struct Peer<B = Vec<u8>> {
+pub struct Endpoint<B = Vec<u8>> {
     /// The sending side and the state of the connection.
-    pub link: Link<B>,
+    pub send_half: SendHalf<B>,
     input: ReadBuffer,
     input_start: usize,
     /// [`Self::take_input`] has lent it out: it counts as here.
@@ -154,7 +154,7 @@ pub struct Peer<B = Vec<u8>> {
     placed: bool,
 }
 
-impl<B: PayloadBuffer> Peer<B> {
+impl<B: PayloadBuffer> Endpoint<B> {
     /// A connection after its opening handshake. `early` are plain bytes that arrived behind it,
     /// `cipher_tail` bytes of the socket that `layer` could not consume yet.
     #[must_use]
@@ -167,11 +167,11 @@ impl<B: PayloadBuffer> Peer<B> {
     ) -> Self {
         let mut input = ReadBuffer::default();
         if !early.is_empty() {
-            input = buffers::take_read();
+            input = buffer_pool::take_read();
             input.extend_from_slice(early);
         }
         Self {
-            link: Link::new(connection, layer, cipher_tail, keepalive),
+            send_half: SendHalf::new(connection, layer, cipher_tail, keepalive),
             input,
             input_start: 0,
             input_lent: false,
@@ -186,37 +186,37 @@ impl<B: PayloadBuffer> Peer<B> {
     #[must_use]
     pub fn disowned(side: Side, failure: Failure) -> Self {
         let keepalive = Keepalive::new(None, None, Instant::now());
-        let mut peer = Self::new(Connection::new(Config::new(side)), None, &[], Vec::new(), keepalive);
-        peer.fail(failure);
-        peer
+        let mut endpoint = Self::new(Connection::new(Config::new(side)), None, &[], Vec::new(), keepalive);
+        endpoint.fail(failure);
+        endpoint
     }
 
     /// The next event in what was read, if there is one; after `None`, read again.
     #[inline]
     pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
-        self.poll_event_and_link().0
+        self.poll_event_and_send_half().0
     }
 
     /// As [`Self::poll_event`], with the link beside it: to answer while the event's payload still lies in
     /// the read buffer.
     #[inline]
-    pub fn poll_event_and_link(&mut self) -> (Option<PeerEvent<'_, B>>, &mut Link<B>) {
+    pub fn poll_event_and_send_half(&mut self) -> (Option<PeerEvent<'_, B>>, &mut SendHalf<B>) {
         self.release_parsed();
         if !self.fresh {
-            return (None, &mut self.link);
+            return (None, &mut self.send_half);
         }
-        let link = &mut self.link;
+        let send_half = &mut self.send_half;
         let mut slice = self.input.get_mut(self.input_start..).unwrap_or_default();
         let before = slice.len();
-        link.adopt_decompressor();
-        let result = link.connection.receive(&mut slice);
-        link.limit_contexts();
+        send_half.adopt_decompressor();
+        let result = send_half.connection.receive(&mut slice);
+        send_half.limit_contexts();
         self.input_start += before - slice.len();
         let event = match result {
             Ok(Some(Event::Message { kind, payload })) => {
                 let len = payload_len(&payload);
-                link.stats.messages_received += 1;
-                link.stats.bytes_received += len as u64;
+                send_half.stats.messages_received += 1;
+                send_half.stats.bytes_received += len as u64;
                 let placed = mem::take(&mut self.placed) || matches!(payload, Payload::Slice(_));
                 self.expects_large = placed && len >= LARGE_MESSAGE;
                 Some(PeerEvent::Message { kind, payload })
@@ -225,24 +225,24 @@ impl<B: PayloadBuffer> Peer<B> {
                 let len = payload_len(&payload);
                 let placed = mem::take(&mut self.placed) || matches!(payload, Payload::Slice(_));
                 self.expects_large = placed && len >= LARGE_MESSAGE;
-                link.stats.messages_received += u64::from(fin);
-                link.stats.bytes_received += len as u64;
+                send_half.stats.messages_received += u64::from(fin);
+                send_half.stats.bytes_received += len as u64;
                 Some(PeerEvent::Fragment { kind, payload, fin })
             }
             Ok(Some(Event::Ping(payload))) => {
-                link.queue_pong(payload);
+                send_half.queue_pong(payload);
                 Some(PeerEvent::Ping(payload))
             }
             Ok(Some(Event::Pong(payload))) => {
-                let answered = link.keepalive.handle_pong(payload.as_slice(), Instant::now());
+                let answered = send_half.keepalive.handle_pong(payload.as_slice(), Instant::now());
                 Some(PeerEvent::Pong { payload, answered })
             }
             Ok(Some(Event::Close(_))) => {
-                if link.connection.close_sent().is_some() {
-                    link.received_then_sent = Some(false);
+                if send_half.connection.close_sent().is_some() {
+                    send_half.received_then_sent = Some(false);
                 } else {
-                    link.received_then_sent = Some(true);
-                    link.queue_close();
+                    send_half.received_then_sent = Some(true);
+                    send_half.queue_close();
                 }
                 Some(PeerEvent::Closing)
             }
@@ -251,12 +251,12 @@ impl<B: PayloadBuffer> Peer<B> {
                 None
             }
             Err(fault) => {
-                link.note_failure(Failure::Fault(fault));
-                link.queue_close();
+                send_half.note_failure(Failure::Fault(fault));
+                send_half.queue_close();
                 Some(PeerEvent::Closing)
             }
         };
-        (event, link)
+        (event, send_half)
     }
 
     /// Gives the buffer back that was read into, if everything in it was parsed. For a caller that stops
@@ -275,14 +275,14 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// How messages are handed out from now on.
     pub fn set_delivery(&mut self, delivery: Delivery) {
-        self.link.set_delivery(delivery);
+        self.send_half.set_delivery(delivery);
         self.fresh = true; // what is assembled may be due now
     }
 
     /// Which end this is.
     #[must_use]
     pub fn side(&self) -> Side {
-        self.link.connection.side()
+        self.send_half.connection.side()
     }
 
     /// Whether bytes were read that [`Self::poll_event`] has not parsed.
@@ -304,24 +304,25 @@ impl<B: PayloadBuffer> Peer<B> {
     #[must_use]
     #[inline]
     pub fn begin_read(&mut self, most: usize) -> ReadOperation<B> {
-        self.begin_read_into(buffers::take_read(), most)
+        self.begin_read_into(buffer_pool::take_read(), most)
     }
 
     /// The same; the buffer is a large one if the last read has filled its own.
     #[must_use]
     #[inline]
     pub fn begin_large_read(&mut self, most: usize) -> ReadOperation<B> {
-        let large = self.flooded && self.link.secure.is_none() && most >= buffers::LARGE_READ_SIZE;
-        self.begin_read_into(if large { buffers::take_large_read() } else { buffers::take_read() }, most)
+        let large = self.flooded && self.send_half.secure.is_none() && most >= buffer_pool::LARGE_READ_SIZE;
+        self.begin_read_into(if large { buffer_pool::take_large_read() } else { buffer_pool::take_read() }, most)
     }
 
     #[inline]
     fn begin_read_into(&mut self, mut buffer: ReadBuffer, most: usize) -> ReadOperation<B> {
-        let mut most = most.max(buffers::SMALL_READ_SIZE);
+        let mut most = most.max(buffer_pool::SMALL_READ_SIZE);
         let mut destination = None;
-        if self.link.secure.is_none() {
-            destination = self.link.connection.take_destination(DIRECT_MIN);
-            if self.expects_large && destination.is_none() && !self.placed && self.link.connection.is_mid_message() {
+        if self.send_half.secure.is_none() {
+            destination = self.send_half.connection.take_destination(DIRECT_MIN);
+            if self.expects_large && destination.is_none() && !self.placed && self.send_half.connection.is_mid_message()
+            {
                 self.expects_large = false; // it is another kind
             }
             if self.expects_large {
@@ -329,10 +330,10 @@ impl<B: PayloadBuffer> Peer<B> {
             }
         } else {
             // A copy: while this read is out, the layer may refer to the original in order to send.
-            buffer.extend_from_slice(self.link.cipher_tail());
+            buffer.extend_from_slice(self.send_half.cipher_tail());
             // Nothing is read into no room, which would look like the end of the stream: the record that has begun may
             // fill a small buffer.
-            buffer.reserve(buffers::SMALL_READ_SIZE);
+            buffer.reserve(buffer_pool::SMALL_READ_SIZE);
         }
         ReadOperation { buffer, most, destination, large: self.flooded, direct: 0, offered: 0 }
     }
@@ -343,16 +344,16 @@ impl<B: PayloadBuffer> Peer<B> {
         wirespeed_protocol::faults::reach("driver.read");
         self.fresh = true;
         let ReadOperation { buffer, destination, direct, .. } = read;
-        self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffers::READ_SIZE;
+        self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffer_pool::READ_SIZE;
         if let Some(destination) = destination {
             self.placed = true;
             // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of
             // the room.
             #[allow(unsafe_code)]
-            let placed = unsafe { self.link.connection.put_destination(destination, direct) };
+            let placed = unsafe { self.send_half.connection.put_destination(destination, direct) };
             if let Err(fault) = placed {
-                self.link.note_failure(Failure::Fault(fault));
-                self.link.queue_close();
+                self.send_half.note_failure(Failure::Fault(fault));
+                self.send_half.queue_close();
             }
         }
         match result {
@@ -366,15 +367,15 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Takes bytes that somebody else has read; some, but less than half a read buffer.
     pub fn receive_slice(&mut self, bytes: &[u8]) {
         self.fresh = true;
-        let mut buffer = buffers::take_read();
-        buffer.extend_from_slice(self.link.cipher_tail());
+        let mut buffer = buffer_pool::take_read();
+        buffer.extend_from_slice(self.send_half.cipher_tail());
         buffer.extend_from_slice(bytes);
         self.receive_bytes(buffer);
     }
 
     /// Copies what was read and not parsed to a vector of its size: it may stay for a while.
     pub fn shrink_input(&mut self) {
-        if self.unparsed() > 0 && self.input.capacity() >= buffers::READ_SIZE {
+        if self.unparsed() > 0 && self.input.capacity() >= buffer_pool::READ_SIZE {
             self.input = ReadBuffer::exact(self.input.get(self.input_start..).unwrap_or_default());
             self.input_start = 0;
         }
@@ -391,7 +392,7 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// Takes input back that [`Self::take_input`] lent; what came meanwhile comes after it.
     pub fn put_input(&mut self, (mut input, start): (ReadBuffer, usize)) {
-        if !mem::take(&mut self.input_lent) || !self.link.connection.state().can_receive() {
+        if !mem::take(&mut self.input_lent) || !self.send_half.connection.state().can_receive() {
             return;
         }
         self.fresh = true;
@@ -404,14 +405,14 @@ impl<B: PayloadBuffer> Peer<B> {
 
     #[inline]
     fn receive_bytes(&mut self, mut buffer: ReadBuffer) {
-        if self.link.secure.is_none() {
+        if self.send_half.secure.is_none() {
             return self.add_input(buffer);
         }
-        let Some(secure) = &mut self.link.secure else { return };
-        let mut plain = buffers::take_read();
-        let result = secure.receive(&mut buffer, &mut plain, &mut self.link.output);
-        if self.link.output.is_empty() {
-            self.link.output.clear();
+        let Some(secure) = &mut self.send_half.secure else { return };
+        let mut plain = buffer_pool::take_read();
+        let result = secure.receive(&mut buffer, &mut plain, &mut self.send_half.output);
+        if self.send_half.output.is_empty() {
+            self.send_half.output.clear();
         }
         let peer_closed = secure.layer.is_peer_closed();
         // What was decrypted before an error or the end is valid and comes first.
@@ -419,12 +420,12 @@ impl<B: PayloadBuffer> Peer<B> {
         match result {
             Ok(consumed) => self.keep_tail(&buffer, consumed),
             Err(error) => {
-                self.link.note_failure(Failure::Tls(Arc::new(error)));
-                self.link.eof = true;
+                self.send_half.note_failure(Failure::Tls(Arc::new(error)));
+                self.send_half.eof = true;
             }
         }
         if peer_closed {
-            self.link.eof = true;
+            self.send_half.eof = true;
         }
     }
 
@@ -441,7 +442,7 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// Keeps what the layer did not consume of `buffer`, in a vector of its size.
     fn keep_tail(&mut self, buffer: &[u8], consumed: usize) {
-        let Some(secure) = &mut self.link.secure else { return };
+        let Some(secure) = &mut self.send_half.secure else { return };
         if let Some(tail @ [_, ..]) = buffer.get(consumed..) {
             secure.cipher_tail = tail.to_vec();
         } else if secure.cipher_tail.capacity() > 0 {
@@ -451,20 +452,20 @@ impl<B: PayloadBuffer> Peer<B> {
 
     /// The opening handshake does not grant compression after all. Before the first message.
     pub fn forgo_deflate(&mut self) {
-        self.link.connection.forgo_deflate();
+        self.send_half.connection.forgo_deflate();
     }
 
     /// The opening handshake is refused: a response that says so was queued, and nothing else will be sent or
     /// received.
     pub fn refuse(&mut self) {
-        self.link.note_failure(Failure::Refused);
+        self.send_half.note_failure(Failure::Refused);
         self.release_input();
-        self.link.connection.receive_eof();
+        self.send_half.connection.receive_eof();
     }
 
     /// The stream has ended; what was read before is parsed first.
     pub fn receive_eof(&mut self) {
-        self.link.eof = true;
+        self.send_half.eof = true;
         // Without the notice that TLS requires, the stream may have been cut by someone in between. The
         // closing handshake of the WebSocket tells whether anything is missing, so this is not an error of
         // its own.
@@ -474,49 +475,49 @@ impl<B: PayloadBuffer> Peer<B> {
     /// Not before the peer's close frame was answered, behind the frame that is being sent: a peer may end
     /// its direction of TCP with its close frame and read on.
     pub fn poll_eof(&mut self) -> bool {
-        if !self.link.eof || self.has_input() || self.link.owes_close() {
+        if !self.send_half.eof || self.has_input() || self.send_half.owes_close() {
             return false;
         }
-        if self.link.connection.state() != State::Closed {
-            self.link.note_failure(Failure::Eof);
+        if self.send_half.connection.state() != State::Closed {
+            self.send_half.note_failure(Failure::Eof);
         }
-        self.link.connection.receive_eof();
+        self.send_half.connection.receive_eof();
         true
     }
 
     /// Nothing can be received or sent any more.
     pub fn fail(&mut self, failure: Failure) {
-        self.link.note_failure(failure);
-        self.link.eof = true;
-        self.link.clear_output();
+        self.send_half.note_failure(failure);
+        self.send_half.eof = true;
+        self.send_half.clear_output();
         if !self.has_input() {
-            self.link.connection.receive_eof();
+            self.send_half.connection.receive_eof();
         }
     }
 
     /// Bytes of the buffers that this connection holds: none while it is idle, without compression.
     #[must_use]
     pub fn held_capacity(&self) -> usize {
-        self.input.capacity() + self.link.queue_capacity()
+        self.input.capacity() + self.send_half.queue_capacity()
     }
 
     /// Nothing more comes after what was read: it is handed out first.
     pub fn fail_after_input(&mut self, failure: Failure) {
-        self.link.note_failure(failure);
-        self.link.eof = true;
+        self.send_half.note_failure(failure);
+        self.send_half.eof = true;
     }
 
     /// Fails the connection as [`Self::fail`] does, but tells the peer why first, if it can still be told.
     pub fn fail_with_code(&mut self, failure: Failure, code: CloseCode, reason: &str) {
-        self.link.note_failure(failure);
-        let mid_frame = self.link.is_mid_frame();
+        self.send_half.note_failure(failure);
+        let mid_frame = self.send_half.is_mid_frame();
         self.release_input();
         if mid_frame {
-            self.link.connection.receive_eof();
+            self.send_half.connection.receive_eof();
         } else {
-            self.link.encode(|connection, out| connection.send_failure(code, reason, draw_key, out));
+            self.send_half.encode(|connection, out| connection.send_failure(code, reason, draw_key, out));
         }
-        self.link.eof = true;
+        self.send_half.eof = true;
     }
 }
 

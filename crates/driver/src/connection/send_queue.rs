@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use wirespeed_protocol::CloseCode;
 
-use super::{Drive, Environment, Marks, Rare};
-use crate::peer::LargeSend;
+use super::{ConnectionDriver, Environment, LazyBox, Watermarks};
+use crate::endpoint::LargeSend;
 
 /// Bytes sent, or received, without a suspension after which the loop has a turn.
 pub const YIELD_BYTES: usize = 256 * 1024;
@@ -43,7 +43,7 @@ pub enum Output {
 
 /// What a listener is to be told about room to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TellWritable {
+pub enum WritableNotice {
     /// Nothing.
     No,
     /// That there is room, once there is: it was told, or somebody was refused, that there is none.
@@ -66,22 +66,22 @@ pub enum Hold {
 /// When the clock was last read in this iteration of the loop, and how many sends must come before it is read
 /// again.
 #[derive(Clone, Copy, Debug, Default)]
-struct Looked {
+struct ClockCache {
     at: Option<Instant>,
     every: u8,
     skip: u8,
 }
 
 /// See the module.
-pub struct Outbox<E: Environment> {
+pub struct SendQueue<E: Environment> {
     /// Of bytes to be written.
-    marks: Marks,
+    marks: Watermarks,
     /// What is sent in one iteration of the loop may leave together.
     coalesce: bool,
     /// Messages sent without a suspension after which the loop has a turn.
     yield_after: usize,
     /// Those who wait, once somebody had to.
-    waiting: Rare<Waiting<E::Waiter>>,
+    waiting: LazyBox<Waiting<E::Waiter>>,
     /// The kernel, or the transport, has no room.
     pub blocked: bool,
     /// Somebody else is being given what was queued, and may run any code meanwhile: what that queues comes after it.
@@ -99,14 +99,14 @@ pub struct Outbox<E: Environment> {
     pub pending_close: Option<Box<(Option<CloseCode>, String)>>,
     /// The iteration of the loop in which something was last written through.
     wrote_in: u64,
-    looked: Looked,
+    clock: ClockCache,
     /// Sent since the loop last had a turn, as far as is known: in the iteration of this number, bytes and
     /// messages.
     unsuspended: (u64, usize, usize),
     /// The loop is due a turn that nobody could give it yet.
     pub turn_owed: bool,
     /// What a listener is to be told.
-    pub tell_writable: TellWritable,
+    pub writable_notice: WritableNotice,
 }
 
 /// Who waits to send, or for what was sent.
@@ -142,15 +142,15 @@ impl<W> Waiting<W> {
     }
 }
 
-impl<E: Environment> Outbox<E> {
+impl<E: Environment> SendQueue<E> {
     /// An empty one.
     #[must_use]
-    pub fn new(marks: Marks, coalesce: bool, yield_after: usize) -> Self {
+    pub fn new(marks: Watermarks, coalesce: bool, yield_after: usize) -> Self {
         Self {
             marks,
             coalesce,
             yield_after: yield_after.max(1),
-            waiting: Rare::default(),
+            waiting: LazyBox::default(),
             blocked: false,
             handing: false,
             draining: false,
@@ -159,16 +159,16 @@ impl<E: Environment> Outbox<E> {
             hold: Hold::Free,
             pending_close: None,
             wrote_in: 0,
-            looked: Looked::default(),
+            clock: ClockCache::default(),
             unsuspended: (0, 0, 0),
             turn_owed: false,
-            tell_writable: TellWritable::No,
+            writable_notice: WritableNotice::No,
         }
     }
 
     /// Of bytes to be written.
     #[must_use]
-    pub fn marks(&self) -> Marks {
+    pub fn marks(&self) -> Watermarks {
         self.marks
     }
 
@@ -177,48 +177,48 @@ impl<E: Environment> Outbox<E> {
     /// Whether more is kept for a peer that does not read than should be. What is corked is not: it leaves
     /// soon.
     #[inline]
-    pub fn is_above_high(&self, drive: &Drive<E::Buffer>) -> bool {
-        self.blocked && drive.link().queued() > self.marks.high
+    pub fn is_above_high(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        self.blocked && driver.send_half().queued() > self.marks.high
     }
 
     /// Whether so much has left that senders may go on.
     #[inline]
-    pub fn has_room(&self, drive: &Drive<E::Buffer>) -> bool {
-        self.large.is_none() && !self.is_blocked_elsewhere(drive) && drive.link().queued() <= self.marks.low
+    pub fn has_room(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        self.large.is_none() && !self.is_blocked_elsewhere(driver) && driver.send_half().queued() <= self.marks.low
     }
 
     /// Whether a listener may be told that it can send: there is room, and nobody is in the middle of a message.
     #[must_use]
-    pub fn is_writable(&self, drive: &Drive<E::Buffer>) -> bool {
-        self.hold == Hold::Free && self.has_room(drive)
+    pub fn is_writable(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        self.hold == Hold::Free && self.has_room(driver)
     }
 
     /// A transport has said that it has no room; a socket is asked by queueing.
-    fn is_blocked_elsewhere(&self, drive: &Drive<E::Buffer>) -> bool {
-        self.blocked && !self.draining && drive.socket().is_none() && !drive.is_over()
+    fn is_blocked_elsewhere(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        self.blocked && !self.draining && driver.socket().is_none() && !driver.is_over()
     }
 
     /// Whether somebody waits for room, and it is there.
     #[inline]
-    pub fn is_room_due(&self, drive: &Drive<E::Buffer>) -> bool {
+    pub fn is_room_due(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         let free = self.hold == Hold::Free;
         let waits = |waiting: &Waiting<_>| !waiting.drainers.is_empty() || !waiting.senders.is_empty() && free;
-        let awaited = self.waiting.get().is_some_and(waits) || free && self.tell_writable == TellWritable::Wanted;
-        awaited && self.has_room(drive)
+        let awaited = self.waiting.get().is_some_and(waits) || free && self.writable_notice == WritableNotice::Wanted;
+        awaited && self.has_room(driver)
     }
 
     /// Whether a message must wait before it can even be queued. `turn`: it is the turn of whoever sends it.
     #[inline]
-    pub fn must_wait(&self, drive: &Drive<E::Buffer>, turn: bool) -> bool {
+    pub fn must_wait(&self, driver: &ConnectionDriver<E::Buffer>, turn: bool) -> bool {
         !turn && self.waiting.get().is_some_and(|waiting| !waiting.turns.is_empty() || !waiting.senders.is_empty())
             || self.hold != Hold::Free
-            || self.is_crowded(drive)
+            || self.should_wait(driver)
     }
 
     /// Whether so much is queued that whoever sends should wait until it has left.
     #[inline]
-    pub fn is_crowded(&self, drive: &Drive<E::Buffer>) -> bool {
-        self.large.is_some() || self.is_above_high(drive) || self.is_blocked_elsewhere(drive)
+    pub fn should_wait(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        self.large.is_some() || self.is_above_high(driver) || self.is_blocked_elsewhere(driver)
     }
 
     // ---- the order of those who wait ----
@@ -269,8 +269,8 @@ impl<E: Environment> Outbox<E> {
 
     /// The next one who waited for room that is there: it goes on. A sender has its turn; those that were
     /// cancelled have none.
-    pub(super) fn next_woken(&mut self, cx: E::Context<'_>, drive: &Drive<E::Buffer>) -> Option<E::Waiter> {
-        if !self.has_room(drive) {
+    pub(super) fn next_woken(&mut self, cx: E::Context<'_>, driver: &ConnectionDriver<E::Buffer>) -> Option<E::Waiter> {
+        if !self.has_room(driver) {
             return None;
         }
         let waiting = self.waiting.get_mut()?;
@@ -302,20 +302,20 @@ impl<E: Environment> Outbox<E> {
 
     /// Whether nothing is left to be written.
     #[inline]
-    pub fn is_written(&self, drive: &Drive<E::Buffer>) -> bool {
-        drive.link().queued() == 0 && self.large.is_none()
+    pub fn is_written(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        driver.send_half().queued() == 0 && self.large.is_none()
     }
 
     /// Whether something is to be written, and may be: now, and not at the end of the iteration. `ending`:
     /// nothing is put off any more.
     #[inline]
-    pub fn is_write_due(&self, drive: &Drive<E::Buffer>, ending: bool) -> bool {
-        !self.is_written(drive) && !self.blocked && !self.handing && (!self.corked || ending) && !drive.is_over()
+    pub fn is_write_due(&self, driver: &ConnectionDriver<E::Buffer>, ending: bool) -> bool {
+        !self.is_written(driver) && !self.blocked && !self.handing && (!self.corked || ending) && !driver.is_over()
     }
 
     /// What to do with what was just queued, in this iteration of the loop.
     #[inline]
-    pub fn output(&mut self, drive: &Drive<E::Buffer>, iteration: u64) -> Output {
+    pub fn output(&mut self, driver: &ConnectionDriver<E::Buffer>, iteration: u64) -> Output {
         if self.blocked {
             return Output::Wait;
         }
@@ -324,28 +324,28 @@ impl<E: Environment> Outbox<E> {
         }
         if self.wrote_in != iteration {
             self.wrote_in = iteration;
-            self.looked = Looked::default();
+            self.clock = ClockCache::default();
             return Output::Write;
         }
-        if drive.link().queued() >= CORK_LIMIT.min(2 * self.marks.high) {
+        if driver.send_half().queued() >= CORK_LIMIT.min(2 * self.marks.high) {
             // What masking and writing so much takes is no pause of the sender's.
-            self.looked.at = None;
+            self.clock.at = None;
             return Output::Write;
         }
         // The clock is read from the second send on, and ever more seldom while they come fast: it would be a
         // tenth of their time.
-        if self.looked.skip > 0 {
-            self.looked.skip -= 1;
+        if self.clock.skip > 0 {
+            self.clock.skip -= 1;
             return Output::Cork;
         }
         let now = Instant::now();
-        let before = self.looked.at.replace(now);
+        let before = self.clock.at.replace(now);
         if before.is_some_and(|before| now.duration_since(before) > CORK_TIME) {
-            self.looked.every = 0;
+            self.clock.every = 0;
             return Output::Write;
         }
-        self.looked.every = (2 * self.looked.every + 1).min(15);
-        self.looked.skip = self.looked.every;
+        self.clock.every = (2 * self.clock.every + 1).min(15);
+        self.clock.skip = self.clock.every;
         Output::Cork
     }
 
@@ -375,19 +375,19 @@ impl<E: Environment> Outbox<E> {
     }
 
     /// Somebody waits until everything that is queued now was written.
-    pub fn park_flush(&mut self, drive: &mut Drive<E::Buffer>, waiter: E::Waiter) {
-        let link = drive.link_mut();
-        link.seal(); // it counts as it will be written
-        let target = if self.large.is_some() { u64::MAX } else { link.written() + link.queued() as u64 };
+    pub fn park_flush(&mut self, driver: &mut ConnectionDriver<E::Buffer>, waiter: E::Waiter) {
+        let send_half = driver.send_half_mut();
+        send_half.seal(); // it counts as it will be written
+        let target = if self.large.is_some() { u64::MAX } else { send_half.written() + send_half.queued() as u64 };
         self.waiting.make().flushes.push((target, waiter));
     }
 
     /// The large message that was on its way is queued: those who wait for it need not wait for what comes behind it.
-    pub fn note_large_queued(&mut self, drive: &mut Drive<E::Buffer>) {
+    pub fn note_large_queued(&mut self, driver: &mut ConnectionDriver<E::Buffer>) {
         let Some(waiting) = self.waiting.get_mut().filter(|waiting| waiting.has_flushes()) else { return };
-        let link = drive.link_mut();
-        link.seal();
-        let queued = link.written() + link.queued() as u64;
+        let send_half = driver.send_half_mut();
+        send_half.seal();
+        let queued = send_half.written() + send_half.queued() as u64;
         for (target, _) in &mut waiting.flushes {
             *target = (*target).min(queued);
         }
@@ -395,20 +395,20 @@ impl<E: Environment> Outbox<E> {
 
     /// Whether somebody waits until something was written, and it may have been.
     #[inline]
-    pub fn is_flush_due(&self, drive: &Drive<E::Buffer>) -> bool {
+    pub fn is_flush_due(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         let Some(waiting) = self.waiting.get() else { return false };
-        waiting.has_flushes() && drive.link().failure().is_none() && {
-            let written = drive.link().written();
-            self.is_written(drive) || waiting.flushes.iter().any(|(target, _)| *target <= written)
+        waiting.has_flushes() && driver.send_half().failure().is_none() && {
+            let written = driver.send_half().written();
+            self.is_written(driver) || waiting.flushes.iter().any(|(target, _)| *target <= written)
         }
     }
 
     /// Those whose bytes were written. Nobody, once writing has failed: the end tells them.
-    pub fn take_flushed(&mut self, drive: &Drive<E::Buffer>) -> Vec<E::Waiter> {
-        if !self.is_flush_due(drive) {
+    pub fn take_flushed(&mut self, driver: &ConnectionDriver<E::Buffer>) -> Vec<E::Waiter> {
+        if !self.is_flush_due(driver) {
             return Vec::new();
         }
-        let (all, written) = (self.is_written(drive), drive.link().written());
+        let (all, written) = (self.is_written(driver), driver.send_half().written());
         let flushes = &mut self.waiting.make().flushes;
         flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, waiter)| waiter).collect()
     }

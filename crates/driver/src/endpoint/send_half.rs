@@ -1,4 +1,4 @@
-//! Sending, and what a connection remembers: the half of a [`Peer`](super::Peer) that does not hold bytes
+//! Sending, and what a connection remembers: the half of a [`Endpoint`](super::Peer) that does not hold bytes
 //! that were read.
 
 mod control;
@@ -14,8 +14,8 @@ use wirespeed_protocol::mask::{self, Key};
 use wirespeed_protocol::{CloseFrame, Connection, Delivery, MessageKind, PayloadBuffer, SendError, Side, State};
 
 use super::failure::{Closing, Failure};
-use crate::buffers;
-use crate::contexts::{self, Context};
+use crate::buffer_pool;
+use crate::compression_pool::{self, Context};
 use crate::entropy::{self, draw_key};
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
@@ -77,7 +77,7 @@ impl Secure {
 }
 
 /// Everything of a connection but the bytes that were read: what the receiving and the sending side share.
-pub struct Link<B = Vec<u8>> {
+pub struct SendHalf<B = Vec<u8>> {
     pub(super) connection: Connection<B>,
     pub(super) secure: Option<Box<Secure>>,
     pub(super) output: WriteQueue,
@@ -99,7 +99,7 @@ pub struct Link<B = Vec<u8>> {
     forks: u64,
 }
 
-impl<B: PayloadBuffer> Link<B> {
+impl<B: PayloadBuffer> SendHalf<B> {
     pub(super) fn new(
         connection: Connection<B>,
         layer: Option<Box<dyn Layer>>,
@@ -194,7 +194,7 @@ impl<B: PayloadBuffer> Link<B> {
     #[must_use]
     #[inline]
     pub fn is_large(&self, len: usize, compress: Option<bool>) -> bool {
-        let least = if self.is_bare() { BARE_MIN } else { buffers::WRITE_SIZE + 1 };
+        let least = if self.is_bare() { BARE_MIN } else { buffer_pool::WRITE_SIZE + 1 };
         len >= least && !self.connection.wants_compression(len, compress)
     }
 
@@ -299,7 +299,7 @@ impl<B: PayloadBuffer> Link<B> {
     #[inline]
     pub(super) fn limit_contexts(&mut self) {
         let size = self.connection.contexts_size();
-        if size != self.context.as_ref().map_or(0, Context::size) || size > 0 && contexts::is_exceeded() {
+        if size != self.context.as_ref().map_or(0, Context::size) || size > 0 && compression_pool::is_exceeded() {
             self.take_context(size);
         }
     }
@@ -309,7 +309,7 @@ impl<B: PayloadBuffer> Link<B> {
         self.context = None; // what is given back may be what is taken
         self.context = Context::take(size);
         if self.context.is_none() && size > 0 {
-            contexts::give(self.connection.release_contexts());
+            compression_pool::give(self.connection.release_contexts());
         }
     }
 
@@ -317,7 +317,7 @@ impl<B: PayloadBuffer> Link<B> {
     #[inline]
     fn adopt_compressor(&mut self) {
         if self.connection.lacks_compressor() {
-            self.connection.adopt_contexts(contexts::take_compressor());
+            self.connection.adopt_contexts(compression_pool::take_compressor());
         }
     }
 
@@ -325,7 +325,7 @@ impl<B: PayloadBuffer> Link<B> {
     #[inline]
     pub(super) fn adopt_decompressor(&mut self) {
         if self.connection.lacks_decompressor() {
-            self.connection.adopt_contexts(contexts::take_decompressor());
+            self.connection.adopt_contexts(compression_pool::take_decompressor());
         }
     }
 
@@ -343,11 +343,11 @@ impl<B: PayloadBuffer> Link<B> {
             return encoded;
         };
         if secure.plain.capacity() == 0 {
-            secure.plain = buffers::take_write();
+            secure.plain = buffer_pool::take_write();
         }
         let encoded = encoder(&mut self.connection, &mut secure.plain);
         if secure.plain.is_empty() {
-            buffers::give_write(mem::take(&mut secure.plain));
+            buffer_pool::give_write(mem::take(&mut secure.plain));
         }
         encoded
     }
@@ -369,7 +369,7 @@ impl<B: PayloadBuffer> Link<B> {
             self.note_failure(Failure::Tls(Arc::new(error)));
             self.eof = true;
         }
-        buffers::give_write(plain);
+        buffer_pool::give_write(plain);
     }
 
     /// Bytes of the socket that the layer has yet to consume.
@@ -382,7 +382,7 @@ impl<B: PayloadBuffer> Link<B> {
         if let Some(secure) = &mut self.secure
             && secure.plain.capacity() > 0
         {
-            buffers::give_write(mem::take(&mut secure.plain));
+            buffer_pool::give_write(mem::take(&mut secure.plain));
         }
         self.output.clear();
     }

@@ -1,9 +1,9 @@
 //! Who waits for what on a connection of a loop, and whom to wake: the one place that decides it.
 //!
-//! Whoever uses a [`Flow`] does so in three steps: *lock*, *note*, *settle*. It locks the flow, notes in it
+//! Whoever uses a [`WaitState`] does so in three steps: *lock*, *note*, *settle*. It locks the flow, notes in it
 //! what has happened (bytes came, room came, time passed, somebody sends, receives, waits, flushes, closes,
-//! gives up), gives the lock up, and settles: it asks [`Flow::next_step`] what is to be done until there is
-//! nothing, and does each, outside the lock. Most of the time there is nothing, which [`Flow::is_settled`]
+//! gives up), gives the lock up, and settles: it asks [`WaitState::poll_action`] what is to be done until there is
+//! nothing, and does each, outside the lock. Most of the time there is nothing, which [`WaitState::is_quiescent`]
 //! says at once.
 
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use wirespeed_protocol::{CloseCode, Delivery, PayloadBuffer, SendError, Side};
 
-use super::outbox::{Hold, Outbox, Output, TellWritable};
+use super::send_queue::{Hold, Output, SendQueue, WritableNotice};
 use super::watchers::Watchers;
-use super::{Drive, Inbox, Marks, Progress, Rare, Wanted};
-use crate::peer::Failure;
+use super::{ConnectionDriver, Inbox, LazyBox, Progress, Wanted, Watermarks};
+use crate::endpoint::Failure;
 
 /// What a loop and its application are made of.
 pub trait Environment {
@@ -45,11 +45,11 @@ pub trait Environment {
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Messages received and not taken: see [`Inbox`].
-    pub messages: Marks,
+    pub messages: Watermarks,
     /// Their bytes.
-    pub bytes: Marks,
+    pub bytes: Watermarks,
     /// Bytes to be written.
-    pub write: Marks,
+    pub write: Watermarks,
     /// Whether what is sent in one iteration of the loop may leave together.
     pub coalesce: bool,
     /// Messages sent without a suspension after which the loop has a turn.
@@ -70,21 +70,21 @@ pub enum End {
 
 /// What is to be done next. The steps come in the order in which they stand here, some again after others.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step<W> {
-    /// It ends, and somebody else writes: [`Drive::note_kept`] must know whether he has bytes that the kernel
+pub enum Action<W> {
+    /// It ends, and somebody else writes: [`ConnectionDriver::set_transport_buffered`] must know whether he has bytes that the kernel
     /// has not.
-    LookKept,
+    CheckTransportBuffer,
     /// Whoever writes for us ends our direction of TCP.
     Shut,
     /// What is queued is written, until nothing is left or there is no room.
     Write,
-    /// Those who wait for a flush may be told: [`Outbox::take_flushed`], unless whoever writes for us has
+    /// Those who wait for a flush may be told: [`SendQueue::take_flushed`], unless whoever writes for us has
     /// bytes that the kernel has not.
-    TellFlushed,
+    NotifyFlushed,
     /// This one goes on: there is room, or its turn.
     Wake(W),
     /// The listener is called, from the loop, for the room that there is.
-    TellWritable,
+    WritableNotice,
     /// Nothing is read any more, until somebody receives.
     Pause,
     /// What was read and left is parsed, by [`Inbox::fill`]: it may fill the queue again.
@@ -93,7 +93,7 @@ pub enum Step<W> {
     Resume,
     /// It ends: the time that this may take is waited for.
     Schedule,
-    /// It is over: [`Flow::finish`].
+    /// It is over: [`WaitState::finish`].
     Finish,
     /// Nothing.
     Rest,
@@ -101,7 +101,7 @@ pub enum Step<W> {
 
 /// Where a settling is.
 #[derive(Debug, Default)]
-pub struct Settling {
+pub struct ActionCursor {
     phase: Phase,
     /// Looked since something was last written.
     looked: bool,
@@ -123,15 +123,15 @@ enum Phase {
     Rest,
 }
 
-impl Settling {
-    /// [`Step::Write`] could not be made.
+impl ActionCursor {
+    /// [`Action::Write`] could not be made.
     pub fn fail_write(&mut self) {
         self.stuck = true;
     }
 }
 
 /// What is said at the end, to whom.
-pub struct Farewell<E: Environment> {
+pub struct Teardown<E: Environment> {
     /// They go on, and learn it.
     pub waiters: Vec<E::Waiter>,
     /// They go on, and learn that what they sent was not all written.
@@ -145,41 +145,41 @@ pub struct Farewell<E: Environment> {
 }
 
 /// See the module.
-pub struct Flow<E: Environment> {
+pub struct WaitState<E: Environment> {
     /// What moves, closes and keeps it alive.
-    pub drive: Drive<E::Buffer>,
+    pub driver: ConnectionDriver<E::Buffer>,
     /// What was received and not taken.
     pub inbox: Inbox<E::Message>,
     /// What is sent, and who waits to.
-    pub outbox: Outbox<E>,
+    pub send_queue: SendQueue<E>,
     /// Those who wait for a message, first come first served. If there are any, the inbox has nothing for the
     /// first and all input is parsed, unless somebody is [handed](Self::handed) what comes before.
     pub receivers: VecDeque<E::Waiter>,
-    /// The one that was given a message and takes it later: see [`Self::hand`].
-    pub handed: Option<E::Waiter>,
+    /// The one that was given a message and takes it later: see [`Self::assign`].
+    pub in_delivery: Option<E::Waiter>,
     /// Messages go to a listener, and nobody receives.
     pub listens: bool,
     /// Nothing is read, because the application does not receive.
     pub paused: bool,
     /// Those who wait for something else than to receive or to send.
-    pub watchers: Rare<Watchers<E>>,
+    pub watchers: LazyBox<Watchers<E>>,
     /// How far the end has come.
     pub end: End,
 }
 
-impl<E: Environment> Flow<E> {
+impl<E: Environment> WaitState<E> {
     /// One that begins.
     #[must_use]
-    pub fn new(drive: Drive<E::Buffer>, limits: Limits, listens: bool) -> Self {
+    pub fn new(driver: ConnectionDriver<E::Buffer>, limits: Limits, listens: bool) -> Self {
         Self {
-            drive,
+            driver,
             inbox: Inbox::new(limits.messages, limits.bytes),
-            outbox: Outbox::new(limits.write, limits.coalesce, limits.yield_after),
+            send_queue: SendQueue::new(limits.write, limits.coalesce, limits.yield_after),
             receivers: VecDeque::new(),
-            handed: None,
+            in_delivery: None,
             listens,
             paused: false,
-            watchers: Rare::default(),
+            watchers: LazyBox::default(),
             end: End::NotYet,
         }
     }
@@ -187,9 +187,9 @@ impl<E: Environment> Flow<E> {
     /// That of a connection that a thread has which there is not: it is over.
     #[must_use]
     pub fn disowned(failure: Failure) -> Self {
-        let none = Marks::at(0);
+        let none = Watermarks::at(0);
         let limits = Limits { messages: none, bytes: none, write: none, coalesce: true, yield_after: 1 };
-        Self { end: End::Complete, ..Self::new(Drive::disowned(Side::Client, failure), limits, false) }
+        Self { end: End::Complete, ..Self::new(ConnectionDriver::disowned(Side::Client, failure), limits, false) }
     }
 
     /// Whether everybody who waits was told that it is over.
@@ -201,19 +201,19 @@ impl<E: Environment> Flow<E> {
     /// Whether nobody can send any more.
     #[inline]
     pub fn is_closing(&self) -> bool {
-        self.drive.is_closing() || self.outbox.pending_close.is_some()
+        self.driver.is_closing() || self.send_queue.pending_close.is_some()
     }
 
     /// Whether anybody waits.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        !self.receivers.is_empty() || self.outbox.is_awaited() || self.watchers.is_awaited()
+        !self.receivers.is_empty() || self.send_queue.is_awaited() || self.watchers.is_awaited()
     }
 
     /// Whether a server has yet to answer the opening handshake.
     #[inline]
     pub fn is_connecting(&self) -> bool {
-        self.outbox.hold == Hold::Opening
+        self.send_queue.hold == Hold::Opening
     }
 
     // ---- sending: see the outbox ----
@@ -221,75 +221,75 @@ impl<E: Environment> Flow<E> {
     /// Whether a message must wait before it can even be queued. `turn`: it is the turn of whoever sends it.
     #[inline]
     pub fn must_wait(&self, turn: bool) -> bool {
-        self.outbox.must_wait(&self.drive, turn)
+        self.send_queue.must_wait(&self.driver, turn)
     }
 
     /// Whether so much is queued that whoever sends should wait until it has left.
     #[inline]
-    pub fn is_crowded(&self) -> bool {
-        self.outbox.is_crowded(&self.drive)
+    pub fn should_wait(&self) -> bool {
+        self.send_queue.should_wait(&self.driver)
     }
 
     /// Whether more is kept for a peer that does not read than should be.
     #[inline]
     pub fn is_above_high(&self) -> bool {
-        self.outbox.is_above_high(&self.drive)
+        self.send_queue.is_above_high(&self.driver)
     }
 
     /// Whether so much has left that senders may go on.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.outbox.has_room(&self.drive)
+        self.send_queue.has_room(&self.driver)
     }
 
     /// Whether somebody waits for room, and it is there.
     #[inline]
     pub fn is_room_due(&self) -> bool {
-        self.outbox.is_room_due(&self.drive)
+        self.send_queue.is_room_due(&self.driver)
     }
 
     /// Whether nothing is left to be written.
     #[inline]
     pub fn is_written(&self) -> bool {
-        self.outbox.is_written(&self.drive)
+        self.send_queue.is_written(&self.driver)
     }
 
     /// Whether something is to be written, and may be: now, and not at the end of the iteration.
     #[inline]
     pub fn is_write_due(&self) -> bool {
-        self.outbox.is_write_due(&self.drive, false)
+        self.send_queue.is_write_due(&self.driver, false)
     }
 
     /// What to do with what was just queued, in this iteration of the loop.
     #[inline]
     pub fn output(&mut self, iteration: u64) -> Output {
-        self.outbox.output(&self.drive, iteration)
+        self.send_queue.output(&self.driver, iteration)
     }
 
     // ---- receiving ----
 
     /// What was just given to this receiver is taken by it later. Until then nobody takes what comes after: given up,
     /// it goes back to where it was, which the middle of another message must not be.
-    pub fn hand(&mut self, waiter: E::Waiter) {
-        self.handed = Some(waiter);
+    pub fn assign(&mut self, waiter: E::Waiter) {
+        self.in_delivery = Some(waiter);
     }
 
     /// Whether somebody has a message that he has yet to take. Once all are told of the end, nobody waits for him.
     #[inline]
-    fn is_handed(&self, cx: E::Context<'_>) -> bool {
-        !self.is_finished() && self.handed.as_ref().is_some_and(|waiter| E::is_holding(cx, waiter))
+    fn has_delivery(&self, cx: E::Context<'_>) -> bool {
+        !self.is_finished() && self.in_delivery.as_ref().is_some_and(|waiter| E::is_holding(cx, waiter))
     }
 
     /// It has taken what it was given, or gives it up. Whether somebody waits for what comes after.
-    pub fn release_handed(&mut self, cx: E::Context<'_>) -> bool {
-        self.handed = None;
+    pub fn release_assigned(&mut self, cx: E::Context<'_>) -> bool {
+        self.in_delivery = None;
         self.has_receivers(cx)
     }
 
     /// Whether somebody comes first for the next message.
     #[inline]
     pub fn has_receivers(&mut self, cx: E::Context<'_>) -> bool {
-        self.is_handed(cx) || self.has_waiting(cx)
+        self.has_delivery(cx) || self.has_waiting(cx)
     }
 
     #[inline]
@@ -304,7 +304,7 @@ impl<E: Environment> Flow<E> {
     /// received in fragments the one that receives it.
     #[inline]
     pub fn next_receiver(&mut self, cx: E::Context<'_>) -> Option<usize> {
-        if self.is_handed(cx) || !self.has_waiting(cx) {
+        if self.has_delivery(cx) || !self.has_waiting(cx) {
             return None;
         }
         if self.inbox.is_streaming() { self.position_of_streamer(cx) } else { Some(0) }
@@ -317,20 +317,20 @@ impl<E: Environment> Flow<E> {
     /// Whether so much was taken that reading, which was paused, may go on.
     #[inline]
     pub fn is_resumable(&self) -> bool {
-        self.paused && self.inbox.is_low(&self.drive.peer)
+        self.paused && self.inbox.is_low(&self.driver.endpoint)
     }
 
     /// Whether nothing more is to be read before something was taken.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.inbox.is_full(&self.drive.peer)
+        self.inbox.is_full(&self.driver.endpoint)
     }
 
     /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the
     /// peer, unless the application still receives.
     fn may_pause(&self, cx: E::Context<'_>, closing: bool) -> bool {
-        let link = self.drive.link();
-        let more = link.state().can_receive() && !link.is_eof() && link.failure().is_none();
+        let send_half = self.driver.send_half();
+        let more = send_half.state().can_receive() && !send_half.is_eof() && send_half.failure().is_none();
         let wanted = match self.inbox.wanted() {
             Wanted::All => !closing,
             Wanted::WhileClosing => !closing || more,
@@ -357,43 +357,43 @@ impl<E: Environment> Flow<E> {
         keep: bool,
         now: Instant,
     ) -> Result<(), SendError> {
-        if self.drive.is_over() {
+        if self.driver.is_over() {
             return Ok(());
         }
         self.inbox.limit_wanted(keep);
-        if self.outbox.hold == Hold::Opening {
+        if self.send_queue.hold == Hold::Opening {
             // Nobody was told that there is a connection.
-            self.drive.end(Failure::Aborted);
+            self.driver.end(Failure::Aborted);
             return Ok(());
         }
-        if self.outbox.large.is_some() && !self.drive.is_closing() {
-            self.outbox.pending_close.get_or_insert_with(|| Box::new((code, reason.to_owned())));
-            self.drive.limit_closing(now);
+        if self.send_queue.large.is_some() && !self.driver.is_closing() {
+            self.send_queue.pending_close.get_or_insert_with(|| Box::new((code, reason.to_owned())));
+            self.driver.limit_closing(now);
             return Ok(());
         }
-        self.drive.begin_close(code, reason, now)
+        self.driver.begin_close(code, reason, now)
     }
 
     /// It is over: who is to be told so. Once. `lingers`: the socket is a transport's, which has yet to close
     /// it.
-    pub fn finish(&mut self, lingers: bool) -> Option<Farewell<E>> {
+    pub fn finish(&mut self, lingers: bool) -> Option<Teardown<E>> {
         if self.is_finished() {
             return None;
         }
-        let large = self.outbox.large.take();
+        let large = self.send_queue.large.take();
         if large.is_some() {
-            self.drive.link_mut().abandon_large();
+            self.driver.send_half_mut().abandon_large();
         }
         self.paused = false;
         let mut waiters: Vec<_> = std::mem::take(&mut self.receivers).into();
-        waiters.extend(self.outbox.take_all());
+        waiters.extend(self.send_queue.take_all());
         let closers = self.watchers.take_closers();
         let Watchers { pings, enders, .. } = self.watchers.take();
         waiters.extend(enders);
         let pings = pings.into_iter().map(|(_, future)| future).collect();
-        let flushes = self.outbox.take_flushes().collect();
+        let flushes = self.send_queue.take_flushes().collect();
         // In a child process no loop will close it: it is the parent's.
-        let lingers = lingers && !self.drive.link().is_forked();
+        let lingers = lingers && !self.driver.send_half().is_forked();
         self.end = if lingers { End::Lingering } else { End::Complete };
         let closers = if lingers && !closers.is_empty() {
             self.watchers.make().closers = closers; // they wait on
@@ -401,22 +401,22 @@ impl<E: Environment> Flow<E> {
         } else {
             closers
         };
-        Some(Farewell { waiters, flushes, pings, closers, large: large.map(|large| large.source) })
+        Some(Teardown { waiters, flushes, pings, closers, large: large.map(|large| large.source) })
     }
 
     // ---- settling ----
 
     /// Whether nothing is left to do after anything has happened, which is so most of the time:
-    /// [`Self::next_step`] would say [`Step::Rest`].
+    /// [`Self::poll_action`] would say [`Action::Rest`].
     #[inline]
-    pub fn is_settled(&mut self, now: impl FnOnce() -> Instant) -> bool {
-        let drive = &mut self.drive;
-        drive.advance(now) == Progress::Open
-            && !self.outbox.is_write_due(drive, false)
-            && !self.outbox.is_room_due(drive)
-            && !self.outbox.is_flush_due(drive)
+    pub fn is_quiescent(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        let driver = &mut self.driver;
+        driver.advance(now) == Progress::Open
+            && !self.send_queue.is_write_due(driver, false)
+            && !self.send_queue.is_room_due(driver)
+            && !self.send_queue.is_flush_due(driver)
             && !self.paused
-            && !self.inbox.is_full(&drive.peer)
+            && !self.inbox.is_full(&driver.endpoint)
             && (self.listens || !self.receivers.is_empty())
     }
 
@@ -427,107 +427,113 @@ impl<E: Environment> Flow<E> {
     /// 3. reading is paused or resumed; what is parsed for that may ask for an answer, or be the end: from
     ///    the beginning;
     /// 4. the time of an ending is waited for; or it is over, and everybody is told.
-    pub fn next_step(
+    pub fn poll_action(
         &mut self,
-        settling: &mut Settling,
+        cursor: &mut ActionCursor,
         cx: E::Context<'_>,
         now: impl Fn() -> Instant,
-    ) -> Step<E::Waiter> {
+    ) -> Action<E::Waiter> {
         loop {
-            let progress = match (settling.phase, settling.progress) {
+            let progress = match (cursor.phase, cursor.progress) {
                 (Phase::Write, _) | (_, None) => {
-                    if let Some(step) = self.step_of_writing(settling, &now) {
+                    if let Some(step) = self.step_of_writing(cursor, &now) {
                         return step;
                     }
-                    settling.phase = Phase::Flushes;
+                    cursor.phase = Phase::Flushes;
                     continue;
                 }
                 (_, Some(progress)) => progress,
             };
-            match settling.phase {
+            match cursor.phase {
                 Phase::Write => {}
                 Phase::Flushes => {
-                    settling.phase = Phase::Room;
-                    if self.outbox.is_flush_due(&self.drive) {
-                        return Step::TellFlushed;
+                    cursor.phase = Phase::Room;
+                    if self.send_queue.is_flush_due(&self.driver) {
+                        return Action::NotifyFlushed;
                     }
                 }
                 Phase::Room => match self.step_of_room(cx) {
                     Some(step) => return step,
-                    None => settling.phase = Phase::Reading,
+                    None => cursor.phase = Phase::Reading,
                 },
                 Phase::Reading => {
-                    settling.phase = Phase::End;
+                    cursor.phase = Phase::End;
                     let may_pause = self.may_pause(cx, progress != Progress::Open);
                     if !self.paused && may_pause && self.is_full() {
                         self.paused = true;
-                        self.drive.peer.shrink_input();
-                        self.drive.note_paused();
-                        return Step::Pause;
+                        self.driver.endpoint.shrink_input();
+                        self.driver.note_paused();
+                        return Action::Pause;
                     }
-                    if self.paused && !self.drive.is_over() && (!may_pause || self.inbox.is_low(&self.drive.peer)) {
+                    if self.paused && !self.driver.is_over() && (!may_pause || self.inbox.is_low(&self.driver.endpoint))
+                    {
                         self.paused = false;
-                        self.drive.note_paused();
-                        settling.phase = Phase::Filled(self.drive.peer.unparsed());
+                        self.driver.note_paused();
+                        cursor.phase = Phase::Filled(self.driver.endpoint.unparsed());
                         if self.receivers.is_empty() && !self.listens {
-                            return Step::Fill;
+                            return Action::Fill;
                         }
                     }
                 }
                 Phase::Filled(unparsed) => {
                     self.paused = self.may_pause(cx, progress != Progress::Open) && self.is_full();
-                    let parsed = self.drive.peer.unparsed() != unparsed;
-                    settling.phase = if parsed { Phase::Write } else { Phase::End };
+                    let parsed = self.driver.endpoint.unparsed() != unparsed;
+                    cursor.phase = if parsed { Phase::Write } else { Phase::End };
                     if !self.paused {
-                        return Step::Resume;
+                        return Action::Resume;
                     }
                 }
                 Phase::End => {
-                    settling.phase = Phase::Rest;
+                    cursor.phase = Phase::Rest;
                     match progress {
                         Progress::Open => {}
-                        Progress::Closing => return Step::Schedule,
-                        Progress::Over => return Step::Finish,
+                        Progress::Closing => return Action::Schedule,
+                        Progress::Over => return Action::Finish,
                     }
                 }
-                Phase::Rest => return Step::Rest,
+                Phase::Rest => return Action::Rest,
             }
         }
     }
 
-    fn step_of_writing(&mut self, settling: &mut Settling, now: impl FnOnce() -> Instant) -> Option<Step<E::Waiter>> {
-        if !std::mem::replace(&mut settling.looked, true) && self.drive.is_ending_elsewhere() {
-            return Some(Step::LookKept);
+    fn step_of_writing(
+        &mut self,
+        cursor: &mut ActionCursor,
+        now: impl FnOnce() -> Instant,
+    ) -> Option<Action<E::Waiter>> {
+        if !std::mem::replace(&mut cursor.looked, true) && self.driver.is_ending_elsewhere() {
+            return Some(Action::CheckTransportBuffer);
         }
-        let mut progress = self.drive.advance(now);
+        let mut progress = self.driver.advance(now);
         if progress == Progress::Closing && self.is_cut_off() {
-            progress = self.drive.end(Failure::Aborted);
+            progress = self.driver.end(Failure::Aborted);
         }
-        settling.progress = Some(progress);
-        if self.drive.take_shut() {
-            return Some(Step::Shut);
+        cursor.progress = Some(progress);
+        if self.driver.take_shut() {
+            return Some(Action::Shut);
         }
-        settling.looked = false;
+        cursor.looked = false;
         // Afterwards nothing is left, or there is no room, or the connection has failed.
-        (!settling.stuck && self.outbox.is_write_due(&self.drive, progress != Progress::Open)).then_some(Step::Write)
+        (!cursor.stuck && self.send_queue.is_write_due(&self.driver, progress != Progress::Open))
+            .then_some(Action::Write)
     }
 
     /// Whether writing has failed while the queue of received messages is full and no task receives. The end of the
     /// stream lies behind messages that are not read, so waiting for it would keep every sender waiting.
     fn is_cut_off(&self) -> bool {
-        let link = self.drive.link();
-        let failed = link.failure().is_some_and(|failure| !failure.is_said()) && !link.is_eof();
+        let send_half = self.driver.send_half();
+        let failed = send_half.failure().is_some_and(|failure| !failure.is_said()) && !send_half.is_eof();
         failed && self.inbox.wanted() != Wanted::WithRoom && self.receivers.is_empty() && self.is_full()
     }
 
-    fn step_of_room(&mut self, cx: E::Context<'_>) -> Option<Step<E::Waiter>> {
-        if let Some(woken) = self.outbox.next_woken(cx, &self.drive) {
-            return Some(Step::Wake(woken));
+    fn step_of_room(&mut self, cx: E::Context<'_>) -> Option<Action<E::Waiter>> {
+        if let Some(woken) = self.send_queue.next_woken(cx, &self.driver) {
+            return Some(Action::Wake(woken));
         }
-        if self.outbox.tell_writable == TellWritable::Wanted && self.outbox.is_writable(&self.drive) {
+        if self.send_queue.writable_notice == WritableNotice::Wanted && self.send_queue.is_writable(&self.driver) {
             // From inside whatever settles: in the loop's next iteration.
-            self.outbox.tell_writable = TellWritable::Soon;
-            return Some(Step::TellWritable);
+            self.send_queue.writable_notice = WritableNotice::Soon;
+            return Some(Action::WritableNotice);
         }
         None
     }

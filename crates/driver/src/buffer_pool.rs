@@ -31,7 +31,7 @@ pub const LENT_MAX: usize = 64 * 1024 * 1024;
 const LENT_FOR_LARGE: usize = 12 * 1024 * 1024;
 
 /// Bytes of read buffers that are out.
-static LENT: AtomicUsize = AtomicUsize::new(0);
+static CHECKED_OUT: AtomicUsize = AtomicUsize::new(0);
 
 /// What is queued for writing leaves in pieces of this size, masked and encrypted while it is in the
 /// second-level cache. Measured: with 64 KiB, a round trip of 100 kB takes two system calls and a third more
@@ -68,7 +68,7 @@ thread_local! {
 #[derive(Default)]
 pub struct ReadBuffer {
     bytes: Vec<u8>,
-    /// Its part of [`LENT`].
+    /// Its part of [`CHECKED_OUT`].
     counted: u32,
     /// The process that counts it, as [`entropy::forks`] does; of that, what is told apart in a word.
     forks: u32,
@@ -77,7 +77,7 @@ pub struct ReadBuffer {
 impl ReadBuffer {
     fn lend(bytes: Vec<u8>) -> Self {
         let counted = u32::try_from(bytes.capacity()).unwrap_or(u32::MAX); // it is one of the sizes above
-        LENT.fetch_add(counted as usize, Ordering::Relaxed);
+        CHECKED_OUT.fetch_add(counted as usize, Ordering::Relaxed);
         Self { bytes, counted, forks: entropy::forks() as u32 }
     }
 
@@ -109,7 +109,7 @@ impl Drop for ReadBuffer {
     fn drop(&mut self) {
         if self.counted > 0 {
             if self.forks == entropy::forks() as u32 {
-                LENT.fetch_sub(self.counted as usize, Ordering::Relaxed);
+                CHECKED_OUT.fetch_sub(self.counted as usize, Ordering::Relaxed);
             }
             give_read(mem::take(&mut self.bytes));
         }
@@ -118,20 +118,20 @@ impl Drop for ReadBuffer {
 
 /// In the child after a fork: what is out is out in the parent. Of its other threads nothing would come back here.
 pub(crate) fn after_fork() {
-    LENT.store(0, Ordering::Relaxed);
+    CHECKED_OUT.store(0, Ordering::Relaxed);
 }
 
 /// Bytes of read buffers that are out, of all connections of the process.
 #[must_use]
-pub fn lent() -> usize {
-    LENT.load(Ordering::Relaxed)
+pub fn checked_out() -> usize {
+    CHECKED_OUT.load(Ordering::Relaxed)
 }
 
 /// An empty buffer of [`READ_SIZE`] capacity; a small one if too many are out.
 #[must_use]
 #[inline]
 pub fn take_read() -> ReadBuffer {
-    if lent() + READ_SIZE > LENT_MAX {
+    if checked_out() + READ_SIZE > LENT_MAX {
         return ReadBuffer::lend(Vec::with_capacity(SMALL_READ_SIZE));
     }
     ReadBuffer::lend(READ.with_borrow_mut(Vec::pop).unwrap_or_else(first_read))
@@ -157,7 +157,7 @@ fn teach_allocator() {
 /// An empty buffer of [`LARGE_READ_SIZE`] capacity, unless some are out already.
 #[must_use]
 pub fn take_large_read() -> ReadBuffer {
-    if lent() > LENT_FOR_LARGE {
+    if checked_out() > LENT_FOR_LARGE {
         return take_read();
     }
     let kept = LARGE_READ.with_borrow_mut(|(kept, _)| kept.take());

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use wirespeed_driver::opening::pending::{BURST, Due, GRACE, PATIENCE, Pending};
+use wirespeed_driver::opening::handshake_limiter::{BURST, Due, GRACE, HandshakeLimiter, PATIENCE};
 
 /// What an address counts for, in the words of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, FromPyObject)]
@@ -14,16 +14,16 @@ enum Origin {
 }
 
 /// See the module. Times are seconds of the caller's clock, from 0 up.
-#[pyclass(frozen, name = "Pending", module = "wirespeed._native")]
-pub(crate) struct PyPending {
-    pending: Mutex<Pending<u64, Origin>>,
+#[pyclass(frozen, name = "HandshakeLimiter", module = "wirespeed._native")]
+pub(crate) struct PyHandshakeLimiter {
+    pending: Mutex<HandshakeLimiter<u64, Origin>>,
     start: Instant,
     patience: Duration,
     grace: Duration,
 }
 
-impl PyPending {
-    fn lock(&self) -> MutexGuard<'_, Pending<u64, Origin>> {
+impl PyHandshakeLimiter {
+    fn lock(&self) -> MutexGuard<'_, HandshakeLimiter<u64, Origin>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,7 +49,7 @@ impl PyPending {
 }
 
 #[pymethods]
-impl PyPending {
+impl PyHandshakeLimiter {
     #[classattr]
     const BURST: usize = BURST;
 
@@ -69,7 +69,7 @@ impl PyPending {
     fn new(limit: usize, patience: f64, grace: f64) -> PyResult<Self> {
         let of = |name, seconds| super::duration(name, Some(seconds)).map(Option::unwrap_or_default);
         let (patience, grace) = (of("patience", patience)?, of("grace", grace)?);
-        let pending = Mutex::new(Pending::with_patience(limit, patience, grace));
+        let pending = Mutex::new(HandshakeLimiter::with_idle_time(limit, patience, grace));
         Ok(Self { pending, start: Instant::now(), patience, grace })
     }
 
@@ -78,8 +78,8 @@ impl PyPending {
     }
 
     #[getter]
-    fn is_crowded(&self) -> bool {
-        self.lock().is_crowded()
+    fn is_over_limit(&self) -> bool {
+        self.lock().is_over_limit()
     }
 
     #[getter]
@@ -115,13 +115,13 @@ impl PyPending {
         self.lock().companions(key)
     }
 
-    fn overdue(&self, now: f64, unread: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    fn next_victim(&self, now: f64, unread: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
         let left = self.left(self.patience, now, unread)?;
         Ok(left.is_zero().then(|| self.first()).flatten())
     }
 
-    fn overdue_in(&self, now: f64) -> Option<f64> {
-        self.lock().overdue_in(self.at(now)).map(|left| left.as_secs_f64())
+    fn next_victim_in(&self, now: f64) -> Option<f64> {
+        self.lock().next_victim_in(self.at(now)).map(|left| left.as_secs_f64())
     }
 
     fn delay(&self, now: f64, unread: &Bound<'_, PyAny>) -> PyResult<f64> {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
 
 use super::Sender;
+use crate::endpoint::{Endpoint, Failure, LargeSend, PeerEvent, ReadOperation, SendHalf};
 use crate::keepalive::{Due, Silence, Span, Traffic};
-use crate::peer::{Failure, LargeSend, Link, Peer, PeerEvent, ReadOperation};
 use crate::socket::{Mode, Socket};
 use crate::write_queue::Flushed;
 
@@ -60,13 +60,13 @@ pub enum Reading {
 /// One connection, on its socket or on bytes that somebody else reads and writes. `S` is how the socket is
 /// held.
 ///
-/// The order of calls: after bytes came ([`Drive::read`], or [`Drive::receive`] and its kin), take events
-/// from [`Drive::poll_event`] until there are none, then call [`Drive::advance`]. After anything was queued,
-/// call [`Drive::flush`], or hand on what [`Drive::take_output`] returns, and end the stream if
-/// [`Drive::take_shut`] says so. At [`Drive::deadline`], call [`Drive::handle_deadline`].
-pub struct Drive<B, S = Socket> {
+/// The order of calls: after bytes came ([`ConnectionDriver::read`], or [`ConnectionDriver::receive`] and its kin), take events
+/// from [`ConnectionDriver::poll_event`] until there are none, then call [`ConnectionDriver::advance`]. After anything was queued,
+/// call [`ConnectionDriver::flush`], or hand on what [`ConnectionDriver::take_output`] returns, and end the stream if
+/// [`ConnectionDriver::take_shut`] says so. At [`ConnectionDriver::deadline`], call [`ConnectionDriver::handle_deadline`].
+pub struct ConnectionDriver<B, S = Socket> {
     /// The connection itself.
-    pub peer: Peer<B>,
+    pub endpoint: Endpoint<B>,
     stream: Stream<S>,
     close_timeout: Span,
     /// Until when the end of TCP may be waited for; `None`: the closing has not begun.
@@ -76,7 +76,7 @@ pub struct Drive<B, S = Socket> {
     /// TLS was told that nothing more will be sent.
     said_goodbye: bool,
     /// Somebody else, who writes for us, has bytes that the kernel has not taken: as far as was told.
-    kept: bool,
+    transport_buffered: bool,
     /// Our direction of TCP was ended.
     shut: bool,
     /// Somebody else has yet to end it.
@@ -88,19 +88,19 @@ pub struct Drive<B, S = Socket> {
     unsent_ping: Option<Box<Silence>>,
 }
 
-impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
+impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// Joins a peer to its socket, or to bytes that somebody else reads and writes. The socket may be in
     /// either mode.
     #[must_use]
-    pub fn new(peer: Peer<B>, socket: Option<S>, close_timeout: Option<Duration>) -> Self {
+    pub fn new(endpoint: Endpoint<B>, socket: Option<S>, close_timeout: Option<Duration>) -> Self {
         Self {
-            peer,
+            endpoint,
             stream: socket.map_or(Stream::Elsewhere, Stream::Socket),
             close_timeout: close_timeout.into(),
             finish_by: None,
             readable: u64::MAX,
             said_goodbye: false,
-            kept: false,
+            transport_buffered: false,
             shut: false,
             shut_due: false,
             was_paused: false,
@@ -111,7 +111,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// What stands for a connection that cannot be looked at, because a thread that there is not has it.
     #[must_use]
     pub fn disowned(side: Side, failure: Failure) -> Self {
-        let mut conn = Self::new(Peer::disowned(side, failure.clone()), None, None);
+        let mut conn = Self::new(Endpoint::disowned(side, failure.clone()), None, None);
         conn.end(failure);
         conn
     }
@@ -119,14 +119,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// What is sent, and what the connection remembers.
     #[must_use]
     #[inline]
-    pub fn link(&self) -> &Link<B> {
-        &self.peer.link
+    pub fn send_half(&self) -> &SendHalf<B> {
+        &self.endpoint.send_half
     }
 
     /// The same, to send.
     #[inline]
-    pub fn link_mut(&mut self) -> &mut Link<B> {
-        &mut self.peer.link
+    pub fn send_half_mut(&mut self) -> &mut SendHalf<B> {
+        &mut self.endpoint.send_half
     }
 
     /// The socket, if bytes come from one and TCP is not over.
@@ -163,20 +163,20 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         read: impl FnOnce(&mut ReadOperation<B>, &Socket) -> io::Result<usize>,
     ) -> bool {
         let Stream::Socket(socket) = &self.stream else { return false };
-        let mut operation = if wanted { self.peer.begin_large_read(most) } else { self.peer.begin_read(most) };
+        let mut operation = if wanted { self.endpoint.begin_large_read(most) } else { self.endpoint.begin_read(most) };
         let result = read(&mut operation, socket.borrow());
         let came = !matches!(&result, Err(error) if is_transient(error));
         self.complete_read(operation, result);
         came
     }
 
-    /// Takes in what somebody else has read from the socket: see [`Peer::complete_read`].
+    /// Takes in what somebody else has read from the socket: see [`Endpoint::complete_read`].
     #[inline]
     pub fn complete_read(&mut self, operation: ReadOperation<B>, result: io::Result<usize>) {
         if let Ok(read) = result {
             self.count_read(read);
         }
-        self.peer.complete_read(operation, result);
+        self.endpoint.complete_read(operation, result);
     }
 
     #[inline]
@@ -200,38 +200,38 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             drained = operation.is_drained(&result) && !(closed && result.is_ok());
             result
         });
-        drained || self.peer.link.is_eof()
+        drained || self.endpoint.send_half.is_eof()
     }
 
     /// Takes bytes that somebody else has read.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.count_read(bytes.len());
         // In pieces of the read buffer's size: what is larger would not fit the buffers lent.
-        for piece in bytes.chunks(crate::buffers::READ_SIZE / 2) {
-            self.peer.receive_slice(piece);
+        for piece in bytes.chunks(crate::buffer_pool::READ_SIZE / 2) {
+            self.endpoint.receive_slice(piece);
         }
     }
 
     /// Somebody else has read the end of the stream, or has failed to read.
     pub fn receive_end(&mut self, error: Option<io::Error>) {
         match error {
-            None => self.peer.receive_eof(),
-            Some(error) => self.peer.fail_after_input(Failure::Io(Arc::new(error))),
+            None => self.endpoint.receive_eof(),
+            Some(error) => self.endpoint.fail_after_input(Failure::Io(Arc::new(error))),
         }
     }
 
     /// The next event in what was read.
     #[inline]
     pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
-        self.peer.poll_event()
+        self.endpoint.poll_event()
     }
 
     /// The same, with what answers it while its payload still lies where it was read.
     #[inline]
     pub fn poll_event_and_sender(&mut self) -> (Option<PeerEvent<'_, B>>, Sender<'_, B>) {
         let socket = self.stream.socket();
-        let (event, link) = self.peer.poll_event_and_link();
-        (event, Sender { link, socket })
+        let (event, send_half) = self.endpoint.poll_event_and_send_half();
+        (event, Sender { send_half, socket })
     }
 
     // ---- sending ----
@@ -239,7 +239,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// What sends.
     #[inline]
     pub fn sender(&mut self) -> Sender<'_, B> {
-        Sender { link: &mut self.peer.link, socket: self.stream.socket() }
+        Sender { send_half: &mut self.endpoint.send_half, socket: self.stream.socket() }
     }
 
     /// Hands the kernel what is queued, as far as it has room. An error is kept by the link.
@@ -255,38 +255,38 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     }
 
     /// Hands the kernel what is queued, and then the rest of a large message from where it lies, as far as it
-    /// has room; how much of that it took. `None`: its pieces must be queued ([`Link::append_large`]), as they
+    /// has room; how much of that it took. `None`: its pieces must be queued ([`SendHalf::append_large`]), as they
     /// are masked or encrypted, or somebody else writes.
     ///
-    /// [`Link::append_large`]: crate::peer::Link::append_large
+    /// [`SendHalf::append_large`]: crate::peer::Link::append_large
     pub fn write_large(&mut self, send: &mut LargeSend, rest: &[u8]) -> Option<usize> {
         let Stream::Socket(socket) = &self.stream else { return None };
-        self.peer.link.is_bare().then(|| self.peer.link.write_large(send, rest, socket.borrow()))
+        self.endpoint.send_half.is_bare().then(|| self.endpoint.send_half.write_large(send, rest, socket.borrow()))
     }
 
     /// What is queued, for somebody else to write.
     #[must_use]
     pub fn take_output(&mut self) -> Vec<u8> {
-        self.peer.link.take_output()
+        self.endpoint.send_half.take_output()
     }
 
     /// Whether it ends, and somebody else writes for us: then [`Self::advance`] must know by
-    /// [`Self::note_kept`] whether everything is written.
+    /// [`Self::set_transport_buffered`] whether everything is written.
     #[must_use]
     #[inline]
     pub fn is_ending_elsewhere(&self) -> bool {
         matches!(self.stream, Stream::Elsewhere)
-            && (self.finish_by.is_some() || self.is_closing() || self.peer.link.is_eof())
+            && (self.finish_by.is_some() || self.is_closing() || self.endpoint.send_half.is_eof())
     }
 
     /// Whether somebody else, who writes for us, has bytes that the kernel has not taken.
-    pub fn note_kept(&mut self, kept: bool) {
-        self.kept = kept;
+    pub fn set_transport_buffered(&mut self, transport_buffered: bool) {
+        self.transport_buffered = transport_buffered;
     }
 
     /// Whether bytes of ours have yet to reach the kernel.
     fn is_unwritten(&self) -> bool {
-        self.kept || self.peer.link.is_unwritten()
+        self.transport_buffered || self.endpoint.send_half.is_unwritten()
     }
 
     /// Begins the closing handshake (RFC 6455 7.1.2), if it was not begun. The caller flushes.
@@ -294,8 +294,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         if self.is_over() {
             return Ok(());
         }
-        if self.peer.link.state() == State::Open {
-            self.peer.link.send_close(code, reason)?;
+        if self.endpoint.send_half.state() == State::Open {
+            self.endpoint.send_half.send_close(code, reason)?;
         }
         self.begin_finish(now);
         Ok(())
@@ -344,14 +344,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     #[must_use]
     #[inline]
     pub fn is_closing(&self) -> bool {
-        !self.peer.link.state().can_send() || self.peer.link.failure().is_some() || self.is_over()
+        !self.endpoint.send_half.state().can_send() || self.endpoint.send_half.failure().is_some() || self.is_over()
     }
 
     /// Makes the next step of the ending, if this is due: call it when [`Self::poll_event`] has nothing.
     #[inline]
     pub fn advance(&mut self, now: impl FnOnce() -> Instant) -> Progress {
-        let link = &self.peer.link;
-        let open = link.state() == State::Open && !link.is_eof() && link.failure().is_none();
+        let send_half = &self.endpoint.send_half;
+        let open = send_half.state() == State::Open && !send_half.is_eof() && send_half.failure().is_none();
         if open && self.finish_by.is_none() && !self.is_over() {
             return Progress::Open;
         }
@@ -363,9 +363,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     pub fn flush_and_advance(&mut self, now: impl Fn() -> Instant) -> (Flushed, Progress) {
         loop {
             let flushed = self.flush();
-            let left = self.peer.link.queued();
+            let left = self.endpoint.send_half.queued();
             let progress = self.advance(&now);
-            if progress == Progress::Open || self.peer.link.queued() == left {
+            if progress == Progress::Open || self.endpoint.send_half.queued() == left {
                 return (flushed, progress);
             }
         }
@@ -376,7 +376,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         if self.is_over() {
             return Progress::Over;
         }
-        self.peer.poll_eof();
+        self.endpoint.poll_eof();
         let deadline = self.begin_finish(now);
         if deadline.is_some_and(|deadline| deadline <= now) {
             return self.end(Failure::CloseTimeout);
@@ -385,24 +385,25 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             return self.end(Failure::Aborted);
         }
         // What was read before the end is parsed first: a close frame, perhaps, that is to be answered.
-        let more = !self.peer.link.is_eof() || self.peer.has_input() && self.peer.link.failure().is_none();
-        if more && self.peer.link.state().can_receive() {
+        let more = !self.endpoint.send_half.is_eof()
+            || self.endpoint.has_input() && self.endpoint.send_half.failure().is_none();
+        if more && self.endpoint.send_half.state().can_receive() {
             return Progress::Closing;
         }
-        if self.peer.link.is_eof() && !self.peer.has_input() && !self.is_unwritten() {
+        if self.endpoint.send_half.is_eof() && !self.endpoint.has_input() && !self.is_unwritten() {
             return self.end(Failure::Aborted);
         }
-        if !self.said_goodbye && !self.peer.link.is_mid_frame() {
+        if !self.said_goodbye && !self.endpoint.send_half.is_mid_frame() {
             self.said_goodbye = true;
-            self.peer.link.send_close_notify();
+            self.endpoint.send_half.send_close_notify();
         }
         if self.is_unwritten() {
             return Progress::Closing;
         }
-        match self.peer.link.failure() {
+        match self.endpoint.send_half.failure() {
             // The closing handshake is complete: a client lets the server end TCP, so that the server need
             // not remember the connection (TIME_WAIT); a server does it (RFC 6455 7.1.1).
-            None if self.peer.side() == Side::Client => Progress::Closing,
+            None if self.endpoint.side() == Side::Client => Progress::Closing,
             None => self.end(Failure::Aborted),
             // The close frame that names a fault, or the response that refuses, must not be lost to a reset,
             // which the kernel sends when a socket is closed with bytes unread: end our direction, and read
@@ -438,7 +439,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// socket without a word. To be called before anything else is done with it.
     #[inline]
     pub fn disown_after_fork(&mut self) {
-        if self.peer.link.is_forked() && !self.is_over() {
+        if self.endpoint.send_half.is_forked() && !self.is_over() {
             self.end(Failure::Forked);
         }
     }
@@ -446,7 +447,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     /// Wakes whoever sleeps in the socket, by ending TCP. Nothing else is changed.
     pub fn rouse(&self) {
         // After a fork the socket is shared with the parent, whose connection goes on.
-        if let (Some(socket), false) = (self.stream.socket(), self.peer.link.is_forked()) {
+        if let (Some(socket), false) = (self.stream.socket(), self.endpoint.send_half.is_forked()) {
             socket.shutdown();
         }
     }
@@ -455,7 +456,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     pub fn end(&mut self, failure: Failure) -> Progress {
         if let Stream::Socket(socket) = &self.stream {
             // After a fork the socket is shared with the parent, whose connection goes on.
-            if !self.peer.link.is_forked() {
+            if !self.endpoint.send_half.is_forked() {
                 socket.borrow().shutdown();
             }
         }
@@ -463,12 +464,12 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             if let Stream::Socket(socket) = std::mem::replace(&mut self.stream, Stream::Over) {
                 self.stream = Stream::Ended(socket);
             }
-            if self.peer.link.state() != State::Closed {
-                self.peer.fail(failure);
-                self.peer.poll_eof();
+            if self.endpoint.send_half.state() != State::Closed {
+                self.endpoint.fail(failure);
+                self.endpoint.poll_eof();
             } else if matches!(failure, Failure::CloseTimeout) {
                 // The closing handshake was complete, but the peer did not end TCP.
-                self.peer.fail_after_input(failure);
+                self.endpoint.fail_after_input(failure);
             }
         }
         Progress::Over
@@ -494,13 +495,15 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
         if self.is_over() {
             return None;
         }
-        let keepalive = match self.peer.link.keepalive.poll(now) {
+        let keepalive = match self.endpoint.send_half.keepalive.poll(now) {
             // The pong that is awaited sets no timer when it comes: look again when the next ping would be
             // due.
-            Due::Nothing(next) => match (next, self.peer.link.keepalive.next_ping().filter(|ping| *ping > now)) {
-                (Some(next), Some(ping)) => Some(next.min(ping)),
-                (next, ping) => next.or(ping),
-            },
+            Due::Nothing(next) => {
+                match (next, self.endpoint.send_half.keepalive.next_ping().filter(|ping| *ping > now)) {
+                    (Some(next), Some(ping)) => Some(next.min(ping)),
+                    (next, ping) => next.or(ping),
+                }
+            }
             Due::Ping | Due::Look => Some(now),
         };
         match (self.finish_by.flatten(), keepalive.filter(|_| !self.is_closing())) {
@@ -520,14 +523,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             return None;
         }
         for _ in 0..2 {
-            match self.peer.link.keepalive.poll(now) {
+            match self.endpoint.send_half.keepalive.poll(now) {
                 Due::Nothing(_) => break,
                 Due::Ping => {
-                    self.peer.link.release_idle();
+                    self.endpoint.send_half.release_idle();
                     let traffic = self.traffic(backlog);
-                    self.peer.link.send_keepalive(now, traffic);
+                    self.endpoint.send_half.send_keepalive(now, traffic);
                     self.was_paused = paused;
-                    if self.peer.link.is_mid_frame() {
+                    if self.endpoint.send_half.is_mid_frame() {
                         if self.is_stuck(now, paused, traffic) {
                             self.give_up();
                             return None;
@@ -539,11 +542,11 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
                 Due::Look if self.was_paused => {
                     // Its pong may lie unread behind messages that the application has not received.
                     self.was_paused = paused;
-                    self.peer.link.keepalive.restart(now);
+                    self.endpoint.send_half.keepalive.restart(now);
                 }
                 Due::Look => {
                     let traffic = self.traffic(backlog);
-                    if self.peer.link.keepalive.look(now, traffic) {
+                    if self.endpoint.send_half.keepalive.look(now, traffic) {
                         self.give_up();
                     }
                     break;
@@ -554,13 +557,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
     }
 
     fn give_up(&mut self) {
-        self.peer.fail_with_code(Failure::KeepaliveTimeout, CloseCode::INTERNAL_ERROR, "keepalive ping timeout");
+        self.endpoint.fail_with_code(Failure::KeepaliveTimeout, CloseCode::INTERNAL_ERROR, "keepalive ping timeout");
     }
 
     /// No ping passes a frame that is half out: a peer that takes nothing of it for as long as a pong may take
     /// is as silent as one that does not answer. Unless it waits for us to read, or we have written nothing.
     fn is_stuck(&mut self, now: Instant, paused: bool, traffic: Traffic) -> bool {
-        let Some(timeout) = self.peer.link.keepalive.timeout() else { return false };
+        let Some(timeout) = self.endpoint.send_half.keepalive.timeout() else { return false };
         let silence = self.unsent_ping.get_or_insert_with(|| Box::new(Silence::in_frame(now, traffic)));
         if paused || traffic.acknowledged == traffic.written.cast_signed() {
             silence.restart(now);
@@ -575,13 +578,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> Drive<B, S> {
             Some(socket) => (socket.unread(), socket.unacknowledged()),
             None => (0, backlog),
         };
-        let written = self.peer.link.written();
+        let written = self.endpoint.send_half.written();
         Traffic {
             read: u64::MAX - self.readable,
             unread,
             written,
             acknowledged: written.cast_signed() - unacknowledged.cast_signed(),
-            queued: self.peer.link.queued() as u64,
+            queued: self.endpoint.send_half.queued() as u64,
         }
     }
 

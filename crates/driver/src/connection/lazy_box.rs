@@ -2,15 +2,15 @@
 
 /// An empty `T` until it is first changed.
 #[derive(Debug)]
-pub struct Rare<T>(Option<Box<T>>);
+pub struct LazyBox<T>(Option<Box<T>>);
 
-impl<T> Default for Rare<T> {
+impl<T> Default for LazyBox<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T: Default> Rare<T> {
+impl<T: Default> LazyBox<T> {
     /// What is there.
     #[must_use]
     #[inline]

@@ -7,12 +7,12 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use wirespeed_driver::contexts::{self, BUDGET, Context};
+use wirespeed_driver::compression_pool::{self, BUDGET, Context};
+use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::frames::Frames;
-use wirespeed_driver::peer::PeerEvent;
 use wirespeed_driver::protocol::deflate::Params;
 use wirespeed_driver::protocol::{Config, Connection, MessageKind, Payload, Side};
-use wirespeed_driver::{Keepalive, Peer};
+use wirespeed_driver::{Endpoint, Keepalive};
 
 const PARAMS: Params = Params {
     local_no_context_takeover: false,
@@ -25,15 +25,15 @@ const PARAMS: Params = Params {
 };
 const TEXT: &[u8] = b"the same words again and again, the same words again and again";
 
-fn peer(side: Side) -> Peer {
+fn endpoint(side: Side) -> Endpoint {
     let connection = Connection::new(Config { deflate: Some(PARAMS), ..Config::new(side) });
-    Peer::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
+    Endpoint::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
 }
 
 /// Sends a message from one to the other; the bytes that it took.
-fn send(from: &mut Peer, to: &mut Peer) -> usize {
-    from.link.send_message(MessageKind::Text, TEXT, None).unwrap();
-    let bytes = from.link.take_output();
+fn send(from: &mut Endpoint, to: &mut Endpoint) -> usize {
+    from.send_half.send_message(MessageKind::Text, TEXT, None).unwrap();
+    let bytes = from.send_half.take_output();
     to.receive_slice(&bytes);
     let mut received = 0;
     while let Some(event) = to.poll_event() {
@@ -50,7 +50,7 @@ fn send(from: &mut Peer, to: &mut Peer) -> usize {
 const COMPRESSOR: usize = 160 << 10;
 const PAIR: usize = COMPRESSOR + (48 << 10);
 
-fn send_all(pairs: &mut [(Peer, Peer)]) -> Vec<usize> {
+fn send_all(pairs: &mut [(Endpoint, Endpoint)]) -> Vec<usize> {
     pairs.iter_mut().map(|(from, to)| send(from, to)).collect()
 }
 
@@ -64,7 +64,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 #[test]
 fn beyond_the_budget_each_message_is_compressed_by_itself() {
     let _alone = ALONE.lock().unwrap();
-    let mut pairs: Vec<_> = (0..600).map(|_| (peer(Side::Server), peer(Side::Client))).collect();
+    let mut pairs: Vec<_> = (0..600).map(|_| (endpoint(Side::Server), endpoint(Side::Client))).collect();
     let alone = send_all(&mut pairs)[0];
     send_all(&mut pairs);
     let keep: Vec<_> = send_all(&mut pairs).iter().map(|size| *size < alone).collect();
@@ -80,8 +80,8 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
 
     // Who is idle, or gone, leaves room for others, and goes on where it was.
     for (from, to) in &mut pairs[..100] {
-        from.link.release_idle();
-        to.link.release_idle();
+        from.send_half.release_idle();
+        to.send_half.release_idle();
     }
     pairs.drain(100..200);
     send_all(&mut pairs[100..]);
@@ -93,18 +93,18 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
     assert!(Context::take(BUDGET).is_some());
 
     // Another budget holds for those that there are.
-    let mut pairs: Vec<_> = (0..20).map(|_| (peer(Side::Server), peer(Side::Client))).collect();
+    let mut pairs: Vec<_> = (0..20).map(|_| (endpoint(Side::Server), endpoint(Side::Client))).collect();
     send_all(&mut pairs);
     for count in [10, 0, 3] {
-        contexts::set_budget(count * PAIR);
-        assert_eq!(contexts::budget(), count * PAIR);
+        compression_pool::set_budget(count * PAIR);
+        assert_eq!(compression_pool::budget(), count * PAIR);
         send_all(&mut pairs);
         send_all(&mut pairs);
         let keeping = send_all(&mut pairs).iter().filter(|size| **size < alone).count();
         assert!((count..=count + 1).contains(&keeping), "{keeping} of {count}");
-        assert!(!contexts::is_exceeded());
+        assert!(!compression_pool::is_exceeded());
     }
-    contexts::set_budget(BUDGET);
+    compression_pool::set_budget(BUDGET);
     send_all(&mut pairs);
     assert!(send_all(&mut pairs).iter().all(|size| *size < alone));
 
@@ -119,15 +119,15 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
 #[test]
 fn what_is_forgotten_is_not_freed() {
     let _alone = ALONE.lock().unwrap();
-    let (mut from, mut to) = (peer(Side::Server), peer(Side::Client));
+    let (mut from, mut to) = (endpoint(Side::Server), endpoint(Side::Client));
     let mut sizes = Vec::new();
     for turn in 0..3 {
         sizes.push(send(&mut from, &mut to));
         sizes.push(send(&mut from, &mut to));
         // As `broadcast` encodes it: by itself.
         let frames = frames_alone();
-        from.link.send_shared(&frames, TEXT.len() as u64, true).unwrap();
-        to.receive_slice(&from.link.take_output());
+        from.send_half.send_shared(&frames, TEXT.len() as u64, true).unwrap();
+        to.receive_slice(&from.send_half.take_output());
         assert!(matches!(to.poll_event(), Some(PeerEvent::Message { .. })), "turn {turn}");
         assert!(to.poll_event().is_none());
     }
@@ -136,7 +136,7 @@ fn what_is_forgotten_is_not_freed() {
 }
 
 fn frames_alone() -> Arc<Frames> {
-    let mut alone = peer(Side::Server);
-    alone.link.send_message(MessageKind::Text, TEXT, None).unwrap();
-    Arc::new(alone.link.take_output().into())
+    let mut alone = endpoint(Side::Server);
+    alone.send_half.send_message(MessageKind::Text, TEXT, None).unwrap();
+    Arc::new(alone.send_half.take_output().into())
 }

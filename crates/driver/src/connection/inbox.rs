@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
-use super::Marks;
-use crate::buffers;
-use crate::peer::{Peer, PeerEvent, payload_len};
+use super::Watermarks;
+use crate::buffer_pool;
+use crate::endpoint::{Endpoint, PeerEvent, payload_len};
 
 /// What a queued message costs beside its bytes, roughly: an object of the application and its place in the
 /// queue.
@@ -81,8 +81,8 @@ pub trait Receiver<B> {
 /// See the module.
 #[derive(Debug)]
 pub struct Inbox<M> {
-    messages: Marks,
-    bytes: Marks,
+    messages: Watermarks,
+    bytes: Watermarks,
     queue: VecDeque<Item<M>>,
     queued_bytes: usize,
     delivery: Delivery,
@@ -106,7 +106,7 @@ pub struct Inbox<M> {
 impl<M> Inbox<M> {
     /// An empty one. Reading stops above both marks: of messages that were not taken, and of their bytes.
     #[must_use]
-    pub fn new(messages: Marks, bytes: Marks) -> Self {
+    pub fn new(messages: Watermarks, bytes: Watermarks) -> Self {
         Self {
             messages,
             bytes,
@@ -130,15 +130,15 @@ impl<M> Inbox<M> {
     #[inline]
     pub fn take<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
-        peer: &mut Peer<B>,
+        endpoint: &mut Endpoint<B>,
         delivery: Delivery,
         receiver: &mut R,
     ) -> Result<Option<Item<M>>, R::Error> {
         if !self.queue.is_empty() {
-            return self.take_queued(peer, delivery, receiver);
+            return self.take_queued(endpoint, delivery, receiver);
         }
-        self.set_delivery(peer, delivery);
-        let item = self.parse(peer, receiver)?;
+        self.set_delivery(endpoint, delivery);
+        let item = self.parse(endpoint, receiver)?;
         if let Some(item) = &item {
             self.streaming = !item.fin;
         }
@@ -148,7 +148,7 @@ impl<M> Inbox<M> {
     /// The same from the queue, which has the fragments of messages one by one.
     fn take_queued<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
-        peer: &mut Peer<B>,
+        endpoint: &mut Endpoint<B>,
         delivery: Delivery,
         receiver: &mut R,
     ) -> Result<Option<Item<M>>, R::Error> {
@@ -159,7 +159,7 @@ impl<M> Inbox<M> {
                     Some(item) if item.fin => break,
                     Some(_) => end += 1,
                     // The rest of the message has yet to be parsed, or to arrive.
-                    None => match self.parse(peer, receiver)? {
+                    None => match self.parse(endpoint, receiver)? {
                         Some(item) => self.enqueue(item),
                         None => return Ok(None),
                     },
@@ -195,10 +195,10 @@ impl<M> Inbox<M> {
     }
 
     #[inline]
-    fn set_delivery<B: PayloadBuffer>(&mut self, peer: &mut Peer<B>, delivery: Delivery) {
+    fn set_delivery<B: PayloadBuffer>(&mut self, endpoint: &mut Endpoint<B>, delivery: Delivery) {
         if self.delivery != delivery {
             self.delivery = delivery;
-            peer.set_delivery(delivery);
+            endpoint.set_delivery(delivery);
         }
     }
 
@@ -206,11 +206,11 @@ impl<M> Inbox<M> {
     #[inline]
     fn parse<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
-        peer: &mut Peer<B>,
+        endpoint: &mut Endpoint<B>,
         receiver: &mut R,
     ) -> Result<Option<Item<M>>, R::Error> {
         loop {
-            let (kind, payload, fin) = match peer.poll_event() {
+            let (kind, payload, fin) = match endpoint.poll_event() {
                 None => return Ok(None),
                 Some(PeerEvent::Message { kind, payload }) => (kind, payload, true),
                 Some(PeerEvent::Fragment { kind, payload, fin }) => (kind, payload, fin),
@@ -246,31 +246,31 @@ impl<M> Inbox<M> {
     /// when this says that the rest is left for one.
     pub fn fill<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
-        peer: &mut Peer<B>,
+        endpoint: &mut Endpoint<B>,
         postpones: bool,
         receiver: &mut R,
     ) -> Result<bool, R::Error> {
         // Who will receive them, and how, is not known yet: fragments stay fragments.
-        self.set_delivery(peer, Delivery::Fragments);
+        self.set_delivery(endpoint, Delivery::Fragments);
         let mut postponed = false;
         // Reading goes on for who polls, so this must too: nobody else parses what is left.
-        while self.wanted == Wanted::WithRoom || self.polled || !self.is_full(peer) {
-            let Some(item) = self.parse(peer, receiver)? else { break };
+        while self.wanted == Wanted::WithRoom || self.polled || !self.is_full(endpoint) {
+            let Some(item) = self.parse(endpoint, receiver)? else { break };
             self.enqueue(item);
-            postponed = postpones && self.postpone(peer);
+            postponed = postpones && self.postpone(endpoint);
             if postponed {
                 break;
             }
         }
-        peer.release_parsed();
+        endpoint.release_parsed();
         Ok(postponed)
     }
 
     /// Leaves what was read for the next turn of the loop, once for each read. A fault of the peer, which
     /// closes the connection where it is parsed, would keep the application from answering the messages
     /// before it, which it could not receive yet.
-    pub fn postpone<B: PayloadBuffer>(&mut self, peer: &Peer<B>) -> bool {
-        let postpone = self.unparsed == Unparsed::New && self.wanted != Wanted::WithRoom && peer.has_input();
+    pub fn postpone<B: PayloadBuffer>(&mut self, endpoint: &Endpoint<B>) -> bool {
+        let postpone = self.unparsed == Unparsed::New && self.wanted != Wanted::WithRoom && endpoint.has_input();
         if postpone {
             self.unparsed = Unparsed::Postponed;
         }
@@ -334,8 +334,8 @@ impl<M> Inbox<M> {
     /// Whether nothing more is to be read before something was taken.
     #[must_use]
     #[inline]
-    pub fn is_full<B: PayloadBuffer>(&self, peer: &Peer<B>) -> bool {
-        let unparsed = peer.unparsed();
+    pub fn is_full<B: PayloadBuffer>(&self, endpoint: &Endpoint<B>) -> bool {
+        let unparsed = endpoint.unparsed();
         self.is_full_with(unparsed) || self.is_turn_full(unparsed)
     }
 
@@ -351,14 +351,14 @@ impl<M> Inbox<M> {
     #[inline]
     fn is_turn_full(&self, unparsed: usize) -> bool {
         let most = self.bytes.high;
-        self.unparsed == Unparsed::Postponed && most > 0 && unparsed >= most.max(buffers::READ_SIZE)
+        self.unparsed == Unparsed::Postponed && most > 0 && unparsed >= most.max(buffer_pool::READ_SIZE)
     }
 
     /// Whether so much was taken that reading may go on.
     #[must_use]
     #[inline]
-    pub fn is_low<B: PayloadBuffer>(&self, peer: &Peer<B>) -> bool {
-        let unparsed = peer.unparsed();
+    pub fn is_low<B: PayloadBuffer>(&self, endpoint: &Endpoint<B>) -> bool {
+        let unparsed = endpoint.unparsed();
         let bytes = self.queued_bytes + unparsed;
         (self.queue.len() <= self.messages.low || bytes <= self.bytes.low) && !self.is_turn_full(unparsed)
     }
@@ -369,7 +369,7 @@ impl<M> Inbox<M> {
     pub fn room(&self) -> usize {
         match self.bytes.high {
             // Only the number of messages counts.
-            0 => buffers::READ_SIZE,
+            0 => buffer_pool::READ_SIZE,
             high => high.saturating_sub(self.queued_bytes),
         }
     }
