@@ -370,7 +370,7 @@ def test_open_asyncio_connection_that_refers_to_itself(server: WebSocketsServer,
 
     async def main() -> None:
         async def make() -> Witness:
-            ws = await connect(server.uri, proxy=None, io_port=port)
+            ws = await connect(server.uri, proxy=None, io_backend=port)
             descriptors.append(ws.fileno())
             ws.witness = Witness(ws)  # type: ignore[attr-defined]
             return ws.witness  # type: ignore[attr-defined, no-any-return]
@@ -393,9 +393,9 @@ class Plain(asyncio.SelectorEventLoop):
 
 async def busy(uri: str, loop: Any) -> None:
     """Have everything that a loop holds of connections, and that these hold, while tasks wait."""
-    listening = await connect(uri, proxy=None, io_port="fd", listener=Listener())
-    receiving = await connect(uri, proxy=None, io_port="fd")
-    sending = await connect(uri, proxy=None, io_port="fd", ping_interval=None)
+    listening = await connect(uri, proxy=None, io_backend="fd", listener=Listener())
+    receiving = await connect(uri, proxy=None, io_backend="fd")
+    sending = await connect(uri, proxy=None, io_backend="fd", ping_interval=None)
     operation = receiving.recv()
     tasks = [asyncio.ensure_future(receiving.recv()), asyncio.ensure_future(receiving.wait_closed())]
     ours, theirs = socket.socketpair()

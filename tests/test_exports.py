@@ -171,7 +171,7 @@ CONNECT = [
     "ssl",
     "server_hostname",
     "host",
-    "port",
+    "io_backend",
     "local_addr",
     "family",
     "happy_eyeballs_delay",
@@ -198,7 +198,7 @@ CONNECT = [
 ASYNCIO_CONNECTION = sorted(
     [
         *CONNECTION,
-        "port",
+        "io_backend",
         "send_nowait",
         "wait_closed",
     ]
@@ -215,7 +215,7 @@ ASYNCIO_CONNECT = [
     "write_limit",
     "coalesce",
     "yield_after",
-    "io_port",
+    "io_backend",
     "listener",
     "zero_copy",
     "logger",
@@ -315,7 +315,7 @@ ONLY_HERE = {
         ("refresh", "tokens expire"),
         ("max_fragments", "limits belong to a connection, not to the environment"),
         ("max_queue_bytes", "a count of messages says little about memory"),
-        ("coalesce yield_after io_port", "of our event loops"),
+        ("coalesce yield_after io_backend", "of our event loops"),
         ("listener zero_copy", "callbacks"),
     ),
     "sync connection": reasons(

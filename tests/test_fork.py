@@ -235,14 +235,14 @@ def test_asyncio(peer: dict[str, Any]) -> None:
     check_steps(script(ASYNCIO, **peer, loop="asyncio", port="fd"))
 
 
-@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting.port == "fd"], ids=str)
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting.io_backend == "fd"], ids=str)
 def test_asyncio_loops(server: WebSocketsServer, setting: Setting) -> None:
-    check_steps(script(ASYNCIO, uri=server.uri, loop=setting.loop, port=setting.port))
+    check_steps(script(ASYNCIO, uri=server.uri, loop=setting.loop, port=setting.io_backend))
 
 
-@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting.port == "transport"], ids=str)
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting.io_backend == "transport"], ids=str)
 def test_asyncio_transports(server: WebSocketsServer, setting: Setting) -> None:
-    check_steps(script(ASYNCIO, uri=server.uri, loop=setting.loop, port=setting.port))
+    check_steps(script(ASYNCIO, uri=server.uri, loop=setting.loop, port=setting.io_backend))
 
 
 # The loop of the child

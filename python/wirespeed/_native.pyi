@@ -765,7 +765,7 @@ class AsyncConnection:
         """Seconds between the last ping that was answered and its pong, keepalive included; 0 before the first."""
 
     @property
-    def port(self) -> Literal["fd", "transport"]:
+    def io_backend(self) -> Literal["fd", "transport"]:
         """How it uses its socket: as a descriptor that the loop watches, or through a transport of the loop."""
 
     def stats(self) -> Stats:

@@ -78,7 +78,13 @@ async def _streamed(ws: Connection, decode: Any) -> Any:
 
 
 def _options(setting: Setting) -> dict[str, Any]:
-    return {"max_size": None, "compression": None, "ping_interval": None, "logger": QUIET, "io_port": setting.port}
+    return {
+        "max_size": None,
+        "compression": None,
+        "ping_interval": None,
+        "logger": QUIET,
+        "io_backend": setting.io_backend,
+    }
 
 
 Opened: TypeAlias = "Callable[[Setting], contextlib.AbstractAsyncContextManager[Connection]]"

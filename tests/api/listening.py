@@ -120,7 +120,7 @@ async def _main(uri: str, program: Program, setting: Setting, conversations: lis
     conversations.append(conversation)
     listener = _Listener(conversation, behaviour)
     options: Any = {"proxy": None, "max_size": None, "compression": None, "ping_interval": None, "logger": QUIET}
-    options["io_port"] = setting.port
+    options["io_backend"] = setting.io_backend
     try:
         ws: Any = await wirespeed.connect(uri, listener=listener, zero_copy=zero_copy, **options)
     except Mine:

@@ -43,7 +43,7 @@ def run(setting: Setting) -> Callable[..., Any]:
 def _options(setting: Setting) -> dict[str, Any]:
     from interop.subject import IS_WIRESPEED
 
-    return {"io_port": setting.port} if IS_WIRESPEED else {}
+    return {"io_backend": setting.io_backend} if IS_WIRESPEED else {}
 
 
 @pytest.fixture

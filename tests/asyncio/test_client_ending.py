@@ -487,7 +487,7 @@ def test_a_signal_handler_that_raises_does_not_keep_our_direction_open(
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-        ws = await asyncio_subject.connect(server.uri, io_port="transport", close_timeout=10)
+        ws = await asyncio_subject.connect(server.uri, io_backend="transport", close_timeout=10)
         connected.set()
         await ws.wait_closed()
 

@@ -244,7 +244,7 @@ def test_flooded_connection_does_not_starve_the_others(
 ) -> None:
     """A message is always ready, and the loop still turns."""
     # 256 KiB are at most 12,000 such messages. The transports of libuv read up to 32 times in one turn.
-    most = 20_000 if (setting.loop, setting.port) != ("uvloop", "transport") else 20_000 * 16
+    most = 20_000 if (setting.loop, setting.io_backend) != ("uvloop", "transport") else 20_000 * 16
     block = text("x" * 20) * 2000
     count = 400_000
 
@@ -296,7 +296,7 @@ def test_stream_of_large_messages_does_not_starve_the_others(
     """
     size, count = 100_000, 400
     # The transports of libuv read more in one turn.
-    most = 50 if (setting.loop, setting.port) != ("uvloop", "transport") else 200
+    most = 50 if (setting.loop, setting.io_backend) != ("uvloop", "transport") else 200
     block = binary(b"x" * size) * 10
 
     def script(wire: Wire) -> None:

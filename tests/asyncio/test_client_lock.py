@@ -273,7 +273,7 @@ def test_what_is_sent_while_a_transport_is_given_something_comes_after_it(
     async def main() -> None:
         how: dict[str, Any] = {"ssl": certificates.client_context()} if tls else {}
         uri = secure_server.uri if tls else server.uri
-        async with wirespeed.connect(uri, compression=None, io_port="transport", coalesce=False, **how) as ws:
+        async with wirespeed.connect(uri, compression=None, io_backend="transport", coalesce=False, **how) as ws:
             monkeypatch.setattr(kind, "write", interrupted)
             for _ in range(3):
                 within.append(lambda: ws.send_nowait("nested"))

@@ -189,7 +189,7 @@ def test_closed_connection_is_closed_everywhere(loops: Loops, scripted: Scripted
 @pytest.mark.parametrize("call", ["send", "flush", "recv", "close"])
 def test_loop_that_is_closed(loops: Loops, ws: Any, call: str, setting: Setting) -> None:
     """``asyncio.run`` once for the connection, and once more for its use."""
-    if setting.port == "transport":
+    if setting.io_backend == "transport":
         pytest.skip("asyncio warns of a transport whose loop is closed")
 
     async def main() -> None:

@@ -421,7 +421,7 @@ options = {"io_port": port} if port else {}
 
 
 def arguments(server: WebSocketsServer, setting: Setting) -> tuple[str, str, str]:
-    return server.uri, setting.loop, setting.port if IS_WIRESPEED else ""
+    return server.uri, setting.loop, setting.io_backend if IS_WIRESPEED else ""
 
 
 def test_no_warning_in_development_mode(server: WebSocketsServer, setting: Setting) -> None:

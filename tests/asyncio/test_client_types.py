@@ -57,7 +57,7 @@ def test_our_surface(server: WebSocketsServer, run: Run, connect: Connect, setti
             assert type(ws) is wirespeed.ClientConnection
             for name in OURS:
                 assert callable(getattr(ws, name))
-            assert ws.port == setting.port
+            assert ws.io_backend == setting.io_backend
             assert ws.fileno() >= 0
 
     run(main)

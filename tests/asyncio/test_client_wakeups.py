@@ -449,7 +449,7 @@ def test_exception_while_the_descriptor_is_watched(
     setting: Setting, run: Run, connect: Connect, before: bool, side: str
 ) -> None:
     """``add_writer`` raises: whoever sends hears of it, and what was queued leaves once there is room."""
-    if setting.port == "transport" or setting.loop == "wirespeed":
+    if setting.io_backend == "transport" or setting.loop == "wirespeed":
         pytest.skip("the loop is not asked")
 
     async def main() -> None:

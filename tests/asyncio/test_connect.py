@@ -250,7 +250,7 @@ def test_attributes(server: WebSocketsServer, run: Run, connect: Connect) -> Non
 def test_port(server: WebSocketsServer, run: Run, connect: Connect, setting: Any) -> None:
     async def main() -> None:
         async with connect(server.uri) as ws:
-            assert ws.port == setting.port
+            assert ws.io_backend == setting.io_backend
 
     run(main)
 

@@ -52,7 +52,7 @@ MORE_WRONG_TYPES: dict[str, list[Any]] = {
 
 MORE_WRONG_VALUES: dict[str, list[Any]] = {
     "port": [-1, 65536],
-    "io_port": ["tcp", "", 80],
+    "io_backend": ["tcp", "", 80],
     "family": [-1],
     "happy_eyeballs_delay": [-1],
     "max_queue": [(1, 2), (-1, None)],

@@ -285,7 +285,7 @@ def test_a_closing_that_is_cancelled_and_forgotten(peer: Peer, run: Run) -> None
 
 def test_a_loop_that_is_closed(scripted: Scripted, setting: Any, connect: Connect) -> None:
     """What the kernel takes at once arrives, with the close frame."""
-    if setting.port != "fd":
+    if setting.io_backend != "fd":
         pytest.skip("transports need their loop")
 
     def script(wire: Wire) -> tuple[int, Close | None]:
@@ -482,7 +482,7 @@ def test_a_server_that_is_closed_after_its_loop(setting: Any) -> None:
     import wirespeed
     import wirespeed.sync
 
-    if setting.port != "fd":
+    if setting.io_backend != "fd":
         pytest.skip("transports need their loop")
     ready = threading.Event()
 

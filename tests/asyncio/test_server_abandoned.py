@@ -93,7 +93,7 @@ def test_abandoned(setting: Setting, how: str) -> None:
     """Their tasks are pending, as asyncio says; nothing else is said but what was left open, and that is closed."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, folder, setting.loop, setting.port, how],
+        [sys.executable, "-c", PROGRAM, folder, setting.loop, setting.io_backend, how],
         capture_output=True,
         text=True,
         timeout=50,

@@ -532,7 +532,7 @@ def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failu
     async def main() -> None:
         import wirespeed
 
-        async with wirespeed.serve(echo, "127.0.0.1", 0, io_port="transport") as server:
+        async with wirespeed.serve(echo, "127.0.0.1", 0, io_backend="transport") as server:
             for _ in range(2):
                 await be_served(server, "127.0.0.1")
         assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -44,7 +44,7 @@ async def works(server: Any) -> None:
 
 
 def unix(setting: Setting, path: Any = None, handler: Any = echo, **options: Any) -> Any:
-    return wirespeed.unix_serve(handler, path, io_port=setting.port, **options)
+    return wirespeed.unix_serve(handler, path, io_backend=setting.io_backend, **options)
 
 
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode])

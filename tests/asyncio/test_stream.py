@@ -28,7 +28,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def stream(setting: Setting) -> Open:
-    return functools.partial(open_stream, io_port=setting.port)
+    return functools.partial(open_stream, io_backend=setting.io_backend)
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:

@@ -28,7 +28,7 @@ PIECE = bytes(4096)
 
 @pytest.fixture
 def stream(setting: Setting) -> Open:
-    return functools.partial(open_stream, io_port=setting.port)
+    return functools.partial(open_stream, io_backend=setting.io_backend)
 
 
 async def fill(writer: Any) -> int:

@@ -35,7 +35,7 @@ MEBIBYTE = 1 << 20
 
 @pytest.fixture
 def stream(setting: Setting) -> Open:
-    return functools.partial(open_stream, io_port=setting.port)
+    return functools.partial(open_stream, io_backend=setting.io_backend)
 
 
 # A tunnel: TCP client - our stream - somebody's WebSocket server - TCP server

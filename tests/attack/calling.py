@@ -108,7 +108,7 @@ class OnLoop:
             await asyncio.sleep(10 * PAUSE)
 
     async def suffer(self) -> None:
-        given = {**options(self.question), "io_port": self.port}
+        given = {**options(self.question), "io_backend": self.port}
         if self.question["how"] == "reconnect":
             async for ws in wirespeed.connect(self.question["hostile"], **given):
                 self.attempts.count += 1

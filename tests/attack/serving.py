@@ -66,7 +66,7 @@ class Listener(wirespeed.Listener):
 
 async def serve_asyncio(kind: str, cert: str, key: str) -> None:
     what, _, port = kind.partition("-")
-    given: dict[str, Any] = {**LIMITS, "max_pending": PENDING, "io_port": port}
+    given: dict[str, Any] = {**LIMITS, "max_pending": PENDING, "io_backend": port}
     if what == "listener":
         given["listener"] = Listener
     serve = functools.partial(wirespeed.serve, handler if what == "asyncio" else None, "127.0.0.1", 0, **given)

@@ -286,7 +286,7 @@ class ListeningClient(Listening):
 
     async def open(self) -> None:
         self.plan.before()
-        options = {"listener": self.hears, "io_port": self.setting.port, **self.plan.arguments}
+        options = {"listener": self.hears, "io_backend": self.setting.io_backend, **self.plan.arguments}
         self.ws = await wirespeed.connect(self.plan.uri, **options)
         self._watch()
 
@@ -301,7 +301,7 @@ class Stream(Awaiting):
 
     async def open(self) -> None:
         self.plan.before()
-        options = {"limit": 2**20, "io_port": self.setting.port, **self.plan.arguments}
+        options = {"limit": 2**20, "io_backend": self.setting.io_backend, **self.plan.arguments}
         self.reader, self.writer = await wirespeed.open_stream(self.plan.uri, **options)
         self.ws = self.writer.connection
         self._watch()
@@ -347,7 +347,7 @@ def make_client(name: str, setting: Setting | None, plan: Plan, log: Log) -> Any
         return AwaitingClient(log, plan, drop_in_asyncio.connect)
     assert setting is not None
     if name == "asyncio-client":
-        return AwaitingClient(log, plan, wirespeed.connect, io_port=setting.port)
+        return AwaitingClient(log, plan, wirespeed.connect, io_backend=setting.io_backend)
     if name == "listener-client":
         return ListeningClient(log, plan, setting)
     assert name == "stream"

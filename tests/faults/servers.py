@@ -177,7 +177,7 @@ def _on_a_loop(name: str, setting: Setting, what: Serving) -> Iterator[None]:
         if name == "drop-in-asyncio-server":
             serve = drop_in_asyncio.serve
         else:
-            options["io_port"] = setting.port
+            options["io_backend"] = setting.io_backend
         listens = name == "listener-server"
         server = serve(None if listens else handler, what.host, 0, **options, **(listening() if listens else {}))
         async with server as running:

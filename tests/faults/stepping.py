@@ -139,7 +139,7 @@ def at_every_point(setting: Setting, when: When, scenario: Callable[[Cancel], Aw
 
 
 def connecting(setting: Setting, uri: str, **options: Any) -> Any:
-    return wirespeed.connect(uri, **{"io_port": setting.port, "proxy": None, "ping_interval": None, **options})
+    return wirespeed.connect(uri, **{"io_backend": setting.io_backend, "proxy": None, "ping_interval": None, **options})
 
 
 async def still_open(ws: Any) -> None:

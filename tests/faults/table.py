@@ -68,7 +68,7 @@ class Api:
 def _apis() -> list[Api]:
     by_loop = list({setting.loop: setting for setting in reversed(SETTINGS)}.values())
     # The protocol class lives on transports; uvicorn has the choice of two loops.
-    transports = [setting for setting in SETTINGS if setting.port == "transport"]
+    transports = [setting for setting in SETTINGS if setting.io_backend == "transport"]
     found = [Api("sync-client"), Api("drop-in-sync-client")]
     for name in ("asyncio-client", "listener-client", "stream"):
         found += [Api(name, setting) for setting in SETTINGS]

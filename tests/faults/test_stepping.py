@@ -305,7 +305,7 @@ def test_wait_closed(setting: Setting, when: When, server: WebSocketsServer) -> 
 
 
 async def _stream(setting: Setting, uri: str, **options: Any) -> Any:
-    return await wirespeed.open_stream(uri, io_port=setting.port, proxy=None, ping_interval=None, **options)
+    return await wirespeed.open_stream(uri, io_backend=setting.io_backend, proxy=None, ping_interval=None, **options)
 
 
 READING: dict[str, Callable[[Any], Awaitable[bytes]]] = {

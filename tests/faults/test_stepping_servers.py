@@ -31,7 +31,7 @@ async def echo(ws: Any) -> None:
 def _serve(setting: Setting, kind: str) -> Any:
     if kind == "drop-in":
         return drop_in_server.serve(echo, "127.0.0.1", 0)
-    options: dict[str, Any] = {"io_port": setting.port}
+    options: dict[str, Any] = {"io_backend": setting.io_backend}
     return wirespeed.serve(echo, "127.0.0.1", 0, **options)
 
 

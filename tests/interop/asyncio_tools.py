@@ -63,10 +63,10 @@ class Setting:
     """An event loop, and the way on which the connection reaches the socket."""
 
     loop: str
-    port: str
+    io_backend: str
 
     def __str__(self) -> str:
-        return f"{self.loop}-{self.port}"
+        return f"{self.loop}-{self.io_backend}"
 
 
 def _settings() -> list[Setting]:

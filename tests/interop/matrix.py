@@ -81,7 +81,7 @@ def one_per_port(test: str, settings: Sequence[Setting] = SETTINGS) -> list[Sett
     turn = zlib.crc32(test.encode())
     by_port: dict[str, list[Setting]] = {}
     for setting in settings:
-        by_port.setdefault(setting.port, []).append(setting)
+        by_port.setdefault(setting.io_backend, []).append(setting)
     return [found[turn % len(found)] for found in by_port.values()]
 
 

@@ -44,7 +44,7 @@ MASK = b"\x01\x82\x43\xc4"
 LOGGER = "wirespeed.server"
 
 # The settings of long tables whose subject neither loop nor port know.
-ONE_OF_EACH_PORT = list({setting.port: setting for setting in one_loop()}.values())
+ONE_OF_EACH_PORT = list({setting.io_backend: setting for setting in one_loop()}.values())
 
 # A connection with its id, or an address.
 _NAMED = re.compile(r" \(([0-9a-f]{8}[0-9a-f-]{28} from )?(127\.0\.0\.1:\d+|\[::1\]:\d+|a Unix socket)( to /[^)]*)?\)")
@@ -74,7 +74,7 @@ def serve(
     assert IS_WIRESPEED
     import wirespeed
 
-    return wirespeed.serve(handler, host, port, **{"io_port": setting.port, **options})
+    return wirespeed.serve(handler, host, port, **{"io_backend": setting.io_backend, **options})
 
 
 def small_sends() -> socket.socket:

@@ -87,8 +87,8 @@ def arguments(plan: Plan) -> dict[str, Any]:
     # Longer than any patience here: nothing may come to its end by these.
     chosen |= {"close_timeout": 60, "ping_timeout": 60, "max_size": None}
     chosen["compression"] = "deflate" if setting.deflate else None
-    if setting.port and not setting.dropin:
-        chosen["io_port"] = setting.port
+    if setting.io_backend and not setting.dropin:
+        chosen["io_backend"] = setting.io_backend
     if setting.tls != "plain":
         chosen["ssl"] = _subject_tls(setting.tls, setting.role)
     return chosen

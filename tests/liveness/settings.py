@@ -1,4 +1,4 @@
-"""The settings in which schedules run: which API, loop, port, end, TLS and compression. Pure: it opens nothing."""
+"""The settings in which schedules run: which API, loop, I/O backend, end, TLS and compression. Pure: it opens nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Setting:
 
     Attributes:
         loop: An event loop, or "threads" for the blocking API.
-        port: "fd", "transport", or "" for the blocking API.
+        io_backend: "fd", "transport", or "" for the blocking API.
         role: Whether the connection under test is the "client" or the "server".
         tls: "plain", "native" for ``wirespeed.TLS``, "context" for ``ssl.SSLContext``.
         deflate: Whether permessage-deflate is negotiated.
@@ -24,7 +24,7 @@ class Setting:
     """
 
     loop: str
-    port: str
+    io_backend: str
     role: str
     tls: str
     deflate: bool
@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        parts = [self.loop, self.port, self.role, self.tls]
+        parts = [self.loop, self.io_backend, self.role, self.tls]
         parts += ["deflate"] * self.deflate + ["dropin"] * self.dropin
         return "-".join(part for part in parts if part)
 
@@ -59,7 +59,7 @@ def _settings() -> list[Setting]:
     ports = [(loop, port) for loop in loops for port in ("fd", "transport")]
     found = []
     for dropin in (False, True):
-        # The drop-in has no argument for the port.
+        # The drop-in has no argument for the I/O backend.
         for loop, port in [*(ports if not dropin else [(loop, "fd") for loop in loops]), ("threads", "")]:
             for role in ("client", "server"):
                 for tls in ("plain", "native", "context"):

@@ -33,7 +33,7 @@ MOST = 20.0
 
 
 def dial(setting: Setting, uri: str, **options: Any) -> Any:
-    return wirespeed.connect(uri, **{"proxy": None, "ping_interval": None, "io_port": setting.port, **options})
+    return wirespeed.connect(uri, **{"proxy": None, "ping_interval": None, "io_backend": setting.io_backend, **options})
 
 
 async def exchange(connection: ClientConnection) -> None:
@@ -106,7 +106,7 @@ def with_another(
 )
 def test_exchanging(place: str, setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
     """A task waits for a message, another sends one: both end."""
-    if setting.port == "transport" and place in {"python.readable", "driver.read", "driver.write"}:
+    if setting.io_backend == "transport" and place in {"python.readable", "driver.read", "driver.write"}:
         pytest.skip("a transport reads and writes for the connection")
 
     async def test(_: list[dict[str, Any]]) -> None:
@@ -265,7 +265,7 @@ def test_a_listener(setting: Setting, faults: Faults, server: WebSocketsServer) 
 def test_tls(
     place: str, setting: Setting, faults: Faults, secure_server: WebSocketsServer, certificates: Certificates
 ) -> None:
-    if setting.port == "transport":
+    if setting.io_backend == "transport":
         pytest.skip("TLS is the transport's")
     tls = wirespeed.TLS(ca=certificates.ca_file)
 

@@ -159,7 +159,7 @@ def transports(ports: list[int]) -> None:
     """Over transports, on uvloop."""
     import uvloop
 
-    uvloop.run(run(ports, functools.partial(talk, io_port="transport")))
+    uvloop.run(run(ports, functools.partial(talk, io_backend="transport")))
 
 
 def streams(ports: list[int]) -> None:

@@ -63,7 +63,7 @@ def listeners() -> None:
 def transports() -> None:
     import uvloop
 
-    uvloop.run(serve(handler=echo, io_port="transport"))
+    uvloop.run(serve(handler=echo, io_backend="transport"))
 
 
 def threads() -> None:

@@ -328,7 +328,7 @@ impl Shared {
 
     pub(crate) fn push(&self, to: To, message: Message<'_>) -> Took {
         let (first, pushed) = self.change(|queue| {
-            wirespeed_engine::driver::protocol::faults::reach("brokers.push");
+            wirespeed_engine::driver::protocol::failpoint::reach("brokers.push");
             (queue.len() == 0, queue.push(to, message))
         });
         if first && pushed.took == Took::Yes {
@@ -503,7 +503,7 @@ impl Shared {
     }
 
     fn arrive_one(&self, sink: &dyn Sink, account: &mut Account, name: &str, via: Option<&[Pattern]>, bytes: &[u8]) {
-        wirespeed_engine::driver::protocol::faults::reach("brokers.arrive");
+        wirespeed_engine::driver::protocol::failpoint::reach("brokers.arrive");
         let put = match account.arrive(name, via, bytes) {
             Arrival::Ignore => return,
             Arrival::Deliver(For::Topic(topic), message) => sink.publish(&topic, message).ok(),

@@ -115,7 +115,7 @@ impl Encoded {
         };
         // Whoever else needs it meanwhile waits for it, and does not make it again.
         let mut known = self.compressed.lock().unwrap_or_else(PoisonError::into_inner);
-        wirespeed_protocol::faults::reach("driver.shared_deflate");
+        wirespeed_protocol::failpoint::reach("driver.shared_deflate");
         if let Some((_, frames)) = known.iter().find(|(other, _)| *other == key) {
             return Ok(Arc::clone(frames));
         }

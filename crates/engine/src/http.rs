@@ -137,7 +137,7 @@ fn find(request: &Request, path: &str, remote: Option<SocketAddr>, inside: bool,
 }
 
 fn health(common: &Common) -> Answer {
-    wirespeed_driver::protocol::faults::reach("engine.health");
+    wirespeed_driver::protocol::failpoint::reach("engine.health");
     let now = Instant::now();
     let mut ill = String::new();
     for (number, sheet) in common.sheets.iter().enumerate() {
@@ -183,7 +183,7 @@ fn has_broker(common: &Common) -> bool {
 }
 
 fn metrics(request: &Request, remote: Option<SocketAddr>, common: &Common) -> Answer {
-    wirespeed_driver::protocol::faults::reach("engine.metrics");
+    wirespeed_driver::protocol::failpoint::reach("engine.metrics");
     if let Some(token) = &common.config.http.metrics_token
         && let Err(refused) = operator_tokens::check(request, token, Area::Metrics, remote, common)
     {

@@ -40,7 +40,7 @@ pub mod connection;
 pub mod deflate;
 pub mod error;
 pub mod event;
-pub mod faults;
+pub mod failpoint;
 pub mod frame;
 pub mod handshake;
 pub mod limits;

@@ -52,9 +52,9 @@ pub(crate) fn origin<T>(connection: &T) -> usize {
 /// What the exceptions of one connection that is closed have in common, once it cannot change: made once, for
 /// who runs into it again and again. It refers to nothing that refers to anything.
 #[derive(Default)]
-pub(crate) struct Ending(OnceLock<Py<PyTuple>>);
+pub(crate) struct CloseErrorCache(OnceLock<Py<PyTuple>>);
 
-impl Ending {
+impl CloseErrorCache {
     /// What [`Self::exception`] needs.
     pub(crate) fn lacks(&self, closing: impl FnOnce() -> Closing) -> Option<Closing> {
         self.0.get().is_none().then(closing)

@@ -11,16 +11,14 @@
     clippy::unwrap_used
 )]
 
+mod addresses;
 mod asyncio;
 mod blocking;
-#[cfg(threads_are_unwound)]
-mod ending;
-mod ends;
 mod engine;
 mod errors;
 #[cfg(feature = "fault-injection")]
-mod faults;
-mod handover;
+mod failpoint;
+mod gil_yield;
 mod handshake;
 mod headers;
 mod opening;
@@ -28,6 +26,8 @@ mod payload;
 mod source;
 mod ssl_layer;
 mod tables;
+#[cfg(threads_are_unwound)]
+mod thread_exit;
 mod tls;
 mod view;
 
@@ -55,9 +55,9 @@ mod _native {
     #[pymodule_export]
     use crate::engine::batch::{BatchIterator, PyBatch, Undecoded};
     #[pymodule_export]
-    use crate::engine::bell::{EventsBell, RoomBell};
-    #[pymodule_export]
     use crate::engine::broker::NativePublisher;
+    #[pymodule_export]
+    use crate::engine::capacity::Sent;
     #[pymodule_export]
     use crate::engine::event::{Connected, Disconnected, Invalid};
     #[pymodule_export]
@@ -67,9 +67,9 @@ mod _native {
     #[pymodule_export]
     use crate::engine::operations::{NativeDraining, NativeHandover, NativeLogs};
     #[pymodule_export]
-    use crate::engine::room::Sent;
-    #[pymodule_export]
     use crate::engine::session::PySession;
+    #[pymodule_export]
+    use crate::engine::wakers::{EventsBell, RoomBell};
     #[pymodule_export]
     use crate::handshake::{Answer, Handshake};
     #[pymodule_export]
@@ -115,7 +115,7 @@ mod _native {
         crate::asyncio::init(module.py())?;
         crate::engine::message::init(module)?;
         #[cfg(feature = "fault-injection")]
-        crate::faults::init(module)?;
+        crate::failpoint::init(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

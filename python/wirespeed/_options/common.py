@@ -114,7 +114,7 @@ class AsyncOptions(ConnectionOptions):
     write_limit: int | tuple[int, int | None] = 2**15
     coalesce: bool = True
     yield_after: int = 1024
-    io_port: str | None = None
+    io_backend: str | None = None
     zero_copy: bool = False
 
     def __post_init__(self) -> None:
@@ -131,8 +131,8 @@ class AsyncOptions(ConnectionOptions):
             high, low = pair(getattr(self, name))
             if high is not None and low is not None and low > high:
                 raise ValueError(f"{name} must be a pair of high and low marks; {low} is above {high}")
-        if self.io_port not in (None, "fd", "transport"):
-            raise ValueError(f'io_port must be "fd", "transport" or None, not {self.io_port!r}')
+        if self.io_backend not in (None, "fd", "transport"):
+            raise ValueError(f'io_port must be "fd", "transport" or None, not {self.io_backend!r}')
         for name in ("coalesce", "zero_copy"):
             value = getattr(self, name)
             if not isinstance(value, bool):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .._options.common import AsyncOptions
     from ._opening import Opening
 
-__all__ = ["ClientConnection", "Connection", "attach", "choose_port", "establish", "native_arguments"]
+__all__ = ["ClientConnection", "Connection", "attach", "choose_io_backend", "establish", "native_arguments"]
 
 
 class Connection(ConnectionStatus, AsyncConnection):
@@ -403,14 +403,14 @@ def native_arguments(options: AsyncOptions) -> dict[str, Any]:
     }
 
 
-def choose_port(io_port: str | None, loop: asyncio.AbstractEventLoop) -> str:
+def choose_io_backend(io_backend: str | None, loop: asyncio.AbstractEventLoop) -> str:
     """Return the port that a connection is to use.
 
     Args:
-        io_port: What the user passed.
+        io_backend: What the user passed.
         loop: The event loop.
     """
-    return io_port or ("fd" if watches_descriptors(loop) else "transport")
+    return io_backend or ("fd" if watches_descriptors(loop) else "transport")
 
 
 async def attach(connection: Connection, sock: socket_module.socket | None, loop: asyncio.AbstractEventLoop) -> None:
@@ -447,7 +447,7 @@ async def establish(
     connected, addresses = opening.connected, opening.addresses
     descriptor = connected.fileno()
     sock: socket_module.socket | None = None
-    if choose_port(options.io_port, loop) != "fd":
+    if choose_io_backend(options.io_backend, loop) != "fd":
         ignore(descriptor)
         sock = socket_module.socket(fileno=connected.detach())
         addresses = addresses or ends_of(sock)

@@ -58,7 +58,7 @@ def serve(
     yield_after: int = 1024,
     max_pending: int = 1024,
     # The event loop
-    io_port: Literal["fd", "transport"] | None = None,
+    io_backend: Literal["fd", "transport"] | None = None,
     # Callbacks
     listener: Callable[[], Listener] | None = None,
     zero_copy: bool = False,
@@ -122,7 +122,7 @@ def serve(
         max_pending: Clients whose request is awaited at the same time, TLS included. Nobody has to wait for a place: of
             too many, one that was silent for a second is closed, of the address that has most of them, the one that
             was silent longest; of 16 times as many, without that second. A request that is complete takes no place.
-        io_port: As for :class:`wirespeed.connect`.
+        io_backend: As for :class:`wirespeed.connect`.
         listener: Makes a :class:`wirespeed.Listener` for each connection: its class, for example.
         zero_copy: Whether listeners get binary messages as ``memoryview``, valid until their method returns.
         ssl: :class:`wirespeed.TLS` with a certificate (native, fast), or an ``ssl.SSLContext``; ``None`` for no TLS.
@@ -160,7 +160,7 @@ def serve(
         coalesce=coalesce,
         yield_after=yield_after,
         max_pending=max_pending,
-        io_port=io_port,
+        io_backend=io_backend,
         listener=listener,
         zero_copy=zero_copy,
         logger=logger,

@@ -28,7 +28,7 @@ from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
-from ._connection import Connection, attach, choose_port, native_arguments
+from ._connection import Connection, attach, choose_io_backend, native_arguments
 from ._deadline import Deadline
 from ._gate import Gate, InTask
 from ._greeting import Greetings
@@ -132,7 +132,7 @@ class Server(ServerBase):
         self._closed = self._loop.create_future()
         self._remaining = Remaining(self._loop, self._tasks)
         self._has_factory = self._loop.get_task_factory() is not None
-        self._port = choose_port(self._options.io_port, self._loop)
+        self._port = choose_io_backend(self._options.io_backend, self._loop)
         self._gate = Gate(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
             patience, make_opening = self._options.open_timeout, self._make_opening()

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::faults;
+use wirespeed_protocol::failpoint;
 use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
 use super::sending::Stop;
@@ -298,7 +298,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             Some(waited) => waited.and_then(|_| operation.read(&socket, Mode::NonBlocking)),
             None => host.wait(|| {
                 let _away = Away(self);
-                faults::reach("driver.wait");
+                failpoint::reach("driver.wait");
                 read(&socket, &mut operation)
             }),
         };

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::faults;
+use wirespeed_protocol::failpoint;
 use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 
 use super::{Away, Blocking, Error, Guard, Host, INTERRUPT_CHECK, Source, State, earliest};
@@ -456,7 +456,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let ready = host.wait_aside(Some((&socket, interest)), wake).unwrap_or_else(|| {
                 host.wait(|| {
                     let _away = Away(self);
-                    faults::reach("driver.wait_for_room");
+                    failpoint::reach("driver.wait_for_room");
                     socket.wait(interest, wake)
                 })
             });

@@ -372,7 +372,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     }
 
     fn advance_closing(&mut self, now: Instant) -> Progress {
-        wirespeed_protocol::faults::reach("driver.closing");
+        wirespeed_protocol::failpoint::reach("driver.closing");
         if self.is_over() {
             return Progress::Over;
         }
@@ -516,7 +516,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// the earliest moment at which to do so if it is later than that. `backlog`: bytes of this connection that its
     /// transport, if it has one, and the kernel below it have yet to deliver; a socket is asked here.
     pub fn handle_deadline(&mut self, now: Instant, reading: Reading, backlog: u64) -> Option<Instant> {
-        wirespeed_protocol::faults::reach("driver.deadline");
+        wirespeed_protocol::failpoint::reach("driver.deadline");
         let paused = reading == Reading::Paused;
         self.was_paused |= paused;
         if self.is_over() || self.is_closing() {

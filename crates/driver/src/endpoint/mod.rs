@@ -341,7 +341,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     /// Takes a read back, whatever came of it. Of errors, those that only ask to try again change nothing.
     #[inline]
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
-        wirespeed_protocol::faults::reach("driver.read");
+        wirespeed_protocol::failpoint::reach("driver.read");
         self.fresh = true;
         let ReadOperation { buffer, destination, direct, .. } = read;
         self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffer_pool::READ_SIZE;

@@ -395,7 +395,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     /// Hands queued bytes to the kernel.
     #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
-        wirespeed_protocol::faults::reach("driver.write");
+        wirespeed_protocol::failpoint::reach("driver.write");
         if self.is_forked() {
             self.clear_output();
             return Ok(Flushed::All);

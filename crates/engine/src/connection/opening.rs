@@ -284,7 +284,7 @@ impl Opening {
 
     /// Does what can be done without waiting.
     pub(crate) fn proceed(&mut self, common: &Common) -> Opened {
-        wirespeed_driver::protocol::faults::reach("engine.opening");
+        wirespeed_driver::protocol::failpoint::reach("engine.opening");
         if let Some(accepted) = self.parked.take() {
             return Opened::Session(accepted);
         }
@@ -380,7 +380,7 @@ impl Opening {
 
     /// Answers the request; `None`: by a refusal, which has yet to be told.
     fn answer(&mut self, common: &Common) -> Option<Opened> {
-        wirespeed_driver::protocol::faults::reach("engine.answer");
+        wirespeed_driver::protocol::failpoint::reach("engine.answer");
         let config = &common.config;
         let server = self.server.as_mut()?;
         if let Some(response) = http::answer(server.handshake(), self.remote, self.inside, common) {

@@ -52,7 +52,7 @@ impl Relaying {
     /// Looks for room before anything is read: so that of all who wait one at a time goes on, and what is too much is
     /// one message of each worker.
     pub(crate) fn look(&mut self, common: &Common) {
-        wirespeed_driver::protocol::faults::reach("engine.relay");
+        wirespeed_driver::protocol::failpoint::reach("engine.relay");
         let here = common.homes.get().is_none_or(|homes| has_room(homes, Some(&self.topic)).unwrap_or(true));
         (self.waits, self.moved) = (!here || !has_broker_room(common), false);
     }

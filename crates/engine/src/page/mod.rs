@@ -119,7 +119,7 @@ fn worker(of: &WorkerFigures) -> Value {
 
 #[allow(clippy::indexing_slicing, reason = "members of an object, which are made")]
 fn figures(common: &Common) -> Value {
-    wirespeed_driver::protocol::faults::reach("engine.page");
+    wirespeed_driver::protocol::failpoint::reach("engine.page");
     let now = Instant::now();
     let figures: Figures = common.figures();
     let total = figures.total();

@@ -376,7 +376,7 @@ impl Worker {
 
     pub(super) fn welcome(&mut self, guest: Guest) {
         self.current = None; // whoever came before has had its turn
-        wirespeed_driver::protocol::faults::reach("engine.accept");
+        wirespeed_driver::protocol::failpoint::reach("engine.accept");
         let common = Arc::clone(&self.common);
         let Guest { entrance: Entrance { tls, unix, inside }, socket, remote, passed } = guest;
         // One that was passed on had come before all doors were closed.

@@ -13,11 +13,11 @@ use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::connection::AsyncConnection;
-use super::exclusive::{Exclusive, Guard};
 use super::invoke;
 use super::loop_state::{is_running, running_loop};
+use super::owner_mutex::{Guard, OwnerCheckedMutex};
 use super::state::State;
-use crate::{errors, handover};
+use crate::{errors, gil_yield};
 
 /// How long a connection without a close timeout may take to close once it was left: the default of that timeout.
 const LEFT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,8 +38,8 @@ impl AsyncConnection {
     /// What stands for the state where that cannot be looked at.
     #[cold]
     fn lock_disowned(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
-        let failure = || if handover::is_ending() { Failure::Ending } else { Failure::Forked };
-        let disowned = self.disowned.get_or_init(|| Box::new(Exclusive::new(State::disowned(failure()))));
+        let failure = || if gil_yield::is_ending() { Failure::Ending } else { Failure::Forked };
+        let disowned = self.disowned.get_or_init(|| Box::new(OwnerCheckedMutex::new(State::disowned(failure()))));
         disowned.lock(py)?.ok_or_else(|| PyRuntimeError::new_err("a child of a child cannot use the connection"))
     }
 
@@ -267,7 +267,7 @@ pub(super) fn settle_future(
     method: &Bound<'_, PyString>,
     value: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let told = invoke::insist(|| {
+    let told = invoke::retry_interrupted(|| {
         if is_done(future) {
             return Ok(());
         }

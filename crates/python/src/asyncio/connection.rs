@@ -14,17 +14,17 @@ use wirespeed_driver::ConnectionDriver;
 use wirespeed_driver::connection::{End, Hold, Limits, Watermarks};
 use wirespeed_driver::protocol::CloseCode;
 
-use super::exclusive::Exclusive;
-use super::guarded::Guarded;
+use super::gil_mutex::GilMutex;
 use super::invoke;
 use super::listener::Listener;
+use super::loop_adapter::LoopAdapter;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation};
-use super::port::Port;
+use super::owner_mutex::OwnerCheckedMutex;
 use super::raw::{adopt, is_filled};
 use super::state::State;
-use crate::ends::Ends;
-use crate::errors::Ending;
+use crate::addresses::Addresses;
+use crate::errors::CloseErrorCache;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
 use crate::opening::{Opened, duration};
 use crate::{errors, source, ssl_layer, view};
@@ -37,7 +37,7 @@ pub(super) enum Backend {
     Descriptor(c_int),
     /// An epoll of ours.
     #[cfg(target_os = "linux")]
-    Ports(Py<super::ports::Ports>, c_int),
+    EpollRegistry(Py<super::epoll_registry::EpollRegistry>, c_int),
     /// An asyncio transport.
     Transport(Py<PyAny>),
 }
@@ -45,13 +45,13 @@ pub(super) enum Backend {
 /// A WebSocket connection on an event loop. Base of `wirespeed.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct AsyncConnection {
-    pub(super) state: Exclusive<State>,
+    pub(super) state: OwnerCheckedMutex<State>,
     /// In a child process, if a thread of the parent was at work with the state at the fork.
-    pub(super) disowned: OnceLock<Box<Exclusive<State>>>,
-    pub(super) backend: Guarded<Backend>,
+    pub(super) disowned: OnceLock<Box<OwnerCheckedMutex<State>>>,
+    pub(super) backend: GilMutex<Backend>,
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,
-    pub(super) port: OnceLock<Py<Port>>,
+    pub(super) port: OnceLock<Py<LoopAdapter>>,
     /// The number of the callback that the loop has for a descriptor that is readable; 0 if it should have
     /// none.
     pub(super) reader: AtomicU32,
@@ -67,8 +67,8 @@ pub(crate) struct AsyncConnection {
 /// What the connection only carries along.
 pub(super) struct About {
     logger: Py<PyAny>,
-    ends: Ends,
-    pub(super) ending: Ending,
+    ends: Addresses,
+    pub(super) ending: CloseErrorCache,
     /// Made when it is asked for.
     id: OnceLock<Py<PyAny>>,
     /// Of a server's connection.
@@ -118,9 +118,9 @@ impl AsyncConnection {
             state.send_queue.hold = Hold::Opening; // nothing is sent before the answer
         }
         Ok(Self {
-            state: Exclusive::new(state),
+            state: OwnerCheckedMutex::new(state),
             disowned: OnceLock::new(),
-            backend: Guarded::new(Backend::None),
+            backend: GilMutex::new(Backend::None),
             event_loop: r#loop.clone().unbind(),
             loop_state: LoopState::of(r#loop)?.unbind(),
             port: OnceLock::new(),
@@ -130,7 +130,7 @@ impl AsyncConnection {
             debug: r#loop.call_method0("get_debug")?.is_truthy()?,
             handshake: Py::new(py, parts.handshake)?,
             about: About {
-                ending: Ending::default(),
+                ending: CloseErrorCache::default(),
                 logger: logger.unbind(),
                 ends: parts.ends.given(local_address, remote_address),
                 id: OnceLock::new(),
@@ -141,7 +141,7 @@ impl AsyncConnection {
 
     /// The object that the loop calls: the protocol of a transport.
     #[getter]
-    fn _port(slf: &Bound<'_, Self>) -> PyResult<Py<Port>> {
+    fn _port(slf: &Bound<'_, Self>) -> PyResult<Py<LoopAdapter>> {
         Ok(Self::make_port(slf)?.clone_ref(slf.py()))
     }
 
@@ -516,8 +516,8 @@ impl AsyncConnection {
     }
 
     /// "fd" or "transport".
-    #[getter(port)]
-    fn port_name(&self, py: Python<'_>) -> &'static str {
+    #[getter(io_backend)]
+    fn io_backend_name(&self, py: Python<'_>) -> &'static str {
         match &*self.backend.lock(py) {
             Backend::Transport(_) => "transport",
             _ => "fd",
@@ -574,7 +574,7 @@ impl AsyncConnection {
             match &*backend {
                 Backend::Transport(transport) => visit.call(transport)?,
                 #[cfg(target_os = "linux")]
-                Backend::Ports(ports, _) => visit.call(ports)?,
+                Backend::EpollRegistry(epolls, _) => visit.call(epolls)?,
                 _ => {}
             }
         }

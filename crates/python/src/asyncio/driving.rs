@@ -11,15 +11,15 @@ use pyo3::types::PyDict;
 use wirespeed_driver::buffer_pool::LARGE_READ_SIZE;
 use wirespeed_driver::connection::{self, Action, ActionCursor, End, Unparsed, Watermarks};
 use wirespeed_driver::endpoint::Failure;
-use wirespeed_driver::protocol::faults;
+use wirespeed_driver::protocol::failpoint;
 use wirespeed_driver::socket::{Mode, unacknowledged};
 
 use super::access::{is_done, set_result, settle_future};
 use super::connection::{AsyncConnection, Backend};
-use super::invoke::{self, Steps};
+use super::invoke::{self, FirstError};
+use super::loop_adapter::{LoopAdapter, Reader};
 use super::loop_state::LoopState;
-use super::port::{Port, Reader};
-use crate::handover;
+use crate::gil_yield;
 
 /// The numbers of callbacks, see [`Reader`].
 static READERS: AtomicU32 = AtomicU32::new(1);
@@ -28,12 +28,12 @@ static READERS: AtomicU32 = AtomicU32::new(1);
 const TURN_BYTES: usize = 3 * LARGE_READ_SIZE;
 
 impl AsyncConnection {
-    pub(super) fn make_port<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a Py<Port>> {
+    pub(super) fn make_port<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a Py<LoopAdapter>> {
         let conn = this.get();
         if let Some(port) = conn.port.get() {
             return Ok(port);
         }
-        let port = Py::new(this.py(), Port::new(this)?)?;
+        let port = Py::new(this.py(), LoopAdapter::new(this)?)?;
         Ok(conn.port.get_or_init(|| port))
     }
 
@@ -47,8 +47,8 @@ impl AsyncConnection {
         }
         let Some(fd) = conn.lock(py)?.driver.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
         #[cfg(target_os = "linux")]
-        if let Some(ports) = LoopState::ports(conn.loop_state.bind(py)) {
-            *conn.backend.lock(py) = Backend::Ports(ports, fd);
+        if let Some(epolls) = LoopState::epolls(conn.loop_state.bind(py)) {
+            *conn.backend.lock(py) = Backend::EpollRegistry(epolls, fd);
             return Self::begin(this);
         }
         *conn.backend.lock(py) = Backend::Descriptor(fd);
@@ -123,7 +123,7 @@ impl AsyncConnection {
         let mut filled = 0;
         let ended = {
             let mut state = conn.lock(py)?;
-            faults::reach("python.readable");
+            failpoint::reach("python.readable");
             let postponed = state.inbox.unparsed() == Unparsed::Postponed;
             if postponed && !asked {
                 return Ok(0); // in its turn: both would ask for another, and so have ever more in each iteration
@@ -142,7 +142,7 @@ impl AsyncConnection {
                 let most = state.inbox.room();
                 let came = state.driver.read_by(wanted, most, |operation, socket| {
                     let much = operation.is_large();
-                    let result = handover::moving(py, much, || operation.read(socket, Mode::NonBlocking));
+                    let result = gil_yield::moving(py, much, || operation.read(socket, Mode::NonBlocking));
                     filled = operation.filled(&result);
                     result
                 });
@@ -228,7 +228,7 @@ impl AsyncConnection {
                 return Ok(());
             }
         }
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         steps.note(Self::process(this));
         {
             let mut state = conn.lock(py)?;
@@ -265,12 +265,12 @@ impl AsyncConnection {
         let backlog = conn.transport_backlog(py);
         let retry = {
             let mut state = conn.lock(py)?;
-            faults::reach("python.timer");
+            failpoint::reach("python.timer");
             state.timer = None;
             let reading = if state.paused { connection::Reading::Paused } else { connection::Reading::Going };
             state.driver.handle_deadline(now, reading, backlog)
         };
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         steps.note(Self::write_out(this));
         steps.note(conn.schedule_at(this, retry));
         steps.end()
@@ -319,17 +319,17 @@ impl AsyncConnection {
             Descriptor(i32),
             Transport(Py<PyAny>),
             #[cfg(target_os = "linux")]
-            Ports(Py<super::ports::Ports>, i32),
+            EpollRegistry(Py<super::epoll_registry::EpollRegistry>, i32),
         }
         let call = match &*self.backend.lock(py) {
             Backend::None => Call::Nothing,
             Backend::Descriptor(fd) => Call::Descriptor(*fd),
             Backend::Transport(transport) => Call::Transport(transport.clone_ref(py)),
             #[cfg(target_os = "linux")]
-            Backend::Ports(ports, fd) => Call::Ports(ports.clone_ref(py), *fd),
+            Backend::EpollRegistry(epolls, fd) => Call::EpollRegistry(epolls.clone_ref(py), *fd),
         };
-        // What is watched may be said twice: see `insist`.
-        invoke::insist(|| match &call {
+        // What is watched may be said twice: see `retry_interrupted`.
+        invoke::retry_interrupted(|| match &call {
             Call::Nothing => Ok(()),
             Call::Descriptor(fd) if on => {
                 let number = READERS.fetch_add(1, Ordering::Relaxed).max(1);
@@ -355,7 +355,7 @@ impl AsyncConnection {
                 invoke::method(transport, name, []).map(drop)
             }
             #[cfg(target_os = "linux")]
-            Call::Ports(ports, fd) => ports.get().watch(*fd, port.bind(py), Some(on), None),
+            Call::EpollRegistry(epolls, fd) => epolls.get().watch(*fd, port.bind(py), Some(on), None),
         })
     }
 
@@ -364,18 +364,18 @@ impl AsyncConnection {
         let event_loop = self.event_loop.bind(py);
         #[cfg(target_os = "linux")]
         {
-            let ports = match &*self.backend.lock(py) {
-                Backend::Ports(ports, fd) => Some((ports.clone_ref(py), *fd)),
+            let epolls = match &*self.backend.lock(py) {
+                Backend::EpollRegistry(epolls, fd) => Some((epolls.clone_ref(py), *fd)),
                 _ => None,
             };
-            if let Some((ports, fd)) = ports {
-                return ports.get().watch(fd, port.bind(py), None, Some(on));
+            if let Some((epolls, fd)) = epolls {
+                return epolls.get().watch(fd, port.bind(py), None, Some(on));
             }
         }
         let Backend::Descriptor(fd) = *self.backend.lock(py) else { return Ok(()) };
         self.writer.store(on, Ordering::Relaxed);
         let fd = fd.into_pyobject(py)?;
-        invoke::insist(|| {
+        invoke::retry_interrupted(|| {
             if on {
                 let writable = port.bind(py).getattr(intern!(py, "_writable"))?;
                 invoke::method(event_loop, intern!(py, "add_writer"), [fd.as_any(), &writable]).map(drop)
@@ -398,10 +398,10 @@ impl AsyncConnection {
     }
 
     fn settle_slowly(this: &Bound<'_, Self>) -> PyResult<()> {
-        faults::reach("python.settle");
+        failpoint::reach("python.settle");
         let py = this.py();
         let conn = this.get();
-        let (mut steps, mut cursor) = (Steps::new(), ActionCursor::default());
+        let (mut steps, mut cursor) = (FirstError::new(), ActionCursor::default());
         loop {
             steps.note(Self::tell_notes(this));
             let step = conn.lock(py)?.poll_action(&mut cursor, py, Instant::now);
@@ -444,7 +444,7 @@ impl AsyncConnection {
     fn finish(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         // The socket of a transport is closed by the loop, in its next iteration, if it has one.
         let on_transport = matches!(&*conn.backend.lock(py), Backend::Transport(_))
             && !invoke::asks(conn.event_loop.bind(py), intern!(py, "is_closed"), &mut steps);
@@ -489,12 +489,12 @@ impl AsyncConnection {
 
     /// The transport ends our direction of TCP; one that cannot do this alone ends both, when everything is
     /// written.
-    fn end_writing(&self, py: Python<'_>, steps: &mut Steps) {
+    fn end_writing(&self, py: Python<'_>, steps: &mut FirstError) {
         let Some(transport) = self.transport(py) else { return };
         let transport = transport.bind(py);
         let half = invoke::asks(transport, intern!(py, "can_write_eof"), steps);
         let name = if half { intern!(py, "write_eof") } else { intern!(py, "close") };
-        steps.note(invoke::insist(|| match invoke::method(transport, name, []) {
+        steps.note(invoke::retry_interrupted(|| match invoke::method(transport, name, []) {
             // The peer has reset the connection, and the transport, which has yet to notice, will tell.
             Err(error) if error.is_instance_of::<PyOSError>(py) => Ok(()),
             result => result.map(drop),
@@ -509,7 +509,7 @@ impl AsyncConnection {
         let delay = by.saturating_duration_since(now).as_secs_f64().into_pyobject(py)?;
         let abort = transport.getattr(intern!(py, "abort"))?;
         // Two that end it do no harm; none would.
-        let (timer, result) = invoke::insist_on(|| {
+        let (timer, result) = invoke::retry_interrupted_value(|| {
             invoke::method(self.event_loop.bind(py), intern!(py, "call_later"), [delay.as_any(), &abort])
         });
         self.lock(py)?.give_up = timer.map(Bound::unbind);
@@ -532,8 +532,8 @@ impl AsyncConnection {
                 }
                 self.reader.store(0, Ordering::Relaxed);
                 let fd = fd.into_pyobject(py)?.into_any();
-                let mut steps = Steps::new();
-                let forget = |name| invoke::insist(|| invoke::method(event_loop, name, [&fd]).map(drop));
+                let mut steps = FirstError::new();
+                let forget = |name| invoke::retry_interrupted(|| invoke::method(event_loop, name, [&fd]).map(drop));
                 steps.note(forget(intern!(py, "remove_reader")));
                 if self.writer.swap(false, Ordering::Relaxed) {
                     steps.note(forget(intern!(py, "remove_writer")));
@@ -541,8 +541,8 @@ impl AsyncConnection {
                 steps.end()
             }
             #[cfg(target_os = "linux")]
-            Backend::Ports(ports, fd) => {
-                ports.get().forget(py, fd);
+            Backend::EpollRegistry(epolls, fd) => {
+                epolls.get().forget(py, fd);
                 Ok(())
             }
             Backend::Transport(transport) => {
@@ -550,7 +550,7 @@ impl AsyncConnection {
                 // time that it had.
                 let bound = transport.bind(py).clone();
                 *self.backend.lock(py) = Backend::Transport(transport);
-                let mut steps = Steps::new();
+                let mut steps = FirstError::new();
                 if invoke::asks(event_loop, intern!(py, "is_closed"), &mut steps) {
                     return steps.end();
                 }
@@ -566,7 +566,7 @@ impl AsyncConnection {
                 if self.lock(py)?.resuming {
                     steps.note(invoke::call_soon(event_loop, &bound.getattr(name)?));
                 } else {
-                    steps.note(invoke::insist(|| invoke::method(&bound, name, []).map(drop)));
+                    steps.note(invoke::retry_interrupted(|| invoke::method(&bound, name, []).map(drop)));
                 }
                 steps.end()
             }
@@ -583,7 +583,7 @@ pub(super) fn limit_transport(transport: &Bound<'_, PyAny>, marks: Watermarks) -
 }
 
 pub(super) fn tell_closers(py: Python<'_>, closers: Vec<Py<PyAny>>) -> PyResult<()> {
-    let mut steps = Steps::new();
+    let mut steps = FirstError::new();
     for future in closers {
         steps.note(set_result(future.bind(py), py.None().bind(py)));
     }

@@ -80,18 +80,18 @@ fn method_raw<'py, const N: usize>(
 /// Asks the loop for something that may be asked twice. What a signal handler raises while the loop is being
 /// asked must not lose the request, on which somebody waits: it is made again, and then the exception goes
 /// on.
-pub(super) fn insist(ask: impl FnMut() -> PyResult<()>) -> PyResult<()> {
-    insist_known(ask).1
+pub(super) fn retry_interrupted(ask: impl FnMut() -> PyResult<()>) -> PyResult<()> {
+    retry_interrupted_known(ask).1
 }
 
 /// The same, and whether it was done.
-pub(super) fn insist_known(ask: impl FnMut() -> PyResult<()>) -> (bool, PyResult<()>) {
-    let (done, result) = insist_on(ask);
+pub(super) fn retry_interrupted_known(ask: impl FnMut() -> PyResult<()>) -> (bool, PyResult<()>) {
+    let (done, result) = retry_interrupted_value(ask);
     (done.is_some(), result)
 }
 
 /// The same, and what came of it.
-pub(super) fn insist_on<T>(mut ask: impl FnMut() -> PyResult<T>) -> (Option<T>, PyResult<()>) {
+pub(super) fn retry_interrupted_value<T>(mut ask: impl FnMut() -> PyResult<T>) -> (Option<T>, PyResult<()>) {
     /// A timer whose handler raises may strike more than once; what never succeeds has another reason.
     const TRIES: usize = 8;
     match ask() {
@@ -102,8 +102,8 @@ pub(super) fn insist_on<T>(mut ask: impl FnMut() -> PyResult<T>) -> (Option<T>, 
 
 /// What a method without arguments says; false where it never does. A handler of a signal that raises meanwhile does not
 /// decide it.
-pub(super) fn asks(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>, steps: &mut Steps) -> bool {
-    let (answer, result) = insist_on(|| method(object, name, [])?.is_truthy());
+pub(super) fn asks(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>, steps: &mut FirstError) -> bool {
+    let (answer, result) = retry_interrupted_value(|| method(object, name, [])?.is_truthy());
     steps.note(result);
     answer.unwrap_or(false)
 }
@@ -111,7 +111,8 @@ pub(super) fn asks(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>, steps:
 /// `loop.call_soon(callback)`, of a callback that may be called twice.
 pub(super) fn call_soon(event_loop: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
     let name = pyo3::intern!(event_loop.py(), "call_soon");
-    insist(|| method(event_loop, name, [callback]).map(drop)).or_else(|error| unless_closed(event_loop, error))
+    retry_interrupted(|| method(event_loop, name, [callback]).map(drop))
+        .or_else(|error| unless_closed(event_loop, error))
 }
 
 /// The loop could not be asked: on one that is closed nobody waits.
@@ -164,9 +165,9 @@ pub(super) fn report(event_loop: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()
 }
 
 /// Steps of which each is to be made whatever the others raise; the first exception is kept.
-pub(super) struct Steps(PyResult<()>);
+pub(super) struct FirstError(PyResult<()>);
 
-impl Steps {
+impl FirstError {
     pub(super) const fn new() -> Self {
         Self(Ok(()))
     }

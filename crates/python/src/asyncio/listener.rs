@@ -16,9 +16,9 @@ use wirespeed_driver::connection::Unparsed;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::connection::AsyncConnection;
-use super::guarded::Guarded;
+use super::gil_mutex::GilMutex;
 use super::invoke;
-use super::invoke::Steps;
+use super::invoke::FirstError;
 use super::state::{Arrival, Control};
 
 /// The methods of a listener, looked up once.
@@ -31,7 +31,7 @@ pub(super) struct Listener {
     on_writable: Option<Py<PyAny>>,
     zero_copy: bool,
     /// The view that is lent out now, or was last.
-    loan: Guarded<Option<Py<Loan>>>,
+    loan: GilMutex<Option<Py<Loan>>>,
 }
 
 impl Listener {
@@ -52,7 +52,7 @@ impl Listener {
             on_close: method("on_close")?,
             on_writable: method("on_writable")?,
             zero_copy,
-            loan: Guarded::new(None),
+            loan: GilMutex::new(None),
         })
     }
 
@@ -79,7 +79,7 @@ impl Listener {
 /// Bytes of a read buffer, lent to one call of `on_message`. What is kept beyond the call keeps the buffer.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Loan {
-    inner: Guarded<Lent>,
+    inner: GilMutex<Lent>,
 }
 
 struct Lent {
@@ -135,7 +135,7 @@ impl AsyncConnection {
     pub(super) fn dispatch(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        wirespeed_driver::protocol::faults::reach("python.dispatch");
+        wirespeed_driver::protocol::failpoint::reach("python.dispatch");
         let Some(listener) = &conn.listener else { return Ok(()) };
         let iteration = conn.loop_state.get().iteration();
         loop {
@@ -152,7 +152,7 @@ impl AsyncConnection {
                 let zero_copy = listener.zero_copy && listener.on_message.is_some();
                 state.next_arrival(py, zero_copy)?
             };
-            let mut steps = Steps::new();
+            let mut steps = FirstError::new();
             steps.note(Self::tell_notes(this));
             let Some(arrival) = arrival else {
                 conn.lock(py)?.driver.endpoint.release_parsed();
@@ -205,7 +205,7 @@ impl AsyncConnection {
             Some(loan) => loan,
             None => {
                 let checked_out = Lent { data: ptr::null(), len: 0, exports: 0, _owner: ReadBuffer::default() };
-                Py::new(py, Loan { inner: Guarded::new(checked_out) })?
+                Py::new(py, Loan { inner: GilMutex::new(checked_out) })?
             }
         };
         {

@@ -4,9 +4,9 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
-use super::loop_state::LoopState;
 #[cfg(target_os = "linux")]
-use super::ports::Ports;
+use super::epoll_registry::EpollRegistry;
+use super::loop_state::LoopState;
 
 /// Runs what an object does when the loop drops it, but never while the interpreter ends. An exception that is being
 /// raised goes on afterwards.
@@ -54,13 +54,13 @@ impl Drop for TimerCallback {
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(super) struct EpollCallback {
     state: Py<LoopState>,
-    ports: Py<Ports>,
+    epolls: Py<EpollRegistry>,
 }
 
 #[cfg(target_os = "linux")]
 impl EpollCallback {
-    pub(super) fn new(state: &Bound<'_, LoopState>, ports: Py<Ports>) -> Self {
-        Self { state: state.clone().unbind(), ports }
+    pub(super) fn new(state: &Bound<'_, LoopState>, epolls: Py<EpollRegistry>) -> Self {
+        Self { state: state.clone().unbind(), epolls }
     }
 }
 
@@ -70,16 +70,16 @@ impl EpollCallback {
     fn serve(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
         // In a child process it is the parent's, whose connections are no business of ours.
-        if this.ports.get().is_forked() {
+        if this.epolls.get().is_forked() {
             return Ok(());
         }
         let timer_due = this.state.get().is_timer_due(py);
-        Ports::serve_ready(this.ports.bind(py), timer_due, |_| LoopState::_on_timer(this.state.bind(py)))
+        EpollRegistry::serve_ready(this.epolls.bind(py), timer_due, |_| LoopState::_on_timer(this.state.bind(py)))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.state)?;
-        visit.call(&self.ports)
+        visit.call(&self.epolls)
     }
 }
 
@@ -87,8 +87,8 @@ impl EpollCallback {
 impl Drop for EpollCallback {
     fn drop(&mut self) {
         when_dropped(|py| {
-            LoopState::on_epoll_dropped(self.state.bind(py), &self.ports);
-            self.ports.get().close(py);
+            LoopState::on_epoll_dropped(self.state.bind(py), &self.epolls);
+            self.epolls.get().close(py);
         });
     }
 }

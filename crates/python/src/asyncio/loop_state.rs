@@ -15,18 +15,18 @@ use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use wirespeed_driver::thread::this_thread;
 
 use super::connection::AsyncConnection;
-use super::guarded::Guarded;
-use super::invoke::{self, Steps};
+#[cfg(target_os = "linux")]
+use super::epoll_registry::EpollRegistry;
+use super::gil_mutex::GilMutex;
+use super::invoke::{self, FirstError};
+use super::loop_adapter::LoopAdapter;
 #[cfg(target_os = "linux")]
 use super::loop_callbacks::EpollCallback;
 use super::loop_callbacks::TimerCallback;
-use super::port::Port;
-#[cfg(target_os = "linux")]
-use super::ports::Ports;
 use super::ready::Ready;
 #[cfg(target_os = "linux")]
 use super::selector::NativeSelector;
-use crate::handover;
+use crate::gil_yield;
 #[cfg(target_os = "linux")]
 use wirespeed_driver::readiness::{Poller, Timer};
 use wirespeed_driver::socket::Readiness;
@@ -44,7 +44,7 @@ pub(crate) struct LoopState {
     /// The thread that ran the loop at the last look, since a task was last suspended on a connection. The loop may
     /// have stopped since.
     found: AtomicUsize,
-    inner: Guarded<Inner>,
+    inner: GilMutex<Inner>,
 }
 
 struct Inner {
@@ -52,14 +52,14 @@ struct Inner {
     event_loop: Option<Py<PyAny>>,
     corked: Vec<Py<AsyncConnection>>,
     scheduled: bool,
-    timers: BTreeMap<(Instant, u64), Py<Port>>,
+    timers: BTreeMap<(Instant, u64), Py<LoopAdapter>>,
     last_timer: u64,
     alarm: Alarm,
     /// The loop is closed: no callback of ours is called any more.
     closed: bool,
     /// The epoll that the loop waits on: its selector's, or one among its descriptors.
     #[cfg(target_os = "linux")]
-    ports: Option<Py<Ports>>,
+    epolls: Option<Py<EpollRegistry>>,
     /// The loop may be asked to watch such a one.
     #[cfg(target_os = "linux")]
     nests: bool,
@@ -104,7 +104,7 @@ impl LoopState {
             #[cfg(target_os = "linux")]
             nests: selector.is_none() && nests(event_loop)?,
             #[cfg(target_os = "linux")]
-            ports: selector.map(|selector| selector.get().ports(py)),
+            epolls: selector.map(|selector| selector.get().epolls(py)),
         };
         let state = Bound::new(
             py,
@@ -112,7 +112,7 @@ impl LoopState {
                 iteration: AtomicU64::new(1),
                 thread: AtomicUsize::new(0),
                 found: AtomicUsize::new(0),
-                inner: Guarded::new(inner),
+                inner: GilMutex::new(inner),
             },
         )?;
         // A loop without room for attributes: each connection has a state of its own, which costs a timer
@@ -141,7 +141,7 @@ impl LoopState {
     pub(super) fn begin_turn(&self, py: Python<'_>) {
         self.begin_iteration();
         self.thread.store(this_thread(), Ordering::Relaxed);
-        handover::begin_turn(py);
+        gil_yield::begin_turn(py);
     }
 
     /// A callback of the loop ends: another loop may run next.
@@ -192,7 +192,7 @@ impl LoopState {
         // A name for which there is no memory is a panic: before anybody relies on the loop having been asked.
         let (name, flush) = (intern!(py, "call_soon"), intern!(py, "_flush"));
         slf.get().inner.lock(py).scheduled = true;
-        let (done, result) = invoke::insist_known(|| {
+        let (done, result) = invoke::retry_interrupted_known(|| {
             let flush = slf.getattr(flush)?;
             invoke::method(&event_loop, name, [&flush]).map(drop)
         });
@@ -211,7 +211,7 @@ impl LoopState {
     /// Sets the timer of `port` to `deadline`, instead of the one with the key `old`; the new key.
     pub(super) fn schedule(
         slf: &Bound<'_, Self>,
-        port: &Py<Port>,
+        port: &Py<LoopAdapter>,
         old: Option<(Instant, u64)>,
         deadline: Option<Instant>,
     ) -> PyResult<Option<(Instant, u64)>> {
@@ -272,14 +272,14 @@ impl LoopState {
 
     /// The loop does not wait any more on the epoll that was among its descriptors.
     #[cfg(target_os = "linux")]
-    pub(super) fn on_epoll_dropped(slf: &Bound<'_, Self>, ports: &Py<Ports>) {
+    pub(super) fn on_epoll_dropped(slf: &Bound<'_, Self>, epolls: &Py<EpollRegistry>) {
         let py = slf.py();
         let (alarm, current) = {
             let mut inner = slf.get().inner.lock(py);
-            if !inner.ports.as_ref().is_some_and(|current| current.is(ports)) {
+            if !inner.epolls.as_ref().is_some_and(|current| current.is(epolls)) {
                 return;
             }
-            (std::mem::replace(&mut inner.alarm, Alarm::Off), inner.ports.take())
+            (std::mem::replace(&mut inner.alarm, Alarm::Off), inner.epolls.take())
         };
         drop((alarm, current));
         Self::release_if_closed(slf);
@@ -341,7 +341,7 @@ impl LoopState {
         drop(callback); // the loop holds it alone
         let mut handle = None;
         // Two that look for what is due do no harm; none would.
-        let result = invoke::insist(|| {
+        let result = invoke::retry_interrupted(|| {
             let later = invoke::method(event_loop.bind(py), intern!(py, "call_later"), [delay.as_any(), &on_timer])?;
             handle = Some(later);
             Ok(())
@@ -357,7 +357,7 @@ impl LoopState {
     /// A timer in the epoll among the loop's descriptors; `None`: descriptors are used up, perhaps.
     #[cfg(target_os = "linux")]
     fn watch_timer(slf: &Bound<'_, Self>, wanted: Instant) -> Option<Timer> {
-        let poller = Self::ports(slf)?.get().poller(slf.py())?;
+        let poller = Self::epolls(slf)?.get().poller(slf.py())?;
         let mut timer = Timer::new().ok()?;
         timer.arm(Instant::now(), wanted).ok()?;
         poller.add(timer.raw(), TIMER, Readiness { readable: true, writable: false }).ok()?;
@@ -366,41 +366,41 @@ impl LoopState {
 
     /// What watches the sockets of this loop's connections; `None`: the loop does it itself.
     #[cfg(target_os = "linux")]
-    pub(super) fn ports(slf: &Bound<'_, Self>) -> Option<Py<Ports>> {
+    pub(super) fn epolls(slf: &Bound<'_, Self>) -> Option<Py<EpollRegistry>> {
         let py = slf.py();
         let (event_loop, old) = {
             let mut inner = slf.get().inner.lock(py);
-            match &inner.ports {
-                Some(ports) if !inner.nests || !ports.get().is_forked() => return Some(ports.clone_ref(py)),
+            match &inner.epolls {
+                Some(epolls) if !inner.nests || !epolls.get().is_forked() => return Some(epolls.clone_ref(py)),
                 _ if !inner.nests => return None,
                 _ => {}
             }
             // A child process begins anew: what it has is shared with the parent.
-            let alarm = inner.ports.is_some().then(|| std::mem::replace(&mut inner.alarm, Alarm::Off));
-            (inner.event_loop.as_ref()?.clone_ref(py), (inner.ports.take(), alarm))
+            let alarm = inner.epolls.is_some().then(|| std::mem::replace(&mut inner.alarm, Alarm::Off));
+            (inner.event_loop.as_ref()?.clone_ref(py), (inner.epolls.take(), alarm))
         };
         // Not closed: the child's loop may still know the number.
         std::mem::forget(old);
-        let ports = Self::nest(slf, event_loop.bind(py)).ok()?;
-        slf.get().inner.lock(py).ports = Some(ports.clone_ref(py));
-        Some(ports)
+        let epolls = Self::embed_epoll(slf, event_loop.bind(py)).ok()?;
+        slf.get().inner.lock(py).epolls = Some(epolls.clone_ref(py));
+        Some(epolls)
     }
 
     /// An epoll of ours among the descriptors of the loop, until that is closed.
     #[cfg(target_os = "linux")]
-    fn nest(slf: &Bound<'_, Self>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<Ports>> {
+    fn embed_epoll(slf: &Bound<'_, Self>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<EpollRegistry>> {
         let py = slf.py();
         let poller = Arc::new(Poller::new()?);
         let fd = poller.raw();
-        let ports = Py::new(py, Ports::new(poller))?;
-        ports.get().set_loop(py, event_loop);
-        let callback = Bound::new(py, EpollCallback::new(slf, ports.clone_ref(py)))?;
+        let epolls = Py::new(py, EpollRegistry::new(poller))?;
+        epolls.get().set_loop(py, event_loop);
+        let callback = Bound::new(py, EpollCallback::new(slf, epolls.clone_ref(py)))?;
         let serve = callback.getattr(intern!(py, "serve"))?;
         // Whatever context is current is not that of all connections to come.
         let context = py.import(intern!(py, "contextvars"))?.getattr(intern!(py, "Context"))?.call0()?;
         let add_reader = event_loop.getattr(intern!(py, "add_reader"))?;
-        invoke::insist(|| context.call_method1(intern!(py, "run"), (&add_reader, fd, &serve)).map(drop))?;
-        Ok(ports)
+        invoke::retry_interrupted(|| context.call_method1(intern!(py, "run"), (&add_reader, fd, &serve)).map(drop))?;
+        Ok(epolls)
     }
 }
 
@@ -465,7 +465,7 @@ impl LoopState {
             inner.scheduled = false;
             std::mem::take(&mut inner.corked)
         };
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         for connection in corked {
             let connection = connection.bind(py);
             steps.note(AsyncConnection::contain(connection, || AsyncConnection::uncork(connection)));
@@ -484,8 +484,8 @@ impl LoopState {
     /// connection takes its place.
     fn _watch(slf: &Bound<'_, Self>, fd: c_int, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         #[cfg(target_os = "linux")]
-        if let Some(ports) = Self::ports(slf) {
-            return ports.get().watch_callback(fd, callback);
+        if let Some(epolls) = Self::epolls(slf) {
+            return epolls.get().watch_callback(fd, callback);
         }
         match Self::event_loop(slf) {
             Some(event_loop) => event_loop.call_method1(intern!(slf.py(), "add_reader"), (fd, callback)).map(drop),
@@ -496,8 +496,8 @@ impl LoopState {
     /// Watches it no longer.
     fn _ignore(slf: &Bound<'_, Self>, fd: c_int) -> PyResult<()> {
         #[cfg(target_os = "linux")]
-        if let Some(ports) = Self::ports(slf) {
-            ports.get().forget(slf.py(), fd);
+        if let Some(epolls) = Self::epolls(slf) {
+            epolls.get().forget(slf.py(), fd);
             return Ok(());
         }
         match Self::event_loop(slf) {
@@ -518,7 +518,7 @@ impl LoopState {
         let this = slf.get();
         let now = Instant::now();
         // The handle that has called us is dropped outside the lock.
-        let (_handle, due): (_, Vec<Py<Port>>) = {
+        let (_handle, due): (_, Vec<Py<LoopAdapter>>) = {
             let mut inner = this.inner.lock(py);
             let handle = match &mut inner.alarm {
                 #[cfg(target_os = "linux")]
@@ -531,9 +531,9 @@ impl LoopState {
             let later = inner.timers.split_off(&(now, u64::MAX));
             (handle, std::mem::replace(&mut inner.timers, later).into_values().collect())
         };
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         for port in due {
-            steps.note(Port::handle_timer(port.bind(py), now));
+            steps.note(LoopAdapter::handle_timer(port.bind(py), now));
         }
         steps.note(Self::arm(slf));
         steps.end()
@@ -549,7 +549,7 @@ impl LoopState {
             visit.call(port)?;
         }
         #[cfg(target_os = "linux")]
-        visit.call(&inner.ports)?;
+        visit.call(&inner.epolls)?;
         match &inner.alarm {
             Alarm::Handle(_, handle) => visit.call(handle),
             _ => Ok(()),
@@ -564,7 +564,7 @@ impl LoopState {
                 std::mem::take(&mut inner.timers),
                 std::mem::replace(&mut inner.alarm, Alarm::Off),
                 #[cfg(target_os = "linux")]
-                inner.ports.take(),
+                inner.epolls.take(),
             )
         });
         drop(taken);

@@ -5,7 +5,7 @@
 //! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return,
 //!   `waiter` what a task waits on: hand-written types.
 //! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
-//! - `port` is what the loop holds of a connection; `ports` is what an epoll of ours watches, `selector`
+//! - `port` is what the loop holds of a connection; `epolls` is what an epoll of ours watches, `selector`
 //!   serves it inside `select()`.
 //! - `broadcast` is one message for many connections.
 //! - `exclusive` is the lock of a connection's state, `guarded` that of everything else; `invoke` is how
@@ -13,20 +13,20 @@
 
 mod access;
 pub(crate) mod broadcast;
-mod calls;
 pub(crate) mod connection;
 mod driving;
-mod exclusive;
-mod guarded;
+#[cfg(target_os = "linux")]
+pub(crate) mod epoll_registry;
+mod fast_methods;
+mod gil_mutex;
 mod invoke;
 pub(crate) mod kind;
 mod listener;
+pub(crate) mod loop_adapter;
 mod loop_callbacks;
 pub(crate) mod loop_state;
 mod operation;
-pub(crate) mod port;
-#[cfg(target_os = "linux")]
-pub(crate) mod ports;
+mod owner_mutex;
 mod raw;
 mod ready;
 mod receiving;
@@ -45,5 +45,5 @@ pub(crate) use self::raw::is_filled;
 pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     waiter::init(py)?;
     operation::init(py)?;
-    calls::init(py)
+    fast_methods::init(py)
 }

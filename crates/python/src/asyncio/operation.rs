@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use wirespeed_driver::protocol::faults;
+use wirespeed_driver::protocol::failpoint;
 
 use super::connection::AsyncConnection;
 use super::kind::method_name;
@@ -249,7 +249,7 @@ unsafe fn connection<'py>(py: Python<'py>, operation: &Operation) -> Option<Boun
 /// The next step, or the error it ends with.
 #[inline]
 fn advance(py: Python<'_>, operation: &Operation) -> PyResult<Step> {
-    faults::reach("python.step");
+    failpoint::reach("python.step");
     match (operation.kind.get(), operation.stage.get()) {
         (Kind::Yield, Stage::Suspended) => return Ok(Step::Ready(none())),
         (_, Stage::Finished) => return Err(PyRuntimeError::new_err("this was awaited already")),

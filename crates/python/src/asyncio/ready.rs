@@ -27,13 +27,13 @@ impl Ready {
     #[cfg(target_os = "linux")]
     pub(super) fn begin(state: &Bound<'_, LoopState>, fd: c_int, interest: Readiness) -> PyResult<Option<Self>> {
         let py = state.py();
-        let (Some(ports), Some(event_loop)) = (LoopState::ports(state), LoopState::event_loop(state)) else {
+        let (Some(epolls), Some(event_loop)) = (LoopState::epolls(state), LoopState::event_loop(state)) else {
             return Ok(None);
         };
         let waiter = WaiterRef::new(&event_loop, None, Delivery::default())?;
         // In debug mode the loop itself resumes tasks, so that it sees how long their steps take.
         let direct = !invoke::method(&event_loop, intern!(py, "get_debug"), [])?.is_truthy()?;
-        ports.get().watch_once(py, fd, waiter.clone(), direct, interest)?;
+        epolls.get().watch_once(py, fd, waiter.clone(), direct, interest)?;
         Ok(Some(Self { waiter }))
     }
 

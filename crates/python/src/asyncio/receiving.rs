@@ -9,10 +9,10 @@ use wirespeed_driver::protocol::{Delivery, MessageKind};
 
 use super::access::set_result;
 use super::connection::AsyncConnection;
-use super::invoke::{self, Steps};
+use super::invoke::{self, FirstError};
 use super::operation::{Kind, Operation, Step, delivery};
-use super::state::Notes;
-use super::waiter::{Given, Stage, WaiterRef};
+use super::state::PendingNotifications;
+use super::waiter::{AssignedMessage, Stage, WaiterRef};
 use crate::{errors, view};
 
 impl AsyncConnection {
@@ -48,7 +48,7 @@ impl AsyncConnection {
             if waiter.stage(py) == Stage::Waiting {
                 return Ok(Step::Wait(waiter));
             }
-            if let Some(Given { item, continues, later }) = waiter.take(py) {
+            if let Some(AssignedMessage { item, continues, later }) = waiter.take(py) {
                 if later && let Err(error) = self.release_assigned(this) {
                     self.lock(py)?.inbox.untake(item, continues);
                     return Err(error);
@@ -93,7 +93,7 @@ impl AsyncConnection {
                 // Those who wait for the message after this one.
                 let serve = delivery == Delivery::Fragments && item.fin && state.has_receivers(py);
                 drop(state);
-                let mut steps = Steps::new();
+                let mut steps = FirstError::new();
                 if due {
                     steps.note(Self::run_actions(this));
                 }
@@ -267,7 +267,7 @@ impl AsyncConnection {
     pub(super) fn process(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         if conn.listens() {
             steps.note(Self::dispatch(this));
         } else {
@@ -296,7 +296,7 @@ impl AsyncConnection {
     pub(super) fn serve(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         // A listener is told by callbacks of the loop only.
         while !conn.listens()
             && let Some(waiter) = conn.next_served(this, &mut steps, true)?
@@ -309,7 +309,7 @@ impl AsyncConnection {
 
     /// The next receiver, with its message; if there is none, fills the queue. `later`: the loop resumes it.
     #[inline]
-    fn next_served(&self, this: &Bound<'_, Self>, steps: &mut Steps, later: bool) -> PyResult<Option<WaiterRef>> {
+    fn next_served(&self, this: &Bound<'_, Self>, steps: &mut FirstError, later: bool) -> PyResult<Option<WaiterRef>> {
         let py = this.py();
         let mut postponed = false;
         let (served, notes) = {
@@ -332,7 +332,7 @@ impl AsyncConnection {
                     Ok(Some(item)) => {
                         let waiter = state.receivers.remove(index);
                         if let Some(waiter) = &waiter {
-                            waiter.assign(py, Given { item, continues, later });
+                            waiter.assign(py, AssignedMessage { item, continues, later });
                             if later {
                                 state.assign(waiter.clone());
                             }
@@ -402,7 +402,7 @@ impl AsyncConnection {
         {
             let mut state = self.lock(py)?;
             state.receivers.retain(|other| other != waiter);
-            if let Some(Given { item, continues, later }) = given {
+            if let Some(AssignedMessage { item, continues, later }) = given {
                 if later {
                     state.release_assigned(py);
                 }
@@ -424,9 +424,9 @@ impl AsyncConnection {
         notes.map_or(Ok(()), |notes| Self::tell_notes_slowly(this, *notes))
     }
 
-    fn tell_notes_slowly(this: &Bound<'_, Self>, notes: Notes) -> PyResult<()> {
+    fn tell_notes_slowly(this: &Bound<'_, Self>, notes: PendingNotifications) -> PyResult<()> {
         let py = this.py();
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         for (future, latency) in notes.pongs {
             steps.note(set_result(future.bind(py), latency.into_pyobject(py)?.as_any()));
         }

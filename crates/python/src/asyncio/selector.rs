@@ -17,9 +17,9 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use wirespeed_driver::readiness::{Events, Poller, Timer};
 use wirespeed_driver::socket::Readiness;
 
-use super::guarded::Guarded;
+use super::epoll_registry::{EpollRegistry, OURS};
+use super::gil_mutex::GilMutex;
 use super::loop_state::LoopState;
-use super::ports::{OURS, Ports};
 
 /// `selectors.EVENT_READ` and `EVENT_WRITE`.
 const READ: u32 = 1;
@@ -48,13 +48,13 @@ struct Inner {
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct NativeSelector {
     /// The epoll, and what is ours of what it watches.
-    ports: Py<Ports>,
+    epolls: Py<EpollRegistry>,
     keys: Py<PyDict>,
     /// What was asked for, by descriptor: a `modify` that changes nothing is none.
-    interests: Guarded<std::collections::HashMap<c_int, u32>>,
+    interests: GilMutex<std::collections::HashMap<c_int, u32>>,
     busy_poll: Duration,
-    timer: Guarded<Option<Timer>>,
-    inner: Guarded<Inner>,
+    timer: GilMutex<Option<Timer>>,
+    inner: GilMutex<Inner>,
 }
 
 fn interest(events: u32) -> Readiness {
@@ -68,11 +68,11 @@ fn check(fd: c_int) -> PyResult<()> {
 impl NativeSelector {
     fn poller(&self, py: Python<'_>) -> PyResult<Arc<Poller>> {
         let closed = || PyValueError::new_err("I/O operation on closed epoll object");
-        self.ports.get().poller(py).ok_or_else(closed)
+        self.epolls.get().poller(py).ok_or_else(closed)
     }
 
-    pub(super) fn ports(&self, py: Python<'_>) -> Py<Ports> {
-        self.ports.clone_ref(py)
+    pub(super) fn epolls(&self, py: Python<'_>) -> Py<EpollRegistry> {
+        self.epolls.clone_ref(py)
     }
 
     /// One wait; the number of events, which are in `events`.
@@ -146,12 +146,12 @@ impl NativeSelector {
         let busy_poll = Duration::try_from_secs_f64(busy_poll)
             .map_err(|_| PyValueError::new_err("busy_poll must be a number of seconds, not negative"))?;
         Ok(Self {
-            ports: Py::new(py, Ports::new(Arc::new(Poller::new()?)))?,
+            epolls: Py::new(py, EpollRegistry::new(Arc::new(Poller::new()?)))?,
             keys: PyDict::new(py).unbind(),
-            interests: Guarded::new(std::collections::HashMap::new()),
+            interests: GilMutex::new(std::collections::HashMap::new()),
             busy_poll,
-            timer: Guarded::new(None),
-            inner: Guarded::new(Inner { event_loop: None, ready: None, events: Events::default() }),
+            timer: GilMutex::new(None),
+            inner: GilMutex::new(Inner { event_loop: None, ready: None, events: Events::default() }),
         })
     }
 
@@ -159,7 +159,7 @@ impl NativeSelector {
     #[pyo3(signature = (ready, scheduled, r#loop))]
     fn attach(&self, py: Python<'_>, ready: Py<PyAny>, scheduled: Py<PyAny>, r#loop: Py<PyAny>) {
         drop(scheduled); // the loop replaces it at times: it is looked up
-        self.ports.get().set_loop(py, r#loop.bind(py));
+        self.epolls.get().set_loop(py, r#loop.bind(py));
         let mut inner = self.inner.lock(py);
         inner.ready = Some(ready);
         inner.event_loop = Some(r#loop);
@@ -222,7 +222,7 @@ impl NativeSelector {
                 .and_then(|timeout| Instant::now().checked_add(timeout)),
         };
         let once = timeout.is_some_and(|timeout| timeout <= 0.0);
-        let count = this.ports.get().count(py);
+        let count = this.epolls.get().count(py);
         let (mut events, event_loop, ready) = {
             let mut inner = this.inner.lock(py);
             let mut events = std::mem::take(&mut inner.events);
@@ -250,7 +250,7 @@ impl NativeSelector {
             for ready in events.iter() {
                 if ready.token & OURS == 0 {
                     foreign = true;
-                } else if let Err(error) = this.ports.get().serve(py, ready) {
+                } else if let Err(error) = this.epolls.get().serve(py, ready) {
                     outcome = Err(error);
                     break;
                 }
@@ -286,7 +286,7 @@ impl NativeSelector {
         }
         let timer = self.timer.lock(py).take();
         drop(timer);
-        self.ports.get().close(py);
+        self.epolls.get().close(py);
         self.keys.bind(py).clear();
         self.interests.lock(py).clear();
         self.__clear__();
@@ -295,7 +295,7 @@ impl NativeSelector {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.keys)?;
         let Some(inner) = self.inner.try_lock_for_gc() else { return Ok(()) };
-        visit.call(&self.ports)?;
+        visit.call(&self.epolls)?;
         visit.call(&inner.event_loop)?;
         visit.call(&inner.ready)
     }

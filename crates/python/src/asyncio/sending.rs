@@ -10,9 +10,9 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::AsyncConnection;
-use super::exclusive::Guard;
 use super::loop_state::LoopState;
 use super::operation::{Kind, Operation, Step, none};
+use super::owner_mutex::Guard;
 use super::state::State;
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};

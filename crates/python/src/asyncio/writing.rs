@@ -14,10 +14,10 @@ use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::{AsyncConnection, Backend};
 use super::driving::limit_transport;
-use super::invoke::{self, Steps};
+use super::invoke::{self, FirstError};
 use super::operation::{Kind, Operation, Step, none};
 use super::waiter::{Stage, WaiterRef};
-use crate::{errors, handover, source};
+use crate::{errors, gil_yield, source};
 
 /// The next piece of a large message is queued when less than this is: it fits the buffer with it.
 const LARGE_FOLLOWS: usize = 4096;
@@ -60,7 +60,7 @@ impl AsyncConnection {
         let (driver, send) = (&mut state.driver, &mut large.send);
         let rest = bytes.get(large.offset..).unwrap_or_default(); // there is that much, by how it came to be
         // It cannot change while others run: see `begin_large`.
-        let written = handover::moving(py, rest.len() >= MUCH, || driver.write_large(send, rest));
+        let written = gil_yield::moving(py, rest.len() >= MUCH, || driver.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
             let piece = rest.get(..buffer_pool::WRITE_SIZE).unwrap_or(rest);
             driver.send_half_mut().append_large(send, piece);
@@ -87,7 +87,7 @@ impl AsyncConnection {
     /// whom this concerns: whoever writes, and for whatever reason, those who wait for room or for a flush
     /// learn of it.
     pub(super) fn write_out(this: &Bound<'_, Self>) -> PyResult<()> {
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         steps.note(Self::write_queue(this));
         steps.note(Self::run_actions(this));
         steps.end()
@@ -164,7 +164,7 @@ impl AsyncConnection {
 
     /// What was corked leaves: the end of an iteration of the loop.
     pub(super) fn uncork(this: &Bound<'_, Self>) -> PyResult<()> {
-        wirespeed_driver::protocol::faults::reach("python.uncork");
+        wirespeed_driver::protocol::failpoint::reach("python.uncork");
         let py = this.py();
         let due = {
             let mut state = this.get().lock(py)?;
@@ -191,9 +191,9 @@ impl AsyncConnection {
             state.resuming = true;
             std::mem::take(&mut state.send_queue.draining).then_some(state.send_queue.marks())
         };
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         if let (Some(marks), Some(transport)) = (drained, conn.transport(py)) {
-            steps.note(invoke::insist(|| limit_transport(transport.bind(py), marks)));
+            steps.note(invoke::retry_interrupted(|| limit_transport(transport.bind(py), marks)));
             // Those who wait for this need not wait for what is sent from now on.
             steps.note(conn.tell_flushed(py));
         }
@@ -226,7 +226,7 @@ impl AsyncConnection {
             return Ok(());
         }
         let Some(transport) = self.transport(py) else { return Ok(()) };
-        let (done, result) = invoke::insist_known(|| limit_transport(transport.bind(py), Watermarks::at(0)));
+        let (done, result) = invoke::retry_interrupted_known(|| limit_transport(transport.bind(py), Watermarks::at(0)));
         if !done {
             self.lock(py)?.send_queue.draining = false; // whoever asks next asks again
         }
@@ -246,7 +246,7 @@ impl AsyncConnection {
 
     /// Writes from a callback of the loop, where a listener may be told at once that there is room.
     fn write_from_loop(this: &Bound<'_, Self>) -> PyResult<()> {
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         steps.note(Self::write_queue(this));
         let tell = {
             let mut state = this.get().lock(this.py())?;
@@ -335,7 +335,7 @@ impl AsyncConnection {
             let connection::WaitState { driver, send_queue, .. } = &mut **state;
             send_queue.take_flushed(driver)
         };
-        let mut steps = Steps::new();
+        let mut steps = FirstError::new();
         for waiter in flushed {
             steps.note(waiter.wake(py, false));
         }

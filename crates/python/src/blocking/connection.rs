@@ -14,9 +14,9 @@ use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 use super::deadline;
 use super::host::{PythonHost, learn_how_to_wait};
 use super::ping::Ping;
+use crate::addresses::Addresses;
 use crate::asyncio::is_filled;
-use crate::ends::Ends;
-use crate::errors::Ending;
+use crate::errors::CloseErrorCache;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
 use crate::opening::{Opened, duration};
 use crate::payload::PyPayload;
@@ -32,24 +32,24 @@ pub(crate) struct BlockingConnection {
     handshake: Py<Handshake>,
     /// A server has yet to answer it.
     connecting: AtomicBool,
-    ends: Ends,
+    ends: Addresses,
     /// An exception that ended the connection from inside a foreign layer was raised.
     interrupt_told: AtomicBool,
     /// Not visited by the collector: it refers to nothing that refers to anything.
-    ending: Ending,
+    ending: CloseErrorCache,
 }
 
 /// The argument of `pong`, where `None` is no value.
 enum PongData<'py> {
     Empty,
-    Given(Bound<'py, PyAny>),
+    AssignedMessage(Bound<'py, PyAny>),
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for PongData<'py> {
     type Error = std::convert::Infallible;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> std::result::Result<Self, Self::Error> {
-        Ok(Self::Given(object.to_owned()))
+        Ok(Self::AssignedMessage(object.to_owned()))
     }
 }
 
@@ -165,7 +165,7 @@ impl BlockingConnection {
             handshake: Py::new(py, parts.handshake)?,
             ends: parts.ends.given(local_address, remote_address),
             interrupt_told: AtomicBool::new(false),
-            ending: Ending::default(),
+            ending: CloseErrorCache::default(),
         })
     }
 
@@ -344,7 +344,7 @@ impl BlockingConnection {
     fn pong(&self, py: Python<'_>, data: PongData<'_>) -> PyResult<()> {
         let payload = match data {
             PongData::Empty => Vec::new(),
-            PongData::Given(data) => source::control(&data)?,
+            PongData::AssignedMessage(data) => source::control(&data)?,
         };
         self.map(py, self.inner.pong(&self.open_host(py, None)?, &payload))
     }

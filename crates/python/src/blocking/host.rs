@@ -13,7 +13,7 @@ use wirespeed_driver::blocking::Host;
 use wirespeed_driver::protocol::{MessageKind, Payload};
 use wirespeed_driver::socket::{Readiness, Socket};
 
-use crate::handover;
+use crate::gil_yield;
 use crate::payload::{self, PyPayload};
 
 /// As `select.poll` takes them, on every system.
@@ -110,7 +110,7 @@ impl Host for PythonHost<'_> {
 
     #[inline]
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        handover::detached(self.py, f)
+        gil_yield::detached(self.py, f)
     }
 
     #[inline]
@@ -130,15 +130,15 @@ impl Host for PythonHost<'_> {
 
     #[inline]
     fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        handover::moving(self.py, true, f)
+        gil_yield::moving(self.py, true, f)
     }
 
     fn before_much(&self) {
-        handover::before_much(self.py);
+        gil_yield::before_much(self.py);
     }
 
     fn is_ending(&self) -> bool {
-        handover::is_ending()
+        gil_yield::is_ending()
     }
 
     fn check_interrupt(&self) -> PyResult<()> {

@@ -13,9 +13,9 @@ use wirespeed_driver::{Keepalive, entropy};
 
 use super::connected::ConnectedSocket;
 use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
+use crate::addresses::Addresses;
 use crate::blocking::deadline;
 use crate::blocking::host::{PythonHost, learn_how_to_wait};
-use crate::ends::Ends;
 use crate::handshake::Handshake;
 use crate::{errors, ssl_layer};
 
@@ -52,7 +52,7 @@ impl ClientOpening {
             .finish(self.plan.limits, keepalive)
             .ok_or_else(|| PyRuntimeError::new_err("the opening handshake is not complete"))?;
         let handshake = Handshake::client(handshake.request(), accepted);
-        let ends = socket.as_ref().map(Ends::of).unwrap_or_default();
+        let ends = socket.as_ref().map(Addresses::of).unwrap_or_default();
         Ok(Opened::new(Parts { endpoint, socket, ends, settings: self.plan.settings, handshake }))
     }
 }

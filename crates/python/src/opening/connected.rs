@@ -10,9 +10,9 @@ use pyo3::prelude::*;
 use wirespeed_driver::dial;
 use wirespeed_driver::socket::Socket;
 
+use crate::addresses::End;
 use crate::blocking::deadline;
 use crate::blocking::host::PythonHost;
-use crate::ends::End;
 use crate::errors;
 
 /// Accepts a connection that waits at a listening socket of the internet, without blocking: the descriptor,

@@ -27,7 +27,7 @@ use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::client::server_name;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
-use crate::ends::Ends;
+use crate::addresses::Addresses;
 use crate::handshake::Handshake;
 use crate::payload::PyPayload;
 use crate::ssl_layer::SslLayer;
@@ -58,7 +58,7 @@ pub(crate) struct Parts {
     pub(crate) endpoint: Endpoint<PyPayload>,
     /// None if it came without I/O.
     pub(crate) socket: Option<Socket>,
-    pub(crate) ends: Ends,
+    pub(crate) ends: Addresses,
     pub(crate) settings: Settings,
     pub(crate) handshake: Handshake,
 }
@@ -73,7 +73,7 @@ impl Opened {
         // SAFETY: the caller detached the descriptor, so nobody else closes it.
         let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
         socket.limit_unsent();
-        parts.ends.local = Ends::local_of(&socket);
+        parts.ends.local = Addresses::local_of(&socket);
         parts.socket = Some(socket);
         Ok(())
     }

@@ -16,7 +16,7 @@ use wirespeed_driver::protocol::handshake::{self, ServerConfig};
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
 use super::{DeflateOptions, Opened, Parts, duration};
-use crate::ends::Ends;
+use crate::addresses::Addresses;
 use crate::handshake::{Handshake, reject};
 use crate::ssl_layer::SslLayer;
 use crate::tls::ServerTLS;
@@ -148,7 +148,13 @@ impl ServerOpening {
         let keepalive = Keepalive::new(plan.ping_interval, plan.ping_timeout, Instant::now());
         let (endpoint, handshake) = server.finish(plan.limits, keepalive).ok_or_else(incomplete)?;
         let handshake = Handshake::server(handshake).ok_or_else(incomplete)?;
-        Ok(Opened::new(Parts { endpoint, socket: None, ends: Ends::default(), settings: plan.settings, handshake }))
+        Ok(Opened::new(Parts {
+            endpoint,
+            socket: None,
+            ends: Addresses::default(),
+            settings: plan.settings,
+            handshake,
+        }))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -27,7 +27,7 @@ pub(in crate::asyncio) enum Control {
 /// What was found beside messages, to be told outside the lock: kept with the connection until it is, so that whatever
 /// ends a call loses nothing of it.
 #[derive(Default)]
-pub(in crate::asyncio) struct Notes {
+pub(in crate::asyncio) struct PendingNotifications {
     /// Futures of pings that were answered, and the latency in seconds.
     pub(in crate::asyncio) pongs: Vec<(Py<PyAny>, f64)>,
     /// For a listener that leaves the messages to `recv`.
@@ -39,7 +39,7 @@ struct Objects<'a, 'py> {
     py: Python<'py>,
     /// As in `recv(decode=...)`.
     decode: Option<bool>,
-    notes: &'a mut Option<Box<Notes>>,
+    notes: &'a mut Option<Box<PendingNotifications>>,
     watchers: &'a mut LazyBox<Watchers<Asyncio>>,
     tell_controls: bool,
 }
@@ -75,7 +75,7 @@ impl Receiver<PyPayload> for Objects<'_, '_> {
 fn note_pong(
     watchers: &mut LazyBox<Watchers<Asyncio>>,
     answered: Option<(Vec<u64>, Duration)>,
-    notes: &mut Option<Box<Notes>>,
+    notes: &mut Option<Box<PendingNotifications>>,
 ) {
     let Some((answered, latency)) = answered else { return };
     let latency = latency.as_secs_f64();

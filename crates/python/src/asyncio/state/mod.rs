@@ -15,9 +15,9 @@ use wirespeed_driver::protocol::Delivery;
 use wirespeed_driver::thread::MUCH;
 use wirespeed_driver::write_queue::Flushed;
 
-pub(super) use self::inbox::{Arrival, Control, Notes};
+pub(super) use self::inbox::{Arrival, Control, PendingNotifications};
 use super::waiter::{Stage, WaiterRef};
-use crate::handover;
+use crate::gil_yield;
 use crate::payload::PyPayload;
 
 /// An event loop of asyncio's kind, and the objects on it.
@@ -62,7 +62,7 @@ pub(super) struct State {
     /// `recv_streaming` is running.
     pub(super) streaming_receiver: bool,
     /// What has yet to be told.
-    notes: Option<Box<Notes>>,
+    notes: Option<Box<PendingNotifications>>,
     /// What a listener raised.
     pub(super) listener_error: Option<Py<PyBaseException>>,
     /// What the loop says is acted upon.
@@ -126,7 +126,7 @@ impl State {
     pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
         let driver = &mut self.wait_state.driver;
         let much = driver.send_half().queued() >= MUCH;
-        handover::moving(py, much, || driver.flush())
+        gil_yield::moving(py, much, || driver.flush())
     }
 
     /// As [`WaitState::is_quiescent`]; and nobody has anything to be told.
@@ -142,7 +142,7 @@ impl State {
     }
 
     /// Takes what has yet to be told.
-    pub(super) fn take_notes(&mut self) -> Option<Box<Notes>> {
+    pub(super) fn take_notes(&mut self) -> Option<Box<PendingNotifications>> {
         self.notes.take()
     }
 

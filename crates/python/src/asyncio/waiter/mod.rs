@@ -27,7 +27,7 @@ use wirespeed_driver::protocol::Delivery;
 
 use self::slots::called;
 pub(super) use self::slots::init;
-use super::guarded::{Guard, Guarded};
+use super::gil_mutex::{GilMutex, Guard};
 use super::invoke;
 use super::raw::{self, FreeList};
 
@@ -53,11 +53,11 @@ pub(super) struct Waiter {
     delivery: Delivery,
     /// Of a sender: its place among those that wait, see `State::park_sender`.
     ticket: u64,
-    parts: Guarded<Parts>,
+    parts: GilMutex<Parts>,
 }
 
 /// What a receiver was given.
-pub(super) struct Given {
+pub(super) struct AssignedMessage {
     pub(super) item: Item<Py<PyAny>>,
     /// It goes on with a message of which fragments were taken.
     pub(super) continues: bool,
@@ -70,7 +70,7 @@ struct Parts {
     wakeup: *mut ffi::PyObject,
     context: *mut ffi::PyObject,
     cancel_message: *mut ffi::PyObject,
-    given: Option<Given>,
+    given: Option<AssignedMessage>,
     error: Option<PyErr>,
     stage: Stage,
     blocking: bool,
@@ -116,7 +116,7 @@ impl WaiterRef {
             (&raw mut (*waiter).decode).write(decode);
             (&raw mut (*waiter).delivery).write(delivery);
             (&raw mut (*waiter).ticket).write(ticket);
-            (&raw mut (*waiter).parts).write(Guarded::new(Parts {
+            (&raw mut (*waiter).parts).write(GilMutex::new(Parts {
                 wakeup: ptr::null_mut(),
                 context: ptr::null_mut(),
                 cancel_message: ptr::null_mut(),
@@ -175,7 +175,7 @@ impl WaiterRef {
 
     /// Gives it what it waited for. [`Self::wake`] must follow.
     #[inline]
-    pub(super) fn assign(&self, py: Python<'_>, given: Given) {
+    pub(super) fn assign(&self, py: Python<'_>, given: AssignedMessage) {
         self.parts(py).given = Some(given);
     }
 
@@ -201,7 +201,7 @@ impl WaiterRef {
 
     /// Takes what it was given.
     #[inline]
-    pub(super) fn take(&self, py: Python<'_>) -> Option<Given> {
+    pub(super) fn take(&self, py: Python<'_>) -> Option<AssignedMessage> {
         self.parts(py).given.take()
     }
 
@@ -318,7 +318,7 @@ impl WaiterRef {
         let resume = this.getattr(intern!(py, "_resume"))?;
         let Some(context) = context else { return invoke::call_soon(&event_loop, &resume) };
         let name = intern!(py, "call_soon");
-        invoke::insist(|| invoke::method_in_context(&event_loop, name, [&resume], &context).map(drop))
+        invoke::retry_interrupted(|| invoke::method_in_context(&event_loop, name, [&resume], &context).map(drop))
             .or_else(|error| invoke::unless_closed(&event_loop, error))
     }
 

@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::super::guarded::Guard;
+use super::super::gil_mutex::Guard;
 use super::super::raw::{self, c};
 use super::{FREE, Parts, Stage, TYPE, Waiter, WaiterRef};
 use crate::errors;

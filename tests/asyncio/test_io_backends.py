@@ -37,7 +37,7 @@ def test_all_that_are_ready_are_served(setting: Setting, run: Run) -> None:
     count = 300
 
     async def main() -> None:
-        options: dict[str, Any] = {"io_port": setting.port, "compression": None}
+        options: dict[str, Any] = {"io_backend": setting.io_backend, "compression": None}
         async with serve(echo, "127.0.0.1", 0, **options) as server:
             clients = [await connect(address(server), proxy=None, **options) for _ in range(count)]
             for turn in range(3):
@@ -66,7 +66,7 @@ def test_a_listener_is_called_in_the_context_of_its_connection(setting: Setting,
 
     async def opened(uri: str, name: str) -> Any:
         WHO.set(name)
-        options: dict[str, Any] = {"io_port": setting.port, "listener": Recorder(name)}
+        options: dict[str, Any] = {"io_backend": setting.io_backend, "listener": Recorder(name)}
         return await connect(uri, proxy=None, **options)
 
     async def main() -> None:
@@ -96,7 +96,7 @@ def test_the_timer_beside_the_only_connection(setting: Setting, run: Run, stream
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {"io_port": setting.port, "ping_interval": 0.02}
+        options: dict[str, Any] = {"io_backend": setting.io_backend, "ping_interval": 0.02}
         async with (
             serve(stream, "127.0.0.1", 0, ping_interval=None) as server,
             connect(address(server), proxy=None, **options) as ws,
@@ -119,7 +119,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_a_descriptor_that_was_closed_unasked(setting: Setting, run: Run) -> None:
     """Its number is somebody else's by now, who is watched all the same."""
-    if setting.port == "transport":
+    if setting.io_backend == "transport":
         pytest.skip("no port is used")
 
     async def main() -> None:
@@ -147,7 +147,7 @@ def test_a_descriptor_that_was_closed_unasked(setting: Setting, run: Run) -> Non
 
 
 def test_what_a_callback_raises_is_reported(setting: Setting, run: Run) -> None:
-    if setting.port == "transport":
+    if setting.io_backend == "transport":
         pytest.skip("no port is used")
     reports: list[dict[str, Any]] = []
 

@@ -14,22 +14,22 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
 
 use super::connection::AsyncConnection;
-use super::guarded::Guarded;
+use super::gil_mutex::GilMutex;
 use super::invoke;
 
 /// See the module.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct Port {
+pub(crate) struct LoopAdapter {
     weak: Py<PyWeakrefReference>,
-    strong: Guarded<Option<Py<AsyncConnection>>>,
+    strong: GilMutex<Option<Py<AsyncConnection>>>,
     /// In which a listener is called: that of whoever has opened the connection, as of any callback.
     context: OnceLock<Py<PyAny>>,
 }
 
-impl Port {
+impl LoopAdapter {
     pub(super) fn new(connection: &Bound<'_, AsyncConnection>) -> PyResult<Self> {
         let weak = PyWeakrefReference::new(connection)?.unbind();
-        Ok(Self { weak, strong: Guarded::new(None), context: OnceLock::new() })
+        Ok(Self { weak, strong: GilMutex::new(None), context: OnceLock::new() })
     }
 
     /// Has a listener be called in the context that is current.
@@ -96,7 +96,7 @@ impl Port {
 }
 
 #[pymethods]
-impl Port {
+impl LoopAdapter {
     /// Somebody wants the connection to look.
     fn _readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
@@ -184,13 +184,13 @@ impl Port {
 /// forgets the descriptor).
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Reader {
-    port: Py<Port>,
+    port: Py<LoopAdapter>,
     /// Of the registration, see [`AsyncConnection::reader`].
     number: u32,
 }
 
 impl Reader {
-    pub(super) fn new(port: Py<Port>, number: u32) -> Self {
+    pub(super) fn new(port: Py<LoopAdapter>, number: u32) -> Self {
         Self { port, number }
     }
 }
@@ -199,7 +199,7 @@ impl Reader {
 impl Reader {
     /// The descriptor is readable.
     fn readable(&self, py: Python<'_>) -> PyResult<()> {
-        Port::readable(self.port.bind(py))
+        LoopAdapter::readable(self.port.bind(py))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

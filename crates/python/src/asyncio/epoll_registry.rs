@@ -15,9 +15,9 @@ use wirespeed_driver::entropy;
 use wirespeed_driver::readiness::{Events, Poller, Ready};
 use wirespeed_driver::socket::Readiness;
 
-use super::guarded::Guarded;
+use super::gil_mutex::GilMutex;
 use super::invoke;
-use super::port::Port;
+use super::loop_adapter::LoopAdapter;
 use super::raw;
 use super::waiter::{Stage, WaiterRef};
 
@@ -29,7 +29,7 @@ const SERVED_AT_ONCE: usize = 256;
 
 /// Who is called when a descriptor is ready.
 enum Target {
-    Port(Py<Port>),
+    LoopAdapter(Py<LoopAdapter>),
     /// A function without arguments, for reading.
     Callback(Py<PyAny>),
     /// A task that waits for the descriptor once, and whether it goes on here and now.
@@ -39,7 +39,7 @@ enum Target {
 impl Target {
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Port(one), Self::Port(other)) => one.is(other),
+            (Self::LoopAdapter(one), Self::LoopAdapter(other)) => one.is(other),
             _ => false,
         }
     }
@@ -63,16 +63,16 @@ struct Inner {
 
 /// See the module.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct Ports {
-    poller: Guarded<Option<Arc<Poller>>>,
-    inner: Guarded<Inner>,
+pub(crate) struct EpollRegistry {
+    poller: GilMutex<Option<Arc<Poller>>>,
+    inner: GilMutex<Inner>,
     /// The process that made it, as [`entropy::forks`] counts them: a child shares the epoll.
     forks: u64,
 }
 
-impl Ports {
+impl EpollRegistry {
     pub(super) fn new(poller: Arc<Poller>) -> Self {
-        Self { poller: Guarded::new(Some(poller)), inner: Guarded::new(Inner::default()), forks: entropy::forks() }
+        Self { poller: GilMutex::new(Some(poller)), inner: GilMutex::new(Inner::default()), forks: entropy::forks() }
     }
 
     /// Says whose they are.
@@ -107,11 +107,11 @@ impl Ports {
     pub(super) fn watch(
         &self,
         fd: c_int,
-        port: &Bound<'_, Port>,
+        port: &Bound<'_, LoopAdapter>,
         readable: Option<bool>,
         writable: Option<bool>,
     ) -> PyResult<()> {
-        self.put(port.py(), fd, Target::Port(port.clone().unbind()), readable, writable)
+        self.put(port.py(), fd, Target::LoopAdapter(port.clone().unbind()), readable, writable)
     }
 
     /// Calls a function whenever a descriptor can be read from.
@@ -248,7 +248,7 @@ impl Ports {
     pub(super) fn serve(&self, py: Python<'_>, ready: Ready) -> PyResult<()> {
         let index = (ready.token & !OURS) as usize;
         enum Found<'py> {
-            Port(Bound<'py, Port>),
+            LoopAdapter(Bound<'py, LoopAdapter>),
             Callback(Bound<'py, PyAny>),
             Waiter(WaiterRef, bool),
         }
@@ -259,13 +259,13 @@ impl Ports {
                 return Ok(());
             }
             match &watched.target {
-                Target::Port(port) => Found::Port(port.bind(py).clone()),
+                Target::LoopAdapter(port) => Found::LoopAdapter(port.bind(py).clone()),
                 Target::Callback(callback) => Found::Callback(callback.bind(py).clone()),
                 Target::Waiter(waiter, direct) => Found::Waiter(waiter.clone(), *direct),
             }
         };
         let result = match found {
-            Found::Port(port) => self.serve_port(&port, ready, index),
+            Found::LoopAdapter(port) => self.serve_port(&port, ready, index),
             Found::Callback(callback) => invoke::call(&callback, []).map(drop),
             Found::Waiter(waiter, direct) if waiter.stage(py) == Stage::Waiting => {
                 // Inside a task's step a loop runs that nest_asyncio nests.
@@ -288,7 +288,7 @@ impl Ports {
         }
     }
 
-    fn serve_port(&self, port: &Bound<'_, Port>, ready: Ready, index: usize) -> PyResult<()> {
+    fn serve_port(&self, port: &Bound<'_, LoopAdapter>, ready: Ready, index: usize) -> PyResult<()> {
         let py = port.py();
         let mut result = Ok(());
         if ready.readiness.writable || ready.failed {
@@ -297,24 +297,24 @@ impl Ports {
                 inner.watched.get(index).and_then(Option::as_ref).is_some_and(|watched| watched.interest.writable)
             };
             if watched {
-                result = Port::writable(port);
+                result = LoopAdapter::writable(port);
             }
         }
         if ready.readiness.readable || ready.failed {
-            result = result.and(Port::readable(port));
+            result = result.and(LoopAdapter::readable(port));
         }
         result
     }
 }
 
 #[pymethods]
-impl Ports {
+impl EpollRegistry {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Some(inner) = self.inner.try_lock_for_gc() else { return Ok(()) };
         visit.call(&inner.event_loop)?;
         for watched in inner.watched.iter().flatten() {
             match &watched.target {
-                Target::Port(port) => visit.call(port)?,
+                Target::LoopAdapter(port) => visit.call(port)?,
                 Target::Callback(callback) => visit.call(callback)?,
                 Target::Waiter(waiter, _) => waiter.visit(&visit)?,
             }

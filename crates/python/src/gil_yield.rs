@@ -35,11 +35,11 @@ const SHARE: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// Whatever this thread does: run loops, wait by itself, or both.
-    static HANDOVER: RefCell<Handover> = const { RefCell::new(Handover::new()) };
+    static HANDOVER: RefCell<GilYield> = const { RefCell::new(GilYield::new()) };
 }
 
 /// When a thread last handed the lock over.
-struct Handover {
+struct GilYield {
     /// The thread's time of the processor then.
     worked: Duration,
     /// When to look next: it cannot be due before.
@@ -49,7 +49,7 @@ struct Handover {
     turns: u8,
 }
 
-impl Handover {
+impl GilYield {
     const fn new() -> Self {
         Self { worked: Duration::ZERO, look: None, had: Duration::ZERO, turns: 0 }
     }
@@ -101,7 +101,7 @@ impl Handover {
 /// with no lock of ours held.
 #[inline]
 pub(crate) fn begin_turn(py: Python<'_>) {
-    if HANDOVER.with_borrow_mut(Handover::is_due) {
+    if HANDOVER.with_borrow_mut(GilYield::is_due) {
         hand_over(py);
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn begin_turn(py: Python<'_>) {
 /// connection may be held: whoever waits for that has let the interpreter go (`Blocking::lock`), so it takes nothing that
 /// the others need.
 pub(crate) fn before_much(py: Python<'_>) {
-    if HANDOVER.with_borrow_mut(Handover::is_due_now) {
+    if HANDOVER.with_borrow_mut(GilYield::is_due_now) {
         hand_over(py);
     }
 }
@@ -120,13 +120,13 @@ fn hand_over(py: Python<'_>) {
     if has_others() {
         py.detach(pause);
     }
-    HANDOVER.with_borrow_mut(Handover::note);
+    HANDOVER.with_borrow_mut(GilYield::note);
 }
 
 /// Runs `f`, which does not sleep. If it moves `much` and another thread is due its chance, this is it.
 #[inline]
 pub(crate) fn moving<R: Send>(py: Python<'_>, much: bool, f: impl FnOnce() -> R + Send) -> R {
-    if !much || !HANDOVER.with_borrow_mut(Handover::is_due_now) || !has_others() {
+    if !much || !HANDOVER.with_borrow_mut(GilYield::is_due_now) || !has_others() {
         return f();
     }
     let (result, over) = py.detach(|| (f(), Instant::now()));
@@ -138,7 +138,7 @@ pub(crate) fn moving<R: Send>(py: Python<'_>, much: bool, f: impl FnOnce() -> R 
 /// Runs `f`, which may sleep, without the lock; if this thread is due to hand it over, for long enough.
 #[inline]
 pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
-    let due = HANDOVER.with_borrow_mut(Handover::is_due);
+    let due = HANDOVER.with_borrow_mut(GilYield::is_due);
     if !due {
         return py.detach(f);
     }
@@ -151,7 +151,7 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) ->
         }
         result
     });
-    HANDOVER.with_borrow_mut(Handover::note);
+    HANDOVER.with_borrow_mut(GilYield::note);
     result
 }
 

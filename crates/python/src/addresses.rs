@@ -17,7 +17,7 @@ pub(crate) enum End {
     /// The same; larger, and rarer.
     V6(Box<SocketAddrV6>),
     /// As Python has given it.
-    Given(Py<PyAny>),
+    AssignedMessage(Py<PyAny>),
 }
 
 impl End {
@@ -30,7 +30,7 @@ impl End {
                 .into_pyobject(py)?
                 .into_any()
                 .unbind(),
-            Self::Given(address) => address.clone_ref(py),
+            Self::AssignedMessage(address) => address.clone_ref(py),
         })
     }
 
@@ -45,18 +45,18 @@ impl End {
 
     /// For objects whose `__traverse__` is PyO3's.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if let Self::Given(address) = self { visit.call(address) } else { Ok(()) }
+        if let Self::AssignedMessage(address) = self { visit.call(address) } else { Ok(()) }
     }
 }
 
 /// Both.
 #[derive(Default)]
-pub(crate) struct Ends {
+pub(crate) struct Addresses {
     pub(crate) local: End,
     pub(crate) remote: End,
 }
 
-impl Ends {
+impl Addresses {
     /// Those of a socket.
     pub(crate) fn of(socket: &Socket) -> Self {
         Self { local: Self::local_of(socket), remote: End::of(socket.remote_address()) }
@@ -69,7 +69,8 @@ impl Ends {
 
     /// The same, but for what Python has given.
     pub(crate) fn given(self, local: Option<Bound<'_, PyAny>>, remote: Option<Bound<'_, PyAny>>) -> Self {
-        let end = |given: Option<Bound<'_, PyAny>>, known| given.map_or(known, |given| End::Given(given.unbind()));
+        let end =
+            |given: Option<Bound<'_, PyAny>>, known| given.map_or(known, |given| End::AssignedMessage(given.unbind()));
         Self { local: end(local, self.local), remote: end(remote, self.remote) }
     }
 

@@ -1,6 +1,6 @@
 //! The lock around the state of a connection.
 //!
-//! Unlike [`Guarded`](super::guarded::Guarded) it may be held while the interpreter's lock is given up:
+//! Unlike [`GilMutex`](super::guarded::Guarded) it may be held while the interpreter's lock is given up:
 //! around system calls that move much, and by an `ssl.SSLContext`, which gives it up by itself, looks for
 //! signals and makes objects, so that handlers and finalizers may run. So it knows its owner: another thread
 //! waits, without the interpreter's lock; the same thread, which would wait for itself, gets an exception.
@@ -21,13 +21,13 @@ use pyo3::prelude::*;
 use wirespeed_driver::entropy;
 use wirespeed_driver::thread::{LAST_PATIENCE, this_thread};
 
-use crate::handover;
+use crate::gil_yield;
 
 /// How long a thread waits before it looks again whether another has let go: the time of some system calls.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// See the module.
-pub(super) struct Exclusive<T> {
+pub(super) struct OwnerCheckedMutex<T> {
     /// [`this_thread`] of who holds it; 0: nobody.
     owner: AtomicUsize,
     poisoned: AtomicBool,
@@ -36,7 +36,7 @@ pub(super) struct Exclusive<T> {
     value: ManuallyDrop<UnsafeCell<T>>,
 }
 
-impl<T> Drop for Exclusive<T> {
+impl<T> Drop for OwnerCheckedMutex<T> {
     fn drop(&mut self) {
         // An owner that is left is a thread of the parent process: what it has is left alone, and leaks, in
         // the child.
@@ -49,17 +49,17 @@ impl<T> Drop for Exclusive<T> {
 
 // SAFETY: the value is reached through a `Guard` only, of which there is one at a time: `acquire` hands it
 // out when it has made this thread the owner, and nobody else becomes owner before the guard is dropped.
-unsafe impl<T: Send> Sync for Exclusive<T> {}
+unsafe impl<T: Send> Sync for OwnerCheckedMutex<T> {}
 
 /// Access to it; belongs to the thread that has locked.
 pub(super) struct Guard<'a, T> {
-    lock: &'a Exclusive<T>,
+    lock: &'a OwnerCheckedMutex<T>,
     /// This thread panicked before it had the lock: it is in a finalizer, perhaps, of what a panic unwinds.
     unwinding: bool,
     _thread: PhantomData<*const ()>,
 }
 
-impl<T> Exclusive<T> {
+impl<T> OwnerCheckedMutex<T> {
     pub(super) fn new(value: T) -> Self {
         Self {
             owner: AtomicUsize::new(0),
@@ -115,7 +115,7 @@ impl<T> Exclusive<T> {
             if self.forks != entropy::forks() {
                 return Ok(None);
             }
-            if handover::is_ending() && begun.elapsed() > LAST_PATIENCE {
+            if gil_yield::is_ending() && begun.elapsed() > LAST_PATIENCE {
                 return Ok(None);
             }
             if owner == this_thread() {
@@ -148,7 +148,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: there is one guard at a time, see `Exclusive`.
+        // SAFETY: there is one guard at a time, see `OwnerCheckedMutex`.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -156,7 +156,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: there is one guard at a time, see `Exclusive`.
+        // SAFETY: there is one guard at a time, see `OwnerCheckedMutex`.
         unsafe { &mut *self.lock.value.get() }
     }
 }

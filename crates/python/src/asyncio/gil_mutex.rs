@@ -1,5 +1,5 @@
 //! The lock of what an event loop's objects share, but for the state of a connection, which has an
-//! [`Exclusive`](super::exclusive::Exclusive).
+//! [`OwnerCheckedMutex`](super::exclusive::Exclusive).
 //!
 //! Where the interpreter has its lock, that one excludes already, and a flag is enough; where it has none
 //! (free-threaded builds), this is a mutex. Either way it is held for some lines that neither run Python
@@ -109,12 +109,12 @@ mod imp {
 }
 
 /// A value for one thread at a time.
-pub(crate) struct Guarded<T>(imp::Lock<T>);
+pub(crate) struct GilMutex<T>(imp::Lock<T>);
 
 /// Access to it.
 pub(crate) struct Guard<'a, T>(imp::Guard<'a, T>);
 
-impl<T> Guarded<T> {
+impl<T> GilMutex<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(imp::Lock::new(value))
     }

@@ -1,20 +1,20 @@
 //! For tests/panics: places of ours that are to panic. In no package.
 
 use pyo3::prelude::*;
-use wirespeed_driver::protocol::faults;
+use wirespeed_driver::protocol::failpoint;
 
 /// Has the place with this name panic the next time but `passes` that it is reached, once, in any thread; no other any
 /// more. An empty name: none.
 #[pyfunction]
 #[pyo3(signature = (name, passes = 0))]
 fn arm_fault(name: &str, passes: usize) {
-    faults::arm(name, passes);
+    failpoint::arm(name, passes);
 }
 
 /// How many places have panicked.
 #[pyfunction]
 fn faults_fired() -> usize {
-    faults::fired()
+    failpoint::fired()
 }
 
 pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
