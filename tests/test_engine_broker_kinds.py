@@ -67,7 +67,7 @@ def test_redis_that_is_there_again_is_when_both_connections_are(tmp_path: Path) 
         assert isinstance(server, Redis)
 
         def has_settled(count: int) -> bool:
-            return one.status.published + one.status.doubtful == count
+            return one.status.published + one.status.unconfirmed == count
 
         for number in range(5):
             server.kill()
@@ -76,7 +76,7 @@ def test_redis_that_is_there_again_is_when_both_connections_are(tmp_path: Path) 
             wait_for(lambda: one.status.is_connected, "not connected again")
             one.engine.publish("t", str(number))
             wait_for(functools.partial(has_settled, number + 1))
-        assert one.status.doubtful == 0
+        assert one.status.unconfirmed == 0
 
 
 def test_what_nobody_subscribed_to_is_not_lost(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_cluster_that_breaks_while_something_is_under_way(cluster: list[Redis]) 
         cluster[1].kill()
         with pytest.raises(ConnectionError, match="1 of the messages"):
             publisher.flush(10)
-        assert publisher.status.doubtful == 1
+        assert publisher.status.unconfirmed == 1
 
 
 # With TLS

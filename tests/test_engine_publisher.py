@@ -155,13 +155,13 @@ def test_each_who_flushes_is_told_of_what_is_lost(server: Server) -> None:
         assert told == ["thread"] * 3
         for _ in range(5):
             server.pause()
-            before = publisher.status.doubtful
+            before = publisher.status.unconfirmed
             try:
                 asyncio.run(tasks(publisher))
                 break
             except pytest.fail.Exception:
                 # What a client library had not written yet has gone to the next connection: nothing was lost.
-                if publisher.status.doubtful > before:
+                if publisher.status.unconfirmed > before:
                     raise
         else:
             raise AssertionError("no message was ever lost")

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wirespeed_brokers::Address;
-use wirespeed_brokers::fuzzing::{ALL, Account, Came, Numbered, glob, open, pack, seal, unpack};
+use wirespeed_brokers::fuzzing::{ALL, Came, DeliveryTracker, Numbered, glob, open, pack, seal, unpack};
 use wirespeed_engine::broker::is_reserved;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_protocol::MessageKind;
@@ -167,7 +167,7 @@ fn arrivals(mut input: Input<'_>) {
         ["app.a", "app.a.b", "app.b", "app.a b", "a", "app._wirespeed.broadcast", "app._wirespeed.x", "app."];
     const PATTERNS: [&str; 6] = ["a", "a.b", "a.*", "*", ">", "b"];
     let scattered = input.byte() & 1 != 0;
-    let mut account = Account::new([OWN; 16], "app.", scattered);
+    let mut tracker = DeliveryTracker::new([OWN; 16], "app.", scattered);
     let patterns = PATTERNS.map(|text| Pattern::new(text).unwrap());
     let (mut asked, mut confirmed) = (BTreeSet::new(), BTreeSet::new());
     // Of each node the last that went on.
@@ -184,17 +184,17 @@ fn arrivals(mut input: Input<'_>) {
         let at = usize::from(step >> 4) % patterns.len();
         match step & 15 {
             0 | 1 => {
-                account.ask(&patterns[at]);
+                tracker.ask(&patterns[at]);
                 asked.insert(at);
             }
             2 => {
-                account.confirm(&patterns[at]);
+                tracker.confirm(&patterns[at]);
                 if asked.contains(&at) {
                     confirmed.insert(at);
                 }
             }
             3 => {
-                account.end(&patterns[at]);
+                tracker.end(&patterns[at]);
                 asked.remove(&at);
                 confirmed.remove(&at);
                 // What is published before it is asked for again is not missing, but to topics that others bring; what
@@ -208,11 +208,11 @@ fn arrivals(mut input: Input<'_>) {
                 });
             }
             4 if step >> 4 == 0 => {
-                account.disconnect();
+                tracker.disconnect();
                 asked.clear();
                 confirmed.clear();
             }
-            5 => foreign(&mut input, &mut account, &patterns, &asked, &confirmed),
+            5 => foreign(&mut input, &mut tracker, &patterns, &asked, &confirmed),
             _ => {
                 let name = *input.pick(&NAMES);
                 let via = (step & 1 != 0).then(|| std::slice::from_ref(&patterns[at]));
@@ -223,9 +223,9 @@ fn arrivals(mut input: Input<'_>) {
                     numbered
                 };
                 let bytes = seal(numbered, kind, key.as_deref(), &payload);
-                let came = account.arrive(name, via, &bytes);
+                let came = tracker.arrive(name, via, &bytes);
                 let (lost, topic) =
-                    (account.take_lost(), name.strip_prefix("app.").and_then(|name| Topic::new(name).ok()));
+                    (tracker.take_lost(), name.strip_prefix("app.").and_then(|name| Topic::new(name).ok()));
                 let (node, overall, epoch, on_topic) = numbered;
                 let wanted = topic
                     .as_ref()
@@ -263,7 +263,7 @@ fn arrivals(mut input: Input<'_>) {
 /// A message of somebody who knows nothing of nodes, brought by each subscription that matches.
 fn foreign(
     input: &mut Input<'_>,
-    account: &mut Account,
+    tracker: &mut DeliveryTracker,
     patterns: &[Pattern],
     asked: &BTreeSet<usize>,
     confirmed: &BTreeSet<usize>,
@@ -278,7 +278,7 @@ fn foreign(
     let times = matching(asked)
         .iter()
         .filter(|at| {
-            let came = account.arrive(&format!("app.{topic}"), Some(std::slice::from_ref(&patterns[**at])), &bytes);
+            let came = tracker.arrive(&format!("app.{topic}"), Some(std::slice::from_ref(&patterns[**at])), &bytes);
             matches!(came, Came::Deliver(..))
         })
         .count();

@@ -56,11 +56,11 @@ def test_the_thread(place: str, url: str, faults: Faults) -> None:
             one.engine.publish("topic", "x")
         goes_on(one, two)
         assert ws.state.name == "OPEN"
-        wait_for(lambda: one.status.published + one.status.doubtful >= 1, "nothing is accounted for")
+        wait_for(lambda: one.status.published + one.status.unconfirmed >= 1, "nothing is accounted for")
 
 
 def test_while_much_is_under_way(url: str, faults: Faults) -> None:
-    """What was taken and is not settled is doubtful; the queue is not locked, and whoever publishes goes on."""
+    """What was taken and is not settled is unconfirmed; the queue is not locked, and whoever publishes goes on."""
     with Node(url) as one, Node(url) as two:
         one.client("topic")
         two.client("topic")

@@ -6,14 +6,14 @@ use wirespeed_engine::broker::Message;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::topics::{Pattern, Topic};
 
-use crate::account::{self, Arrival, For};
+use crate::batch;
 use crate::envelope::{self, NodeId, Origin, Place};
-use crate::parcel;
 use crate::queue::{Item, To};
 use crate::redis;
+use crate::tracker::{self, Arrival, For};
 
 /// What is for all is published here.
-pub const ALL: &str = account::ALL;
+pub const ALL: &str = tracker::ALL;
 
 /// Who publishes, and the place of a message among his: of all, the epoch, on its topic.
 pub type Numbered = (NodeId, u64, u32, u64);
@@ -57,7 +57,7 @@ pub fn open(bytes: &[u8]) -> Option<Opened> {
 pub fn pack(items: Vec<(Option<Topic>, Vec<u8>)>, most: usize) -> Vec<(Option<Topic>, Vec<u8>, u64)> {
     let to = |topic: Option<Topic>| topic.map_or(To::All, To::Topic);
     let items = items.into_iter().map(|(topic, bytes)| Item { to: to(topic), bytes: Bytes::from(bytes) }).collect();
-    parcel::pack(items, most)
+    batch::pack(items, most)
         .map(|parcel| {
             let topic = match parcel.to {
                 To::Topic(topic) => Some(topic),
@@ -70,7 +70,7 @@ pub fn pack(items: Vec<(Option<Topic>, Vec<u8>)>, most: usize) -> Vec<(Option<To
 
 /// The messages in what came.
 pub fn unpack(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    parcel::unpack(bytes)
+    batch::unpack(bytes)
 }
 
 /// The pattern of Redis for one of ours, under a prefix.
@@ -91,13 +91,13 @@ pub enum Came {
 }
 
 /// What a node knows of what came.
-pub struct Account(account::Account);
+pub struct DeliveryTracker(tracker::DeliveryTracker);
 
-impl Account {
+impl DeliveryTracker {
     /// `scattered`: topics come by different connections.
     #[must_use]
     pub fn new(own: NodeId, prefix: &str, scattered: bool) -> Self {
-        Self(account::Account::new(own, prefix, scattered))
+        Self(tracker::DeliveryTracker::new(own, prefix, scattered))
     }
 
     /// A subscription is about to be asked for.

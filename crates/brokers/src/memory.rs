@@ -13,7 +13,7 @@ use futures_util::future;
 use tokio::sync::Notify;
 use wirespeed_engine::topics::{Index, Pattern};
 
-use crate::node::{Shared, ended};
+use crate::client::{Shared, ended};
 use crate::queue::{Item, To};
 
 /// Bytes that may wait in an inbox.
@@ -83,30 +83,30 @@ fn join(name: &str, prefix: &str) -> Membership {
 
 pub(crate) async fn serve(shared: &Shared) {
     let member = join(&shared.address.path, &shared.prefix);
-    let account = RefCell::new(shared.account());
+    let tracker = RefCell::new(shared.tracker());
     shared.set_connected();
     let publish = async {
-        let mut under_way = shared.under_way();
+        let mut in_flight = shared.in_flight();
         loop {
-            let items = under_way.take(BATCH);
+            let items = in_flight.take(BATCH);
             if items.is_empty() {
                 shared.outgoing.notified().await;
             }
             for item in items {
                 send(&member, &shared.name(&item.to), &item).await;
-                under_way.settle(1);
+                in_flight.settle(1);
             }
         }
     };
     let subscribe = async {
         loop {
-            let changes = shared.take_interests(&mut account.borrow_mut());
-            account.borrow_mut().end(ended(&changes));
+            let changes = shared.take_interests(&mut tracker.borrow_mut());
+            tracker.borrow_mut().end(ended(&changes));
             for (pattern, wanted) in changes {
                 change(&member.inbox, &pattern, wanted);
                 if wanted {
-                    account.borrow_mut().ask(&pattern);
-                    account.borrow_mut().confirm(&pattern);
+                    tracker.borrow_mut().ask(&pattern);
+                    tracker.borrow_mut().confirm(&pattern);
                 }
                 shared.done(&pattern, wanted);
             }
@@ -127,7 +127,7 @@ pub(crate) async fn serve(shared: &Shared) {
                 member.inbox.some.notified().await;
             }
             for (name, bytes) in items {
-                shared.arrive(&mut account.borrow_mut(), &name, None, &bytes);
+                shared.arrive(&mut tracker.borrow_mut(), &name, None, &bytes);
             }
             yield_now().await;
         }

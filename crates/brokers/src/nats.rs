@@ -27,12 +27,12 @@ use wirespeed_engine::topics::Pattern;
 
 use self::denials::{Denials, Denied, TOO_MANY};
 use self::subscriptions::Subscriptions;
-use crate::account::{ALL, Account};
 use crate::address::Address;
 use crate::backoff;
-use crate::held::held;
-use crate::node::{Shared, UnderWay, ended};
-use crate::parcel;
+use crate::batch;
+use crate::client::{InFlight, Shared, ended};
+use crate::stall_clock::stalled;
+use crate::tracker::{ALL, DeliveryTracker};
 
 /// Messages that the library may have been given and not yet written.
 const UNDER_WAY: usize = 64;
@@ -63,7 +63,7 @@ type Answer = Result<(), ()>;
 /// Connects again after each failure. A client of the library serves one connection only: when the library reconnects, it
 /// reports neither why an attempt failed nor which subscriptions the server refused.
 pub(crate) async fn serve(shared: &Arc<Shared>) {
-    let account = RefCell::new(shared.account());
+    let tracker = RefCell::new(shared.tracker());
     let mut attempt = 0;
     let mut servers = servers(&shared.address);
     loop {
@@ -75,10 +75,10 @@ pub(crate) async fn serve(shared: &Arc<Shared>) {
                 attempt = 0;
                 shared.forget_reserved();
                 shared.set_connected();
-                let reason = serve_connection(shared, &account, client.clone(), &denials).await;
+                let reason = serve_connection(shared, &tracker, client.clone(), &denials).await;
                 discover(&client, &mut servers);
                 shared.set_disconnected(reason);
-                shared.lose_subscriptions(&mut account.borrow_mut());
+                shared.lose_subscriptions(&mut tracker.borrow_mut());
             }
         }
         drop(in_use);
@@ -108,7 +108,7 @@ impl Drop for InUse {
 /// Serves until the connection ends; returns the reason.
 async fn serve_connection(
     shared: &Shared,
-    account: &RefCell<Account>,
+    tracker: &RefCell<DeliveryTracker>,
     client: Client,
     denials: &Denials,
 ) -> &'static str {
@@ -118,7 +118,7 @@ async fn serve_connection(
         shared,
         client,
         subscriptions: &subscriptions,
-        account,
+        tracker,
         ourselves: format!("{}_wirespeed.confirm.{id}", shared.prefix),
         asked: Cell::new(0),
         answered: watch::Sender::new(0),
@@ -230,7 +230,7 @@ struct Nats<'a> {
     shared: &'a Shared,
     client: Client,
     subscriptions: &'a RefCell<Subscriptions>,
-    account: &'a RefCell<Account>,
+    tracker: &'a RefCell<DeliveryTracker>,
     /// The subject that is ours alone.
     ourselves: String,
     /// Messages to ourselves: the last that left, and the last that came.
@@ -264,7 +264,7 @@ impl Nats<'_> {
     /// reads from the socket, so that time does not count.
     async fn patiently(&self, answered: impl Future<Output = Answer>) -> Answer {
         let mut answered = std::pin::pin!(answered);
-        let signs = || (held(), self.subscriptions.borrow().heard);
+        let signs = || (stalled(), self.subscriptions.borrow().heard);
         loop {
             let before = signs();
             match tokio::time::timeout(self.shared.address.timeout * 4 / 5, &mut answered).await {
@@ -314,20 +314,20 @@ impl Nats<'_> {
     /// Bytes of several messages together: what the server takes of one, if it has said so.
     fn most(&self) -> usize {
         match self.client.server_info().max_payload {
-            0 => parcel::MOST,
-            most => most.min(parcel::MOST),
+            0 => batch::MOST,
+            most => most.min(batch::MOST),
         }
     }
 
     /// Sends until it is dropped; messages that the server has not confirmed by then are in doubt.
     async fn publish(&self) {
         let shared = self.shared;
-        let mut sent = shared.under_way();
+        let mut sent = shared.in_flight();
         let mut denied = self.denials.publishing();
         loop {
             let items = sent.take(BATCH);
             let idle = items.is_empty();
-            for parcel in parcel::pack(items, self.most()) {
+            for parcel in batch::pack(items, self.most()) {
                 if let Err(error) = self.client.publish(shared.name(&parcel.to), parcel.bytes).await
                     && error.kind() != PublishErrorKind::Send
                 {
@@ -360,11 +360,11 @@ impl Nats<'_> {
 
     /// The server has all of that, unless it has said meanwhile that it did not take something; of what, it does not say for each.
     /// `denied`: how often it had before.
-    fn settle(&self, sent: &mut UnderWay<'_>, denied: &mut u64) {
+    fn settle(&self, sent: &mut InFlight<'_>, denied: &mut u64) {
         let before = std::mem::replace(denied, self.denials.publishing());
         match before == *denied {
             true => sent.settle(sent.count()),
-            false => sent.doubt(sent.count()),
+            false => sent.mark_unconfirmed(sent.count()),
         }
     }
 
@@ -374,12 +374,12 @@ impl Nats<'_> {
         loop {
             self.ask_reserved_again().await;
             self.take_denials().await;
-            let changes = shared.take_interests(&mut self.account.borrow_mut());
+            let changes = shared.take_interests(&mut self.tracker.borrow_mut());
             if changes.is_empty() {
                 shared.wanted.notified().await;
                 continue;
             }
-            self.account.borrow_mut().end(ended(&changes));
+            self.tracker.borrow_mut().end(ended(&changes));
             for pattern in ended(&changes) {
                 self.remove(Some(pattern)).await;
             }
@@ -388,7 +388,7 @@ impl Nats<'_> {
             let denied = self.begin(&wanted).await;
             for (pattern, wanted) in changes.iter().filter(|(pattern, _)| !denied.contains(pattern)) {
                 if *wanted {
-                    self.account.borrow_mut().confirm(pattern);
+                    self.tracker.borrow_mut().confirm(pattern);
                 }
                 shared.done(pattern, *wanted);
             }
@@ -432,7 +432,7 @@ impl Nats<'_> {
             let (heard, too_many) = (self.denials.heard(), self.denials.too_many());
             for pattern in some.iter().filter(|pattern| !denied.contains(**pattern)) {
                 self.remove(Some(pattern)).await;
-                self.account.borrow_mut().ask(pattern);
+                self.tracker.borrow_mut().ask(pattern);
                 while !self.add(Some(pattern)).await {}
             }
             while self.confirm().await.is_err() {}
@@ -451,7 +451,7 @@ impl Nats<'_> {
                 for pattern in some.iter().chain(left.drain(..).flatten()) {
                     if denied.insert((*pattern).clone()) {
                         self.remove(Some(pattern)).await;
-                        self.shared.deny(&mut self.account.borrow_mut(), pattern, Some(TOO_MANY));
+                        self.shared.deny(&mut self.tracker.borrow_mut(), pattern, Some(TOO_MANY));
                     }
                 }
                 continue;
@@ -471,7 +471,7 @@ impl Nats<'_> {
             let name = subject.strip_prefix(self.shared.prefix.as_str());
             let Some(Ok(pattern)) = name.map(Pattern::new) else { continue };
             if self.remove(Some(&pattern)).await {
-                self.shared.deny(&mut self.account.borrow_mut(), &pattern, Some(&reason));
+                self.shared.deny(&mut self.tracker.borrow_mut(), &pattern, Some(&reason));
                 denied.push(pattern);
             }
         }
@@ -508,12 +508,12 @@ impl Nats<'_> {
             // Not interrupted: what is left in one channel may be older than what was taken out of another.
             tokio::task::unconstrained(taken).await;
             if self.subscriptions.borrow().len() > 1 {
-                came.sort_by_key(|came| Account::order(&came.bytes));
+                came.sort_by_key(|came| DeliveryTracker::order(&came.bytes));
             }
-            let mut account = self.account.borrow_mut();
+            let mut tracker = self.tracker.borrow_mut();
             for came in came.drain(..) {
                 self.shared.arrive(
-                    &mut account,
+                    &mut tracker,
                     came.name.as_str(),
                     came.via.as_deref().map(std::slice::from_ref),
                     &came.bytes,

@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirespeed_engine::broker::{Broker, Message, Status, Took, is_reserved};
+use wirespeed_engine::broker::{Broker, EnqueueResult, Message, Status, is_reserved};
+use wirespeed_engine::capacity::Watch;
 use wirespeed_engine::logs::Logs;
 use wirespeed_engine::mailbox::Wake;
-use wirespeed_engine::room::Watch;
 use wirespeed_engine::topics::Topic;
 
-use crate::node::{Hub, Node};
+use crate::client::{BrokerClient, BrokerConfig};
 use crate::queue::{Policy, To};
 
 /// Why something is not published.
@@ -28,7 +28,7 @@ pub enum Refusal {
 
 /// A queue to a broker, and a thread that empties it. From any thread; dropped, it is closed.
 pub struct Publisher {
-    node: Node,
+    node: BrokerClient,
 }
 
 impl Publisher {
@@ -36,17 +36,17 @@ impl Publisher {
     ///
     /// # Errors
     /// A thread cannot begin.
-    pub fn new(hub: &Hub) -> io::Result<Self> {
+    pub fn new(hub: &BrokerConfig) -> io::Result<Self> {
         // Who does not wait is told, and who waits is not told.
         let mut hub = hub.clone();
         hub.policy = Policy::Raise;
-        Ok(Self { node: Node::start(&hub, None)? })
+        Ok(Self { node: BrokerClient::start(&hub, None)? })
     }
 
     /// Queues a message for who subscribes to the topic, or, without one, for all sessions of all engines.
     ///
     /// # Errors
-    /// [`Refusal`]; there may be room later, see [`Self::wait_for_room`].
+    /// [`Refusal`]; there may be room later, see [`Self::wait_for_capacity`].
     pub fn publish(&self, topic: Option<&Topic>, message: Message<'_>) -> Result<(), Refusal> {
         use wirespeed_engine::driver::protocol::MessageKind;
 
@@ -59,27 +59,27 @@ impl Publisher {
             None => To::All,
         };
         let shared = self.node.shared();
-        if !shared.has_room(message.payload.len()) {
+        if !shared.has_capacity(message.payload.len()) {
             return Err(Refusal::Full);
         }
         match shared.push(to, message) {
-            Took::Yes | Took::Local => Ok(()),
-            Took::Full | Took::TooLarge => Err(Refusal::Full),
-            Took::Closed => Err(Refusal::Closed),
+            EnqueueResult::Yes | EnqueueResult::Local => Ok(()),
+            EnqueueResult::Full | EnqueueResult::TooLarge => Err(Refusal::Full),
+            EnqueueResult::Closed => Err(Refusal::Closed),
         }
     }
 
     /// Waits until a message of so many bytes finds room, or the deadline; whether it does, or there is nobody to wait
     /// for.
     #[must_use]
-    pub fn wait_for_room(&self, bytes: usize, deadline: Instant) -> bool {
-        self.node.shared().wait_for_room(bytes, deadline)
+    pub fn wait_for_capacity(&self, bytes: usize, deadline: Instant) -> bool {
+        self.node.shared().wait_for_capacity(bytes, deadline)
     }
 
     /// Whether a message of so many bytes finds room, or the publisher has ended.
     #[must_use]
-    pub fn has_room(&self, bytes: usize) -> bool {
-        self.node.shared().has_room(bytes)
+    pub fn has_capacity(&self, bytes: usize) -> bool {
+        self.node.shared().has_capacity(bytes)
     }
 
     /// Has `wake` called when the queue has room, when messages are settled, and at the end.

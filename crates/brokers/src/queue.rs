@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use wirespeed_engine::broker::{Message, Took};
+use wirespeed_engine::broker::{EnqueueResult, Message};
 use wirespeed_engine::topics::Topic;
 
 use crate::envelope::{self, NodeId, Origin, Place};
@@ -76,7 +76,7 @@ pub(crate) struct Queue {
 /// What became of something that was to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pushed {
-    pub(crate) took: Took,
+    pub(crate) took: EnqueueResult,
     /// Others that were dropped for it.
     pub(crate) dropped: u64,
 }
@@ -113,13 +113,13 @@ impl Queue {
     }
 
     /// Whether a message of so many bytes finds room. One that is alone may be as large as it likes.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+    pub(crate) fn has_capacity(&self, bytes: usize) -> bool {
         self.items.is_empty() || self.bytes + bytes + envelope::HEADER + OVERHEAD <= self.limit
     }
 
     /// Whether its publisher would be told of it by an error.
     pub(crate) fn raises(&self, bytes: usize) -> bool {
-        self.policy == Policy::Raise && !self.has_room(bytes) && !self.closed
+        self.policy == Policy::Raise && !self.has_capacity(bytes) && !self.closed
     }
 
     /// Whether so much waits that whoever can wait should.
@@ -134,14 +134,14 @@ impl Queue {
 
     pub(crate) fn push(&mut self, to: To, message: Message<'_>) -> Pushed {
         if self.closed {
-            return Pushed { took: Took::Closed, dropped: 0 };
+            return Pushed { took: EnqueueResult::Closed, dropped: 0 };
         }
         let mut dropped = 0;
-        if !self.has_room(message.payload.len()) {
+        if !self.has_capacity(message.payload.len()) {
             if self.policy != Policy::DropOldest {
-                return Pushed { took: Took::Full, dropped: 0 };
+                return Pushed { took: EnqueueResult::Full, dropped: 0 };
             }
-            while !self.has_room(message.payload.len())
+            while !self.has_capacity(message.payload.len())
                 && let Some(old) = self.items.pop_front()
             {
                 self.bytes -= old.size();
@@ -156,7 +156,7 @@ impl Queue {
         self.bytes += item.size();
         self.items.push_back(item);
         self.accepted += 1;
-        Pushed { took: Took::Yes, dropped }
+        Pushed { took: EnqueueResult::Yes, dropped }
     }
 
     fn number(&mut self, to: &To) -> Place {
@@ -231,7 +231,7 @@ impl Queue {
     }
 
     /// How many were taken out and are not settled.
-    pub(crate) fn under_way(&self) -> u64 {
+    pub(crate) fn in_flight(&self) -> u64 {
         (self.accepted - self.settled).saturating_sub(self.items.len() as u64)
     }
 
@@ -284,7 +284,7 @@ mod tests {
     fn numbers() {
         let mut queue = queue(1 << 20, Policy::DropNewest);
         for name in ["a", "b", "a"] {
-            assert_eq!(queue.push(to(name), message(b"")), Pushed { took: Took::Yes, dropped: 0 });
+            assert_eq!(queue.push(to(name), message(b"")), Pushed { took: EnqueueResult::Yes, dropped: 0 });
         }
         queue.push(To::All, message(b""));
         assert_eq!(places(&queue.take(1 << 20)), [(1, 1), (2, 1), (3, 2), (4, 1)]);
@@ -295,7 +295,7 @@ mod tests {
     fn the_newest_is_dropped_and_has_no_number() {
         let mut queue = queue(400, Policy::DropNewest);
         queue.push(to("a"), message(&[b'x'; 200]));
-        assert_eq!(queue.push(to("a"), message(&[b'x'; 200])).took, Took::Full);
+        assert_eq!(queue.push(to("a"), message(&[b'x'; 200])).took, EnqueueResult::Full);
         assert!(!queue.raises(200));
         queue.take(1);
         queue.push(to("a"), message(&[b'x'; 1000])); // alone, it may be as large as it likes
@@ -309,7 +309,7 @@ mod tests {
         for _ in 0..2 {
             queue.push(to("a"), message(&[b'x'; 100]));
         }
-        assert_eq!(queue.push(to("a"), message(&[b'x'; 300])), Pushed { took: Took::Yes, dropped: 2 });
+        assert_eq!(queue.push(to("a"), message(&[b'x'; 300])), Pushed { took: EnqueueResult::Yes, dropped: 2 });
         assert_eq!(places(&queue.take(1 << 20)), [(3, 3)]);
         assert_eq!(queue.flushed(3), None);
         queue.settle(1, false);
@@ -322,10 +322,10 @@ mod tests {
         let mut queue = queue(300, Policy::Raise);
         queue.push(to("a"), message(&[b'x'; 100]));
         assert!(queue.raises(100));
-        assert_eq!(queue.push(to("a"), message(&[b'x'; 100])).took, Took::Full);
+        assert_eq!(queue.push(to("a"), message(&[b'x'; 100])).took, EnqueueResult::Full);
         assert_eq!(queue.close(), 1);
         assert!(!queue.raises(100));
-        assert_eq!(queue.push(to("a"), message(b"")).took, Took::Closed);
+        assert_eq!(queue.push(to("a"), message(b"")).took, EnqueueResult::Closed);
         assert_eq!(queue.flushed(1), Some(1));
     }
 

@@ -74,14 +74,14 @@ fn nats_with_nkeys() {
 
 #[test]
 fn nats_with_jwts() {
-    let (operator, account) = (KeyPair::new_operator(), KeyPair::new_account());
+    let (operator, tracker) = (KeyPair::new_operator(), KeyPair::new_account());
     let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
     let limits = r#"{"subs":-1,"conn":-1,"leaf":-1,"imports":-1,"exports":-1,"data":-1,"payload":-1,"wildcards":true}"#;
     let operator_jwt = jwt(&operator, &operator, r#"{"type":"operator","version":2}"#);
-    let account_jwt = jwt(&operator, &account, &format!(r#"{{"limits":{limits},"type":"account","version":2}}"#));
+    let account_jwt = jwt(&operator, &tracker, &format!(r#"{{"limits":{limits},"type":"account","version":2}}"#));
     let config = format!(
         "operator: {operator_jwt}\nresolver: MEMORY\nresolver_preload: {{ {}: {account_jwt} }}\n",
-        account.public_key()
+        tracker.public_key()
     );
     let Some(server) = start(&config) else { return };
     let creds = |issuer: &KeyPair, user: &KeyPair| {
@@ -93,5 +93,5 @@ fn nats_with_jwts() {
         )
     };
     let path = write(&server, "user.creds", &creds(&KeyPair::new_account(), &stranger));
-    connects_with_the_credentials_of_a_file(&server, "creds", &path, &creds(&account, &user));
+    connects_with_the_credentials_of_a_file(&server, "creds", &path, &creds(&tracker, &user));
 }

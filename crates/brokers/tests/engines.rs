@@ -9,19 +9,19 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use support::{PATIENCE, Taker, text, topic, wait};
-use wirespeed_brokers::engine::broker::{Broker, Message, Notice, Sink, State, Took};
+use wirespeed_brokers::engine::broker::{Broker, EnqueueResult, Message, Notice, Sink, State};
 use wirespeed_brokers::engine::driver::protocol::MessageKind;
 use wirespeed_brokers::engine::topics::Pattern;
 use wirespeed_brokers::engine::{Config, Engine, Listen, Place};
-use wirespeed_brokers::{Address, Hub, Node, Policy, Publisher, Refusal};
+use wirespeed_brokers::{Address, BrokerClient, BrokerConfig, Policy, Publisher, Refusal};
 
-fn hub(name: &str) -> Hub {
-    Hub::new(Address::parse(&format!("memory://{name}-{}", std::process::id())).unwrap())
+fn hub(name: &str) -> BrokerConfig {
+    BrokerConfig::new(Address::parse(&format!("memory://{name}-{}", std::process::id())).unwrap())
 }
 
-fn node(hub: &Hub) -> (Node, Arc<Taker>) {
+fn node(hub: &BrokerConfig) -> (BrokerClient, Arc<Taker>) {
     let taker = Arc::new(Taker::default());
-    let node = Node::start(hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
+    let node = BrokerClient::start(hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
     wait(|| node.status().state == State::Connected);
     (node, taker)
 }
@@ -33,7 +33,7 @@ fn what_others_publish_and_only_what_is_wanted() {
     two.interest(&Pattern::new("a.*").unwrap(), true);
     wait(|| two.status().subscriptions == 1);
     for name in ["a.b", "b", "a.c.d", "a.c"] {
-        assert_eq!(one.publish(&topic(name), text(name)), Took::Yes);
+        assert_eq!(one.publish(&topic(name), text(name)), EnqueueResult::Yes);
     }
     one.broadcast(text("to all"));
     assert_eq!(one.flush(Some(Instant::now() + PATIENCE)), Some(0));
@@ -59,7 +59,7 @@ fn an_engine_without_room_is_waited_for_and_publishers_are_not() {
     let started = Instant::now();
     let mut taken = 0;
     for _ in 0..2000 {
-        taken += usize::from(one.publish(&topic("t"), text(&payload)) == Took::Yes);
+        taken += usize::from(one.publish(&topic("t"), text(&payload)) == EnqueueResult::Yes);
     }
     assert!(started.elapsed() < PATIENCE / 4, "who publishes waits for nobody");
     wait(|| theirs.waits.load(Ordering::SeqCst) > 1);
@@ -87,15 +87,15 @@ fn closing_does_not_wait_for_an_engine_without_room() {
     one.close();
     assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(Arc::strong_count(&theirs), 1, "the engine is not kept");
-    assert_eq!((two.status().state, one.publish(&topic("t"), text("x"))), (State::Closed, Took::Closed));
+    assert_eq!((two.status().state, one.publish(&topic("t"), text("x"))), (State::Closed, EnqueueResult::Closed));
 }
 
 #[test]
 fn a_broker_that_is_not_there() {
-    let mut hub = Hub::new(Address::parse("redis://127.0.0.1:1").unwrap());
+    let mut hub = BrokerConfig::new(Address::parse("redis://127.0.0.1:1").unwrap());
     hub.limit = 1000;
     hub.policy = Policy::Raise;
-    let node = Node::start(&hub, Some(Arc::new(Taker::default()))).unwrap();
+    let node = BrokerClient::start(&hub, Some(Arc::new(Taker::default()))).unwrap();
     assert!(node.admits(100));
     node.publish(&topic("t"), text("x"));
     assert!(!node.admits(1000));
@@ -103,7 +103,7 @@ fn a_broker_that_is_not_there() {
     wait(|| node.status().reason.is_some());
     assert_eq!(node.status().state, State::Connecting);
     node.close();
-    assert_eq!(node.status().doubtful, 1, "what was taken and never sent is said");
+    assert_eq!(node.status().unconfirmed, 1, "what was taken and never sent is said");
 }
 
 #[test]
@@ -126,13 +126,13 @@ fn a_publisher() {
 #[test]
 fn engines_begin_and_end_with_their_brokers() {
     let at = Place::Tcp("127.0.0.1:0".parse().unwrap());
-    let hub: Arc<Hub> = Arc::new(hub("engines"));
+    let hub: Arc<BrokerConfig> = Arc::new(hub("engines"));
     let config = Config { listen: vec![Listen { at, tls: None }], workers: 1, broker: Some(hub), ..Config::default() };
     let engine = Engine::start(config).unwrap();
     let published = engine.publish_everywhere(&topic("t"), MessageKind::Text, b"x", None, None).unwrap();
-    assert_eq!((published.count, published.took), (0, Took::Yes));
+    assert_eq!((published.count, published.took), (0, EnqueueResult::Yes));
     let reserved = engine.publish_everywhere(&topic("_wirespeed.x"), MessageKind::Text, b"x", None, None).unwrap();
-    assert_eq!(reserved.took, Took::Local);
+    assert_eq!(reserved.took, EnqueueResult::Local);
     engine.stop().unwrap();
     assert_eq!(engine.broker().unwrap().status().state, State::Closed);
 }

@@ -15,7 +15,7 @@ use support::servers::{Server, free_port};
 use support::{Taker, text, topic, wait};
 use wirespeed_brokers::engine::broker::{Broker, Notice, Sink, State, Status};
 use wirespeed_brokers::engine::topics::Pattern;
-use wirespeed_brokers::{Hub, Node, Publisher};
+use wirespeed_brokers::{BrokerClient, BrokerConfig, Publisher};
 
 /// One way, between us and a server that isn't on the same machine.
 const WAY: Duration = Duration::from_millis(5);
@@ -23,7 +23,7 @@ const WAY: Duration = Duration::from_millis(5);
 /// Commands that Redis answers with errors, where nothing else is wrong: it is there.
 const NO_PING: [&str; 8] = ["--user", "default", "on", "nopass", "+@all", "-ping", "~*", "&*"];
 
-fn is_there_though_it_answers_with_errors(hub: &Hub) {
+fn is_there_though_it_answers_with_errors(hub: &BrokerConfig) {
     let (node, taker) = node(hub);
     want(&node, &["a"]);
     wait(|| node.status().subscriptions == 1);
@@ -59,7 +59,8 @@ fn nothing_is_published_to_a_primary_that_has_become_a_replica() {
     let publisher = Publisher::new(&hub).unwrap();
     wait(|| node.status().subscriptions == 1 && publisher.status().state == State::Connected);
     server.say(&format!("REPLICAOF 127.0.0.1 {}", other.port));
-    let statuses: [fn(&Node, &Publisher) -> Status; 2] = [|node, _| node.status(), |_, publisher| publisher.status()];
+    let statuses: [fn(&BrokerClient, &Publisher) -> Status; 2] =
+        [|node, _| node.status(), |_, publisher| publisher.status()];
     for status in statuses {
         wait(|| status(&node, &publisher).reason.is_some_and(|reason| reason.contains("replica")));
         assert_eq!(status(&node, &publisher).state, State::Disconnected);
@@ -147,7 +148,7 @@ fn outages_are_logged_when_they_begin_and_when_they_end(server: &mut Server, url
     let mut hub = hub(url);
     hub.limit = 4096;
     let taker = Arc::new(Taker::default());
-    let node = Node::start(&hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
+    let node = BrokerClient::start(&hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
     let lines = std::cell::RefCell::new(Vec::new());
     let has = |words: &[&str]| {
         lines.borrow_mut().extend(logged(&taker));
@@ -209,13 +210,13 @@ fn redis_that_wants_another_password_is_away_until_it_takes_ours() {
         publisher.publish(Some(&topic("a")), text("waits")).unwrap();
         std::thread::sleep(Duration::from_millis(500));
         let status = publisher.status();
-        assert_eq!((status.queued, status.refused, status.doubtful), (1, 0, 0));
+        assert_eq!((status.queued, status.refused, status.unconfirmed), (1, 0, 0));
         server.say(&format!("AUTH theirs\r\nCONFIG SET requirepass \"{wanted}\""));
         wait(|| publisher.status().published == 2);
         wait(|| node.status().state == State::Connected && node.status().subscriptions == 1);
         come_at_last(&taker, &publisher, &["a".to_owned()]);
         let status = publisher.status();
-        assert_eq!((status.refused, status.doubtful), (0, 0), "{told}");
+        assert_eq!((status.refused, status.unconfirmed), (0, 0), "{told}");
     }
 }
 

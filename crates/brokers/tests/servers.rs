@@ -16,7 +16,7 @@ use support::servers::{Server, free_port};
 use support::{PATIENCE, Taker, text, topic, wait};
 use wirespeed_brokers::engine::broker::{Broker, Notice, State};
 use wirespeed_brokers::engine::topics::Pattern;
-use wirespeed_brokers::{Hub, Node, Publisher};
+use wirespeed_brokers::{BrokerClient, BrokerConfig, Publisher};
 
 /// One way, between us and a server that isn't on the same machine.
 const WAY: Duration = Duration::from_millis(5);
@@ -27,7 +27,7 @@ const ACL: [&str; 8] =
 
 /// What a node was told, until it is as much as that: what is denied, and what is not supported.
 #[track_caller]
-fn denied(node: &Node, count: usize) -> BTreeSet<String> {
+fn denied(node: &BrokerClient, count: usize) -> BTreeSet<String> {
     let denied = std::cell::RefCell::new(BTreeSet::new());
     wait(|| {
         for notice in node.take_notices() {
@@ -58,7 +58,7 @@ fn publish_what_is_refused_and_what_is_not(publisher: &Publisher) {
 fn five_of_ten_were_refused(publisher: &Publisher) {
     assert_eq!(publisher.flush(publisher.published(), Some(Instant::now() + PATIENCE)), Some(5));
     let status = publisher.status();
-    assert_eq!((status.published, status.refused, status.doubtful), (5, 5, 0));
+    assert_eq!((status.published, status.refused, status.unconfirmed), (5, 5, 0));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn what_redis_refuses_costs_no_other_message() {
 }
 
 /// Somebody begins and ends subscriptions all the time, faster than a server answers.
-fn is_connected_again_while_interests_change(server: &mut Server, node: &Node) {
+fn is_connected_again_while_interests_change(server: &mut Server, node: &BrokerClient) {
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -209,7 +209,7 @@ fn what_a_cluster_denies_takes_nothing_else_away() {
 }
 
 /// Ten topics on a cluster, to which somebody subscribes.
-fn ten_topics(url: &str) -> (Node, Arc<Taker>, Publisher, Vec<String>) {
+fn ten_topics(url: &str) -> (BrokerClient, Arc<Taker>, Publisher, Vec<String>) {
     let hub = hub(url);
     let (node, taker) = node(&hub);
     let names: Vec<String> = (0..10).map(|number| format!("topic.{number}")).collect();
@@ -284,7 +284,7 @@ fn permit(server: &Server, subjects: &str) {
     std::fs::write(server.directory.join("nats.conf"), format!("authorization {{users: [{user}]}}\n")).unwrap();
 }
 
-fn nats_hub(server: &Server) -> Hub {
+fn nats_hub(server: &Server) -> BrokerConfig {
     hub(&format!("nats://u:p@127.0.0.1:{}", server.port))
 }
 
@@ -363,7 +363,7 @@ fn what_nats_does_not_let_us_publish_is_in_doubt() {
         assert_eq!(publisher.flush(publisher.published(), Some(end)), Some(expected), "{round}");
     }
     let status = publisher.status();
-    assert_eq!((status.published, status.doubtful, status.state), (25, 25, State::Connected));
+    assert_eq!((status.published, status.unconfirmed, status.state), (25, 25, State::Connected));
     assert!(status.reason.unwrap().contains("no.a"));
     permit(&server, "\"wirespeed.>\"");
     server.signal("HUP");

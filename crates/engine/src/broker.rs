@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use wirespeed_driver::protocol::MessageKind;
 
-use crate::congestion::Budget;
 use crate::events::Events;
 use crate::locks::lock;
 use crate::logs::Logs;
 use crate::mailbox::Refused;
 use crate::outbox::Pending;
-use crate::publishing::has_room;
-use crate::session::Home;
+use crate::publishing::has_capacity;
+use crate::session::WorkerHandle;
+use crate::slow_consumer::SlowConsumerBudget;
 use crate::topics::{Pattern, Registry, Topic};
-use crate::worker::{Command, Common};
+use crate::worker::{Command, EngineShared};
 
 /// Topics with such a segment are for brokers themselves: they go to no other engine, and none comes from there. Behind
 /// the prefix of another application it stands in the middle.
@@ -40,7 +40,7 @@ pub struct Message<'a> {
 
 /// Whether a broker's queue has taken a message. Taken is not delivered: a connection may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Took {
+pub enum EnqueueResult {
     /// It will be sent to the broker, in its turn.
     Yes,
     /// There is no broker, or it is for this engine alone: see [`RESERVED`].
@@ -108,7 +108,7 @@ pub struct Status {
     pub dropped: u64,
     /// Messages that were under way when a connection broke, or when the broker said that it does not take some of what was:
     /// whether it has them is not known.
-    pub doubtful: u64,
+    pub unconfirmed: u64,
     /// Messages that came and were none: no topic, or text that is not UTF-8.
     pub invalid: u64,
     /// Connections after the first.
@@ -125,7 +125,7 @@ impl Status {
             ("lost", "Messages of others that did not come", self.lost),
             ("refused", "Messages of this engine that were not taken", self.refused),
             ("dropped", "Messages of this engine that were dropped for newer ones", self.dropped),
-            ("doubtful", "Messages of this engine that the broker may not have got", self.doubtful),
+            ("unconfirmed", "Messages of this engine that the broker may not have got", self.unconfirmed),
             ("invalid", "What came and was no message", self.invalid),
             ("reconnects", "Connections to the broker after the first", self.reconnects),
         ]
@@ -159,8 +159,8 @@ pub enum Notice {
     Refused(u64),
     /// So many were taken, and dropped for newer ones.
     Dropped(u64),
-    /// Of so many it is not known whether the broker has them: see [`Status::doubtful`].
-    Doubtful(u64),
+    /// Of so many it is not known whether the broker has them: see [`Status::unconfirmed`].
+    Unconfirmed(u64),
     /// The broker has no such subscription: sessions get what is published on this engine, and nothing of others.
     Unsupported(Pattern),
     /// The broker does not let this engine have it: sessions get what is published on this engine, and nothing of others,
@@ -180,18 +180,18 @@ pub trait Broker: Send + Sync {
     fn interest(&self, pattern: &Pattern, wanted: bool);
 
     /// Sends a message to the sessions of all other engines that subscribe to the topic.
-    fn publish(&self, topic: &Topic, message: Message<'_>) -> Took;
+    fn publish(&self, topic: &Topic, message: Message<'_>) -> EnqueueResult;
 
     /// Sends a message to all sessions of all other engines.
-    fn broadcast(&self, message: Message<'_>) -> Took;
+    fn broadcast(&self, message: Message<'_>) -> EnqueueResult;
 
     /// Whether a message of so many bytes would be taken, or its publisher is not to be told of it by an error.
     fn admits(&self, bytes: usize) -> bool;
 
     /// Whether whoever can wait may go on: relays, which nobody tells that a message was not taken. Of a broker that is
     /// away only if its policy is to say so: else those who are here would stand still with it. What was false and becomes
-    /// true is told, by [`Sink::has_room_again`].
-    fn has_room(&self) -> bool;
+    /// true is told, by [`Sink::resume`].
+    fn has_capacity(&self) -> bool;
 
     /// How it stands.
     fn status(&self) -> Status;
@@ -203,7 +203,7 @@ pub trait Broker: Send + Sync {
     fn take_notices(&self) -> Vec<Notice>;
 
     /// Waits until the broker has all that was taken before; how many of all that were ever taken it may not have, as they
-    /// are doubtful, or were refused or dropped. It never becomes less. `None`: not by the deadline.
+    /// are unconfirmed, or were refused or dropped. It never becomes less. `None`: not by the deadline.
     fn flush(&self, deadline: Option<Instant>) -> Option<u64>;
 
     /// Ends it: what was taken is still sent, if that takes no longer than a moment, and the [`Sink`] is let go, which
@@ -238,10 +238,10 @@ pub trait Sink: Send + Sync {
     /// Waits until there is room for what follows the last message, or the deadline; whether there is, or no worker is
     /// left. One connection brings all topics: so slow sessions of one delay the others within a budget of the engine,
     /// and come to their limits when it is spent.
-    fn wait_for_room(&self, deadline: Instant) -> bool;
+    fn wait_for_capacity(&self, deadline: Instant) -> bool;
 
-    /// [`Broker::has_room`] was false, and may be true now.
-    fn has_room_again(&self);
+    /// [`Broker::has_capacity`] was false, and may be true now.
+    fn resume(&self);
 
     /// There are notices after there were none.
     fn noticed(&self);
@@ -265,14 +265,14 @@ pub struct Published {
     /// There is room for more.
     pub room: bool,
     /// Whether it goes to other engines.
-    pub took: Took,
+    pub took: EnqueueResult,
 }
 
 /// Hands a message to the broker, if there is one and the topic is not for this engine alone.
-pub(crate) fn forward(slot: &Slot, topic: &Topic, message: Message<'_>) -> Took {
+pub(crate) fn forward(slot: &Slot, topic: &Topic, message: Message<'_>) -> EnqueueResult {
     match slot.get() {
         Some(broker) if !is_reserved(topic) => broker.publish(topic, message),
-        _ => Took::Local,
+        _ => EnqueueResult::Local,
     }
 }
 
@@ -293,27 +293,27 @@ const SHORTEST: Duration = Duration::from_millis(1);
 struct Pacing {
     /// The audience of the last message, if its publishers should wait.
     audience: Option<Option<Topic>>,
-    budget: Budget,
+    budget: SlowConsumerBudget,
 }
 
 /// See [`Sink`].
-pub(crate) struct Inlet {
-    common: Arc<Common>,
+pub(crate) struct EngineSink {
+    shared: Arc<EngineShared>,
     registry: Arc<Registry>,
-    homes: Vec<Arc<Home>>,
+    homes: Vec<Arc<WorkerHandle>>,
     /// The broker's thread alone has it.
     pacing: Mutex<Pacing>,
 }
 
-impl Inlet {
-    pub(crate) fn new(common: Arc<Common>, registry: Arc<Registry>, homes: Vec<Arc<Home>>) -> Self {
-        let pacing = Mutex::new(Pacing { audience: None, budget: Budget::new(PACING, Instant::now()) });
-        Self { common, registry, homes, pacing }
+impl EngineSink {
+    pub(crate) fn new(shared: Arc<EngineShared>, registry: Arc<Registry>, homes: Vec<Arc<WorkerHandle>>) -> Self {
+        let pacing = Mutex::new(Pacing { audience: None, budget: SlowConsumerBudget::new(PACING, Instant::now()) });
+        Self { shared, registry, homes, pacing }
     }
 
     /// Whether there is room after a message for this audience: `room` in the mailboxes, and its sessions keep up.
     fn pace(&self, room: bool, audience: Option<&Topic>) -> bool {
-        let congested = self.homes.iter().any(|home| home.congestion.has(audience));
+        let congested = self.homes.iter().any(|worker| worker.congestion.has(audience));
         if congested || !room {
             // A worker that has too much to do may find only then that sessions are behind.
             lock(&self.pacing).audience = Some(audience.cloned());
@@ -322,26 +322,26 @@ impl Inlet {
     }
 
     fn pending(&self, message: Message<'_>) -> Result<Pending, Unsendable> {
-        let encoded = self.common.encode(message.kind, message.payload).map_err(|_| Unsendable)?;
+        let encoded = self.shared.encode(message.kind, message.payload).map_err(|_| Unsendable)?;
         Ok(Pending { message: encoded, key: message.key.map(Arc::from) })
     }
 
     fn events(&self) -> &Events {
-        &self.common.events
+        &self.shared.events
     }
 }
 
 // What is put in is not refused where it is far too much, as it would be to whoever does not wait: some workers would
 // have it and others not. The one thread that calls this waits after each message that finds no room.
-impl Sink for Inlet {
+impl Sink for EngineSink {
     fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable> {
         let pending = self.pending(message)?;
         let size = pending.cost();
         let (_, room) = self.registry.publish(topic, None, |workers| {
             workers.iter().fold(true, |room, worker| {
                 let command = Command::publish(topic, &pending, None);
-                let Some(home) = self.homes.get(worker.index()) else { return room };
-                room & home.mailbox.put_checked(command, size).unwrap_or(true) // who has ended takes all
+                let Some(worker) = self.homes.get(worker.index()) else { return room };
+                room & worker.mailbox.put_checked(command, size).unwrap_or(true) // who has ended takes all
             })
         });
         Ok(self.pace(room, Some(topic)))
@@ -350,22 +350,22 @@ impl Sink for Inlet {
     fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable> {
         let pending = self.pending(message)?;
         let size = pending.cost();
-        let room = self.homes.iter().fold(true, |room, home| {
-            room & home.mailbox.put_checked(Command::broadcast(&pending, None), size).unwrap_or(true)
+        let room = self.homes.iter().fold(true, |room, worker| {
+            room & worker.mailbox.put_checked(Command::broadcast(&pending, None), size).unwrap_or(true)
         });
         Ok(self.pace(room, None))
     }
 
-    fn wait_for_room(&self, deadline: Instant) -> bool {
-        if self.homes.iter().any(|home| home.mailbox.wait_for_room(Some(deadline)) == Err(Refused::Full)) {
+    fn wait_for_capacity(&self, deadline: Instant) -> bool {
+        if self.homes.iter().any(|worker| worker.mailbox.wait_for_capacity(Some(deadline)) == Err(Refused::Full)) {
             return false;
         }
-        let (Some(home), mut pacing) = (self.homes.first(), lock(&self.pacing)) else { return true };
+        let (Some(worker), mut pacing) = (self.homes.first(), lock(&self.pacing)) else { return true };
         let now = Instant::now();
         let left = pacing.budget.left(now);
         let Some(audience) = pacing.audience.take_if(|_| left >= SHORTEST) else { return true };
-        let follows = || has_room(&self.homes, audience.as_ref());
-        let waited = home.room.wait(Some(deadline.min(now + left)), follows);
+        let follows = || has_capacity(&self.homes, audience.as_ref());
+        let waited = worker.room.wait(Some(deadline.min(now + left)), follows);
         pacing.budget.spend(now.elapsed());
         let full = waited == Err(Refused::Full);
         if full {
@@ -374,9 +374,9 @@ impl Sink for Inlet {
         !full
     }
 
-    fn has_room_again(&self) {
-        if let Some(home) = self.homes.first() {
-            home.room.tell();
+    fn resume(&self) {
+        if let Some(worker) = self.homes.first() {
+            worker.room.notify();
         }
     }
 
@@ -385,6 +385,6 @@ impl Sink for Inlet {
     }
 
     fn logs(&self) -> Arc<Logs> {
-        Arc::clone(&self.common.logs)
+        Arc::clone(&self.shared.logs)
     }
 }

@@ -12,7 +12,7 @@ use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission;
 use crate::auth::Jwt;
-use crate::auth::acl::{AclOptions, Unsaid};
+use crate::auth::acl::{AclOptions, DefaultPolicy};
 use crate::broker::Connect;
 use crate::certificate::Renewal;
 use crate::drain::Drain;
@@ -161,7 +161,7 @@ impl Default for Config {
             reuse_port: false,
             workers: 0,
             auth: None,
-            acl: AclOptions { unsaid: Unsaid::All, ..AclOptions::default() },
+            acl: AclOptions { unsaid: DefaultPolicy::All, ..AclOptions::default() },
             routes: None,
             origins: Origins::default(),
             subprotocols: Vec::new(),

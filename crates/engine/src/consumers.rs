@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::mailbox::Wake;
-use crate::watches::Watches;
+use crate::wakers::Wakers;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -48,12 +48,12 @@ pub(crate) struct Consumers {
     /// Threads that sleep, those among them that have been told included.
     sleeping: usize,
     told: usize,
-    watches: Watches<Watcher>,
+    watches: Wakers<Watcher>,
 }
 
 impl Consumers {
     /// There is a piece of work more.
-    pub(crate) fn tell(&mut self) -> Call {
+    pub(crate) fn notify(&mut self) -> Call {
         if self.told > 0 {
             // Unlike an event loop, which may be kept by something else, a thread looks at once.
             return Call::Nobody;

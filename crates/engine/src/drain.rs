@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use wirespeed_driver::protocol::CloseCode;
 
-use crate::session::Home;
-use crate::worker::{Command, Common};
+use crate::session::WorkerHandle;
+use crate::worker::{Command, EngineShared};
 
 /// Between batches at least.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -65,20 +65,20 @@ pub struct Drained {
 
 /// What one needs to hold to end an engine.
 #[derive(Clone)]
-pub(crate) struct Reins {
-    pub(crate) common: Arc<Common>,
-    pub(crate) homes: Vec<Arc<Home>>,
+pub(crate) struct EngineControl {
+    pub(crate) shared: Arc<EngineShared>,
+    pub(crate) homes: Vec<Arc<WorkerHandle>>,
 }
 
-impl Reins {
-    fn tell(&self, command: impl Fn(usize) -> Command) {
-        for (number, home) in self.homes.iter().enumerate() {
-            let _ = home.mailbox.put(command(number), 0); // who has ended needs no telling
+impl EngineControl {
+    fn notify(&self, command: impl Fn(usize) -> Command) {
+        for (number, worker) in self.homes.iter().enumerate() {
+            let _ = worker.mailbox.put(command(number), 0); // who has ended needs no telling
         }
     }
 
     fn is_over(&self) -> bool {
-        self.common.sheets.iter().all(|sheet| sheet.ended.load(Ordering::Acquire))
+        self.shared.sheets.iter().all(|metrics| metrics.ended.load(Ordering::Acquire))
     }
 }
 
@@ -91,7 +91,7 @@ enum Stage {
 
 /// An end that is under way: see the module.
 pub struct Draining {
-    reins: Reins,
+    control: EngineControl,
     how: Drain,
     stage: Stage,
     /// When all must be over.
@@ -110,11 +110,11 @@ pub struct Draining {
 
 impl Draining {
     /// `handed_over`: somebody else accepts from the same listeners.
-    pub(crate) fn begin(reins: Reins, mut how: Drain, handed_over: bool, now: Instant) -> Self {
-        reins.common.leaving.store(true, Ordering::Release);
+    pub(crate) fn begin(control: EngineControl, mut how: Drain, handed_over: bool, now: Instant) -> Self {
+        control.shared.leaving.store(true, Ordering::Release);
         how.timeout = how.timeout.min(LONGEST);
         let notice = if handed_over { Duration::ZERO } else { how.notice.min(LONGEST) };
-        let total = reins.common.figures().total();
+        let total = control.shared.figures().total();
         Self {
             stage: Stage::Notice(now + notice),
             deadline: now + notice + how.timeout,
@@ -125,7 +125,7 @@ impl Draining {
             handed_over,
             before: total.sessions_opened - total.sessions,
             drained: Drained::default(),
-            reins,
+            control,
             how,
         }
     }
@@ -137,22 +137,22 @@ impl Draining {
                 return Some(until);
             }
             // What is kept to be handed over would keep the listeners open.
-            self.reins.common.take_listeners();
+            self.control.shared.take_listeners();
             let look = !self.handed_over;
-            self.reins.tell(|_| Command::CloseDoors { look });
+            self.control.notify(|_| Command::CloseDoors { look });
             self.stage = Stage::Closing;
             self.plan(now);
         }
         if matches!(self.stage, Stage::Over) {
             return None;
         }
-        let over = self.reins.is_over();
+        let over = self.control.is_over();
         if over || now >= self.deadline {
-            let total = self.reins.common.figures().total();
+            let total = self.control.shared.figures().total();
             let all = total.sessions_opened.saturating_sub(self.before);
             let cut = if over { 0 } else { total.sessions };
             self.drained = Drained { ended: all.saturating_sub(cut), cut };
-            self.reins.common.end_workers();
+            self.control.shared.end_workers();
             self.stage = Stage::Over;
             return None;
         }
@@ -163,7 +163,8 @@ impl Draining {
             // Who had no session yet when it was planned may have one now.
             let share = |number: usize| if planned { self.shares.get(number).copied() } else { None };
             let reason = self.how.reason.as_str();
-            self.reins.tell(|number| Command::Shed(share(number).unwrap_or(usize::MAX), self.how.code, reason.into()));
+            self.control
+                .notify(|number| Command::Shed(share(number).unwrap_or(usize::MAX), self.how.code, reason.into()));
         }
         // Sessions end meanwhile, and the sooner it is known the better.
         Some(self.next.min(now + PAUSE).min(self.deadline))
@@ -171,7 +172,7 @@ impl Draining {
 
     /// Spreads the batches over three quarters of the time at most: the last ones need some for their closing handshake.
     fn plan(&mut self, now: Instant) {
-        let figures = self.reins.common.figures();
+        let figures = self.control.shared.figures();
         let spread = self.how.timeout.mul_f64(0.75);
         let most = u64::try_from(spread.as_nanos() / PAUSE.as_nanos()).unwrap_or(u64::MAX).max(1);
         let batches = figures.total().sessions.div_ceil(self.how.batch.max(1) as u64).clamp(1, most);

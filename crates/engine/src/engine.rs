@@ -12,30 +12,30 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind};
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission::Admission;
-use crate::broker::{Broker, Inlet, Message, Published, Slot, Took};
+use crate::broker::{Broker, EngineSink, EnqueueResult, Message, Published, Slot};
+use crate::capacity::{CapacityNotifier, Watch};
 use crate::certificate::{Certificate, Renewal};
 use crate::config::{Config, Place, Role};
-use crate::congestion::Budgets;
-use crate::drain::{Drain, Draining, Reins};
+use crate::drain::{Drain, Draining, EngineControl};
 use crate::events::Events;
-use crate::handover::{self, Keeper};
+use crate::handoff::{self, HandoffServer};
 use crate::listen::SocketFile;
 use crate::locks::lock;
 use crate::logs::{self, Cause, Level, Logs};
 use crate::mailbox::{Refused, Wake};
-use crate::metrics::{Figures, Sheet};
-use crate::opened::{self, Opened};
+use crate::metrics::{Figures, WorkerMetrics};
 use crate::operator_tokens::OperatorTokens;
 use crate::outbox::Pending;
 use crate::page;
-use crate::publishing::{Posting, has_room};
-use crate::room::{Room, Watch};
-use crate::roster::Roster;
+use crate::publishing::{FanOut, has_capacity};
 use crate::routes::Route;
-use crate::session::{Deed, Home, Refusal, Session};
+use crate::session::{Refusal, Session, TopicPermission, WorkerHandle};
+use crate::session_registry::SessionRegistry;
+use crate::session_setup::{self, Opened};
+use crate::slow_consumer::Budgets;
+use crate::takeover_lock;
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
-use crate::turn;
-use crate::worker::{self, Command, Common};
+use crate::worker::{self, Command, EngineShared};
 
 /// Bytes of the reason in a close frame, at most (RFC 6455 5.5).
 const REASON: usize = 123;
@@ -53,17 +53,17 @@ pub struct Item {
 
 /// A server that runs. Dropped, it stops.
 pub struct Engine {
-    common: Arc<Common>,
-    homes: Vec<Arc<Home>>,
+    shared: Arc<EngineShared>,
+    homes: Vec<Arc<WorkerHandle>>,
     registry: Arc<Registry>,
-    room: Arc<Room>,
+    room: Arc<CapacityNotifier>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     places: Vec<Place>,
     /// Of the listeners that have one.
     certificates: Vec<Arc<Certificate>>,
-    inside: Option<Place>,
+    internal: Option<Place>,
     /// Whoever waits for an engine that takes over.
-    keeper: Mutex<Option<Keeper>>,
+    keeper: Mutex<Option<HandoffServer>>,
     /// Of Unix sockets where clients connect.
     files: Mutex<Vec<SocketFile>>,
     /// All workers were told to end their sessions.
@@ -83,8 +83,8 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     #[cfg(feature = "fuzzing")]
-    pub(crate) fn common(&self) -> &Common {
-        &self.common
+    pub(crate) fn shared(&self) -> &EngineShared {
+        &self.shared
     }
 
     /// Begins to serve.
@@ -112,27 +112,27 @@ impl Engine {
         let mut places = Vec::new();
         let mut opened = Opened::new(count, config.reuse_port);
         // Until it serves: an engine that starts at the same moment takes over from this one then.
-        let _turn = config.handover.as_deref().map(|path| turn::take(path, check)).transpose()?;
-        let mut inherited = config.handover.as_deref().map(handover::ask).transpose()?.flatten();
+        let _turn = config.handover.as_deref().map(|path| takeover_lock::take(path, check)).transpose()?;
+        let mut inherited = config.handover.as_deref().map(handoff::ask).transpose()?.flatten();
         for listen in &config.listen {
             let certificate =
                 listen.tls.clone().map(|tls| Arc::new(Certificate::new(tls, config.renewal.clone(), start)));
             places.push(opened.open(&listen.at, certificate.as_ref(), false, inherited.as_mut())?);
             certificates.extend(certificate);
         }
-        let inside = match &config.http.at {
+        let internal = match &config.http.at {
             None => None,
             Some(at) => Some(opened.open(at, None, true, inherited.as_mut())?),
         };
-        let Opened { doors, joining, mut offers, files, .. } = opened;
+        let Opened { listeners, joining, mut offers, files, .. } = opened;
         if config.handover.is_none() {
             offers.clear();
         }
-        let common = Arc::new(Common {
+        let shared = Arc::new(EngineShared {
             events: Arc::new(Events::new(config.max_events, config.max_event_bytes)),
             admission: Admission::new(config.admission.clone()),
             pending: config.admission.max_pending.div_ceil(count),
-            sheets: (0..count).map(|_| Arc::new(Sheet::new(start))).collect(),
+            sheets: (0..count).map(|_| Arc::new(WorkerMetrics::new(start))).collect(),
             stop: AtomicBool::new(false),
             last_id: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
@@ -143,8 +143,8 @@ impl Engine {
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
             operator_tokens: OperatorTokens::default(),
             invalid: AtomicU64::new(0),
-            ledger: Arc::default(),
-            roster: Roster::new(count),
+            memory: Arc::default(),
+            sessions_registry: SessionRegistry::new(count),
             page: page::Kept::default(),
             start,
             alive: AtomicUsize::new(count),
@@ -157,36 +157,36 @@ impl Engine {
             config,
         });
         let mut engine = Self {
-            common: Arc::clone(&common),
+            shared: Arc::clone(&shared),
             homes: Vec::new(),
-            registry: Arc::new(Registry::new(common.config.max_subscriptions)),
+            registry: Arc::new(Registry::new(shared.config.max_subscriptions)),
             room: Arc::default(),
             threads: Mutex::new(Vec::new()),
             places,
             certificates,
-            inside,
+            internal,
             keeper: Mutex::new(None),
             files: Mutex::new(files),
             drained: AtomicBool::new(false),
             process: std::process::id(),
         };
         let mut workers = Vec::new();
-        for (number, doors) in doors.into_iter().enumerate() {
+        for (number, listeners) in listeners.into_iter().enumerate() {
             let id = WorkerId::new(number).ok_or_else(|| io::Error::other("there are too many workers"))?;
             let worker = worker::prepare(
                 id,
-                Arc::clone(&common),
+                Arc::clone(&shared),
                 Arc::clone(&engine.registry),
                 Arc::clone(&engine.room),
-                doors,
+                listeners,
             )?;
-            engine.homes.push(worker.home());
+            engine.homes.push(worker.worker());
             workers.push(worker);
         }
-        let _ = common.homes.set(engine.homes.clone()); // nobody else does
+        let _ = shared.homes.set(engine.homes.clone()); // nobody else does
         // Before the first session, so that it hears of every subscription.
-        if let Some(connect) = &common.config.broker {
-            let inlet = Inlet::new(Arc::clone(&common), Arc::clone(&engine.registry), engine.homes.clone());
+        if let Some(connect) = &shared.config.broker {
+            let inlet = EngineSink::new(Arc::clone(&shared), Arc::clone(&engine.registry), engine.homes.clone());
             let broker = connect.connect(Arc::new(inlet))?;
             let told = Arc::downgrade(&broker);
             engine.registry.set_interest(Box::new(move |pattern, wanted| {
@@ -194,7 +194,7 @@ impl Engine {
                     broker.interest(pattern, wanted);
                 }
             }));
-            let _ = common.broker.set(broker); // once
+            let _ = shared.broker.set(broker); // once
         }
         // Nobody is accepted before nothing can fail any more: else whoever came in would be lost with us.
         let mut gates = Vec::new();
@@ -202,57 +202,57 @@ impl Engine {
             let name = format!("wirespeed-{number}");
             let (gate, opened) = channel();
             let serve = move || match opened.recv() {
-                Ok(doors) => worker.run(doors),
+                Ok(listeners) => worker.run(listeners),
                 Err(_) => worker.give_up(),
             };
             lock(&engine.threads).push(std::thread::Builder::new().name(name).spawn(serve)?);
             gates.push(gate);
         }
-        let keep = |path| handover::keep(path, engine.reins(), common.config.drain.clone());
-        let mut keeper = common.config.handover.as_deref().map(keep).transpose()?;
+        let keep = |path| handoff::keep(path, engine.control(), shared.config.drain.clone());
+        let mut keeper = shared.config.handover.as_deref().map(keep).transpose()?;
         // They are about to accept: whoever had the listeners may let go.
         let confirmed = inherited.is_some();
-        if let (Some(inherited), Some(path)) = (inherited, &common.config.handover) {
+        if let (Some(inherited), Some(path)) = (inherited, &shared.config.handover) {
             inherited.confirm(path)?;
-            common.checked_out.store(false, Ordering::Release);
+            shared.checked_out.store(false, Ordering::Release);
             // What others have bound is ours now.
-            *lock(&engine.files) = engine.places.iter().filter_map(opened::file_of).collect();
+            *lock(&engine.files) = engine.places.iter().filter_map(session_setup::file_of).collect();
         }
-        let joined = opened::join(joining, count, &common);
-        match keeper.as_mut().map_or(Ok(()), Keeper::take_place) {
+        let joined = session_setup::join(joining, count, &shared);
+        match keeper.as_mut().map_or(Ok(()), HandoffServer::take_place) {
             // Nobody else serves any more.
-            Err(error) if confirmed => common.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+            Err(error) if confirmed => shared.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
                 format!("nobody can take over from this engine: {error}")
             }),
             placed => placed?,
         }
-        for (gate, doors) in gates.into_iter().zip(joined) {
-            let _ = gate.send(doors); // it waits for that
+        for (gate, listeners) in gates.into_iter().zip(joined) {
+            let _ = gate.send(listeners); // it waits for that
         }
         *lock(&engine.keeper) = keeper;
         Ok(engine)
     }
 
-    fn reins(&self) -> Reins {
-        Reins { common: Arc::clone(&self.common), homes: self.homes.clone() }
+    fn control(&self) -> EngineControl {
+        EngineControl { shared: Arc::clone(&self.shared), homes: self.homes.clone() }
     }
 
     /// Where [`crate::Http::at`] is.
     #[must_use]
     pub fn http_place(&self) -> Option<&Place> {
-        self.inside.as_ref()
+        self.internal.as_ref()
     }
 
     /// What those who run it should hear of.
     #[must_use]
     pub fn logs(&self) -> &Logs {
-        &self.common.logs
+        &self.shared.logs
     }
 
     /// The same, for whoever takes them in a thread of its own.
     #[must_use]
     pub fn shared_logs(&self) -> Arc<Logs> {
-        Arc::clone(&self.common.logs)
+        Arc::clone(&self.shared.logs)
     }
 
     /// Replaces the TLS configuration of all listeners that have one, and where it is from: for clients that come from
@@ -273,7 +273,7 @@ impl Engine {
     pub fn begin_drain(&self, how: Drain) -> Draining {
         // Nobody takes over from an engine that ends.
         drop(lock(&self.keeper).take());
-        Draining::begin(self.reins(), how, false, Instant::now())
+        Draining::begin(self.control(), how, false, Instant::now())
     }
 
     /// Where clients connect to.
@@ -291,21 +291,21 @@ impl Engine {
     /// What clients have sent, and who has come and gone: to be taken, or nothing more is read.
     #[must_use]
     pub fn events(&self) -> &Arc<Events> {
-        &self.common.events
+        &self.shared.events
     }
 
     /// What has been counted, of each worker.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        self.common.figures()
+        self.shared.figures()
     }
 
     /// The application does not understand what a client has sent: that is counted and logged, by the `kind` of error,
     /// which must have nothing of the message; and the session closed with code 1007 (RFC 6455 7.4.1), if `closes`, and
     /// as much of the reason why as a close frame can hold.
     pub fn refuse_message(&self, session: &Session, kind: &str, why: &str, closes: bool) {
-        self.common.invalid.fetch_add(1, Ordering::Relaxed);
-        self.common.logs.note(Cause::Invalid, Instant::now(), || {
+        self.shared.invalid.fetch_add(1, Ordering::Relaxed);
+        self.shared.logs.note(Cause::Invalid, Instant::now(), || {
             format!("session {} has sent a message that is not valid: {}", session.id(), kind.escape_debug())
         });
         if closes {
@@ -326,7 +326,7 @@ impl Engine {
     /// # Errors
     /// There is no such message.
     pub fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, Refusal> {
-        self.common.encode(kind, payload).map_err(Refusal::Invalid)
+        self.shared.encode(kind, payload).map_err(Refusal::Invalid)
     }
 
     /// Sends a message to all sessions that are open, but `except`. True: there is room for more.
@@ -338,9 +338,9 @@ impl Engine {
         let except = self.number(except);
         let homes = || self.homes.iter();
         let pending = Pending { message: self.encode(kind, payload)?, key: None };
-        let mut posting = Posting::new(&self.common, &self.homes);
+        let mut posting = FanOut::new(&self.shared, &self.homes);
         let room = posting.put(homes, None, pending.cost(), || Command::broadcast(&pending, except))?;
-        if let Some(broker) = self.common.broker.get() {
+        if let Some(broker) = self.shared.broker.get() {
             broker.broadcast(Message { kind, payload, key: None }); // what is refused is counted, and told
         }
         Ok(room)
@@ -376,7 +376,7 @@ impl Engine {
     ) -> Result<Published, Refusal> {
         let message = self.encode(kind, payload)?;
         self.check_broker(payload.len())?;
-        let mut posting = Posting::new(&self.common, &self.homes);
+        let mut posting = FanOut::new(&self.shared, &self.homes);
         posting.publish(&self.registry, topic, message, self.number(except), key).map_err(Refusal::from)
     }
 
@@ -387,34 +387,34 @@ impl Engine {
     /// # Errors
     /// As for that, of the message at this place: those before it are published, it and those after it are not.
     pub fn publish_many(&self, items: impl IntoIterator<Item = Item>) -> Result<Published, (usize, Refusal)> {
-        let mut posting = Posting::new(&self.common, &self.homes).waking_late();
+        let mut posting = FanOut::new(&self.shared, &self.homes).waking_late();
         let mut all: Option<Published> = None;
         for (index, Item { topic, message, key }) in items.into_iter().enumerate() {
             let done = self
                 .check_broker(message.payload().len())
                 .and_then(|()| posting.publish(&self.registry, &topic, message, None, key).map_err(Refusal::from));
             let done = done.map_err(|refusal| (index, refusal))?;
-            let all = all.get_or_insert(Published { count: 0, room: true, took: Took::Yes });
+            let all = all.get_or_insert(Published { count: 0, room: true, took: EnqueueResult::Yes });
             all.count += done.count;
             all.room &= done.room;
-            if done.took != Took::Yes {
+            if done.took != EnqueueResult::Yes {
                 all.took = done.took;
             }
         }
-        Ok(all.unwrap_or(Published { count: 0, room: true, took: Took::Local }))
+        Ok(all.unwrap_or(Published { count: 0, room: true, took: EnqueueResult::Local }))
     }
 
     /// The sessions that are open at this moment, of all workers and whatever is done with their messages; the newest
     /// first.
     #[must_use]
     pub fn sessions(&self) -> Vec<Session> {
-        self.common.roster.find(usize::MAX, Session::is_open)
+        self.shared.sessions_registry.find(usize::MAX, Session::is_open)
     }
 
     /// The session with this number, if it is open.
     #[must_use]
     pub fn session(&self, id: u64) -> Option<Session> {
-        self.common.roster.session(id).filter(Session::is_open)
+        self.shared.sessions_registry.session(id).filter(Session::is_open)
     }
 
     /// The number of a session that is ours: one of another engine may have the same.
@@ -423,14 +423,14 @@ impl Engine {
     }
 
     fn check_broker(&self, bytes: usize) -> Result<(), Refusal> {
-        let admits = self.common.broker.get().is_none_or(|broker| broker.admits(bytes));
+        let admits = self.shared.broker.get().is_none_or(|broker| broker.admits(bytes));
         if admits { Ok(()) } else { Err(Refusal::BrokerFull) }
     }
 
     /// What connects it with other engines.
     #[must_use]
     pub fn broker(&self) -> Option<&dyn Broker> {
-        self.common.broker.get().map(|broker| &**broker)
+        self.shared.broker.get().map(|broker| &**broker)
     }
 
     /// The same for a session: if it may, see [`Session::may`]. `except_self`: it does not get it itself.
@@ -446,7 +446,7 @@ impl Engine {
         except_self: bool,
         key: Option<Arc<str>>,
     ) -> Result<(usize, bool), Refusal> {
-        if !session.may(Deed::Publish, topic.as_str()) {
+        if !session.may(TopicPermission::Publish, topic.as_str()) {
             return Err(Refusal::Denied);
         }
         self.publish(topic, kind, payload, except_self.then_some(session), key)
@@ -463,16 +463,16 @@ impl Engine {
     ///
     /// # Errors
     /// The engine has stopped.
-    pub fn has_room(&self, topic: Option<&Topic>) -> Result<bool, Refused> {
-        has_room(&self.homes, topic)
+    pub fn has_capacity(&self, topic: Option<&Topic>) -> Result<bool, Refused> {
+        has_capacity(&self.homes, topic)
     }
 
-    /// Waits for what [`Self::has_room`] says, or the deadline.
+    /// Waits for what [`Self::has_capacity`] says, or the deadline.
     ///
     /// # Errors
     /// Not by then, or the engine has stopped.
-    pub fn wait_for_room(&self, topic: Option<&Topic>, deadline: Option<Instant>) -> Result<(), Refused> {
-        self.room.wait(deadline, || self.has_room(topic))
+    pub fn wait_for_capacity(&self, topic: Option<&Topic>, deadline: Option<Instant>) -> Result<(), Refused> {
+        self.room.wait(deadline, || self.has_capacity(topic))
     }
 
     /// The same number for all whom the same [`Self::watch_room`] tells: this engine and its sessions.
@@ -494,15 +494,15 @@ impl Engine {
         if self.drained.swap(true, Ordering::AcqRel) {
             return; // they have been told, and nobody has come since
         }
-        for home in &self.homes {
-            let _ = home.mailbox.put(Command::Drain(code, reason.into()), 0); // who has ended is drained
+        for worker in &self.homes {
+            let _ = worker.mailbox.put(Command::Drain(code, reason.into()), 0); // who has ended is drained
         }
     }
 
     /// Whether all workers have ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.common.sheets.iter().all(|sheet| sheet.ended.load(Ordering::Acquire))
+        self.shared.sheets.iter().all(|metrics| metrics.ended.load(Ordering::Acquire))
     }
 
     /// Ends everything now, and waits for the threads. Again: nothing.
@@ -510,7 +510,7 @@ impl Engine {
     /// # Errors
     /// What a worker has ended with before: its event loop has failed.
     pub fn stop(&self) -> io::Result<()> {
-        self.common.end_workers();
+        self.shared.end_workers();
         self.join()
     }
 
@@ -524,12 +524,12 @@ impl Engine {
         }
         drop(lock(&self.keeper).take());
         let files = std::mem::take(&mut *lock(&self.files));
-        if self.common.may_shut() {
+        if self.shared.may_shut() {
             drop(files);
         } else {
             files.into_iter().for_each(SocketFile::leave);
         }
-        self.common.take_listeners();
+        self.shared.take_listeners();
         // Whoever comes second waits as well: before all have ended, nothing is complete.
         let mut threads = lock(&self.threads);
         let mut result = Ok(());
@@ -539,11 +539,11 @@ impl Engine {
                 Err(_) => result = Err(io::Error::other("a worker has panicked")),
             }
         }
-        if let Some(broker) = self.common.broker.get() {
+        if let Some(broker) = self.shared.broker.get() {
             broker.close();
         }
-        self.common.events.close();
-        self.common.logs.end();
+        self.shared.events.close();
+        self.shared.logs.end();
         result
     }
 }

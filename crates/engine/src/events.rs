@@ -218,7 +218,7 @@ impl Inner {
 
     /// How long consumers have taken nothing although events wait. 0 if none ever took any: a program that only sends
     /// need not take events.
-    fn late(&self, now: u64) -> Duration {
+    fn draining_input(&self, now: u64) -> Duration {
         self.taken.map_or(Duration::ZERO, |taken| taken.elapsed().min(self.oldest(now)))
     }
 
@@ -274,8 +274,8 @@ impl Drop for Watch {
 pub(crate) struct Put {
     /// There is room for more; else the worker will be woken when there is.
     pub(crate) room: bool,
-    /// See [`Events::late`].
-    pub(crate) late: Duration,
+    /// See [`Events::draining_input`].
+    pub(crate) draining_input: Duration,
 }
 
 /// There is nothing, and never will be.
@@ -309,21 +309,21 @@ impl Events {
         let mut inner = lock(&self.inner);
         wirespeed_driver::protocol::failpoint::reach("engine.hand_on");
         if inner.closed || batch.is_empty() {
-            return Put { room: true, late: Duration::ZERO };
+            return Put { room: true, draining_input: Duration::ZERO };
         }
         inner.events += batch.len();
         inner.bytes += batch.size();
         batch.at = now;
-        let late = inner.late(now);
+        let draining_input = inner.draining_input(now);
         inner.batches.push_back(std::mem::take(batch));
         let full = self.is_full(&inner);
         if full {
             inner.stalled.insert(number, Arc::clone(worker));
         }
-        let call = inner.consumers.tell();
+        let call = inner.consumers.notify();
         drop(inner);
         call.make(&self.some);
-        Put { room: !full, late }
+        Put { room: !full, draining_input }
     }
 
     fn is_full(&self, inner: &Inner) -> bool {
@@ -331,7 +331,7 @@ impl Events {
     }
 
     /// Whether a worker may read: the caller is woken once it may, if not.
-    pub(crate) fn has_room(&self, number: usize, worker: &Arc<dyn Wake>) -> bool {
+    pub(crate) fn has_capacity(&self, number: usize, worker: &Arc<dyn Wake>) -> bool {
         let mut inner = lock(&self.inner);
         let full = self.is_full(&inner) && !inner.closed;
         if full {
@@ -354,8 +354,8 @@ impl Events {
 
     /// How long consumers have taken nothing although events wait; 0 if none ever took any. `now`: in nanoseconds since the
     /// start.
-    pub(crate) fn late(&self, now: u64) -> Duration {
-        lock(&self.inner).late(now)
+    pub(crate) fn draining_input(&self, now: u64) -> Duration {
+        lock(&self.inner).draining_input(now)
     }
 
     /// Takes up to `most` events, after waiting for the first until the deadline; nothing: there was none,
@@ -409,7 +409,7 @@ impl Events {
     pub fn ring(&self) {
         let mut inner = lock(&self.inner);
         inner.rung = true;
-        let call = inner.consumers.tell();
+        let call = inner.consumers.notify();
         drop(inner);
         call.make(&self.some);
     }

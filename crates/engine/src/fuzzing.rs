@@ -68,11 +68,11 @@ pub fn topic(relay: &Relay, route: &Route, request: &Request) -> Option<Topic> {
     relay.topic(route, request)
 }
 
-/// What is answered over HTTP, at the engine's own address for it if `inside`.
+/// What is answered over HTTP, at the engine's own address for it if `internal`.
 #[must_use]
-pub fn answer(engine: &Engine, handshake: &ServerHandshake, inside: bool) -> Option<Response> {
+pub fn answer(engine: &Engine, handshake: &ServerHandshake, internal: bool) -> Option<Response> {
     // Each time another client, or the addresses of wrong tokens would be refused.
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let remote = SocketAddr::from((NUMBER.fetch_add(1, Ordering::Relaxed).to_be_bytes(), 1));
-    http::answer(handshake, Some(remote), inside, engine.common())
+    http::answer(handshake, Some(remote), internal, engine.shared())
 }

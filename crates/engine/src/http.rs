@@ -18,7 +18,7 @@ use crate::metrics::{self, State};
 use crate::operator_tokens::{self, Area};
 use crate::page;
 use crate::routes;
-use crate::worker::Common;
+use crate::worker::EngineShared;
 
 /// What is answered, and where.
 #[derive(Clone)]
@@ -98,55 +98,61 @@ impl Answer {
     }
 }
 
-/// The answer to a request of a client, if there is one here. `inside`: it came to the address of [`Http::at`].
+/// The answer to a request of a client, if there is one here. `internal`: it came to the address of [`Http::at`].
 pub(crate) fn answer(
     handshake: &ServerHandshake,
     remote: Option<SocketAddr>,
-    inside: bool,
-    common: &Common,
+    internal: bool,
+    shared: &EngineShared,
 ) -> Option<Response> {
     let request = handshake.request()?;
-    if !inside && request.headers.contains_token("Upgrade", "websocket") {
+    if !internal && request.headers.contains_token("Upgrade", "websocket") {
         return None;
     }
     let path = routes::path(request);
-    let found = find(request, path, remote, inside, common);
+    let found = find(request, path, remote, internal, shared);
     let found =
-        if inside { found.or_else(|| Some(Answer::text(404, "There is nothing at this path.\n"))) } else { found };
+        if internal { found.or_else(|| Some(Answer::text(404, "There is nothing at this path.\n"))) } else { found };
     found.map(|answer| answer.respond(handshake))
 }
 
-fn find(request: &Request, path: &str, remote: Option<SocketAddr>, inside: bool, common: &Common) -> Option<Answer> {
-    let http = &common.config.http;
+fn find(
+    request: &Request,
+    path: &str,
+    remote: Option<SocketAddr>,
+    internal: bool,
+    shared: &EngineShared,
+) -> Option<Answer> {
+    let http = &shared.config.http;
     let is = |known: &Option<String>| known.as_deref() == Some(path);
-    let answer: fn(&Request, Option<SocketAddr>, &Common) -> Answer = if is(&http.health) || inside && path == "/health"
-    {
-        |_, _, common| health(common)
-    } else if is(&http.ready) || inside && path == "/ready" {
-        |_, _, common| ready(common)
-    } else if is(&http.metrics) || inside && path == "/metrics" {
-        metrics
-    } else {
-        return if inside { None } else { page::answer(request, path, remote, common) };
-    };
+    let answer: fn(&Request, Option<SocketAddr>, &EngineShared) -> Answer =
+        if is(&http.health) || internal && path == "/health" {
+            |_, _, shared| health(shared)
+        } else if is(&http.ready) || internal && path == "/ready" {
+            |_, _, shared| ready(shared)
+        } else if is(&http.metrics) || internal && path == "/metrics" {
+            metrics
+        } else {
+            return if internal { None } else { page::answer(request, path, remote, shared) };
+        };
     if !matches!(request.method.as_str(), "GET" | "HEAD") {
         // RFC 9110 15.5.6: the server "MUST generate an Allow header field in a 405 response".
         return Some(Answer::text(405, "GET and HEAD only.\n").with("Allow", "GET, HEAD"));
     }
-    Some(answer(request, remote, common))
+    Some(answer(request, remote, shared))
 }
 
-fn health(common: &Common) -> Answer {
+fn health(shared: &EngineShared) -> Answer {
     wirespeed_driver::protocol::failpoint::reach("engine.health");
     let now = Instant::now();
     let mut ill = String::new();
-    for (number, sheet) in common.sheets.iter().enumerate() {
-        match sheet.state(now) {
-            State::Busy(since) if since > common.config.http.stuck_after => {
+    for (number, metrics) in shared.sheets.iter().enumerate() {
+        match metrics.state(now) {
+            State::Busy(since) if since > shared.config.http.stuck_after => {
                 let _ = writeln!(ill, "worker {number} is stuck"); // a string takes everything
             }
             // Who is told to end does, at a time of its own.
-            State::Ended if common.stop.load(Ordering::Acquire) => {}
+            State::Ended if shared.stop.load(Ordering::Acquire) => {}
             State::Ended => {
                 let _ = writeln!(ill, "worker {number} has ended");
             }
@@ -156,19 +162,19 @@ fn health(common: &Common) -> Answer {
     if ill.is_empty() { Answer::text(200, "ok\n") } else { Answer::text(503, ill) }
 }
 
-fn ready(common: &Common) -> Answer {
-    let full = common.admission.foresee(None).is_some();
-    let late = common.events.late(common.since_start());
-    let why = if common.leaving.load(Ordering::Acquire) {
+fn ready(shared: &EngineShared) -> Answer {
+    let full = shared.admission.foresee(None).is_some();
+    let draining_input = shared.events.draining_input(shared.since_start());
+    let why = if shared.leaving.load(Ordering::Acquire) {
         "draining\n"
     } else if full {
         "full\n"
-    } else if common.sheets.iter().all(|sheet| sheet.closed.load(Ordering::Relaxed)) {
+    } else if shared.sheets.iter().all(|metrics| metrics.closed.load(Ordering::Relaxed)) {
         "nobody is accepted\n"
-    } else if late > common.config.http.stuck_after {
-        common.note_late_events(late);
+    } else if draining_input > shared.config.http.stuck_after {
+        shared.note_late_events(draining_input);
         "events are not taken\n"
-    } else if !common.config.http.ready_without_broker && !has_broker(common) {
+    } else if !shared.config.http.ready_without_broker && !has_broker(shared) {
         "the broker is not connected\n"
     } else {
         return Answer::text(200, "ready\n");
@@ -177,18 +183,18 @@ fn ready(common: &Common) -> Answer {
 }
 
 /// Whether what is published reaches other engines, if there is a broker.
-fn has_broker(common: &Common) -> bool {
-    common.config.broker.is_none()
-        || common.broker.get().is_some_and(|broker| broker.status().state == broker::State::Connected)
+fn has_broker(shared: &EngineShared) -> bool {
+    shared.config.broker.is_none()
+        || shared.broker.get().is_some_and(|broker| broker.status().state == broker::State::Connected)
 }
 
-fn metrics(request: &Request, remote: Option<SocketAddr>, common: &Common) -> Answer {
+fn metrics(request: &Request, remote: Option<SocketAddr>, shared: &EngineShared) -> Answer {
     wirespeed_driver::protocol::failpoint::reach("engine.metrics");
-    if let Some(token) = &common.config.http.metrics_token
-        && let Err(refused) = operator_tokens::check(request, token, Area::Metrics, remote, common)
+    if let Some(token) = &shared.config.http.metrics_token
+        && let Err(refused) = operator_tokens::check(request, token, Area::Metrics, remote, shared)
     {
         return refused;
     }
-    let text = metrics::to_text(&common.figures());
+    let text = metrics::to_text(&shared.figures());
     Answer::new(200, metrics::CONTENT_TYPE, text.into_bytes())
 }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::admission::Rate;
-use crate::wheel::TICK;
+use crate::timer_wheel::TICK;
 
 /// What becomes of messages beyond the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

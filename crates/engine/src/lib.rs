@@ -75,12 +75,12 @@
 )]
 
 pub mod admission;
-mod asked;
 pub mod auth;
+mod authenticate;
 pub mod broker;
+pub mod capacity;
 mod certificate;
 mod config;
-mod congestion;
 mod connection;
 mod consumers;
 mod descriptors;
@@ -90,34 +90,34 @@ pub mod events;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod handover;
+mod handoff;
 mod http;
-mod identify;
 pub mod inbound;
-mod ledger;
 mod listen;
 mod locks;
 pub mod logs;
 pub mod mailbox;
+mod memory;
 pub mod metrics;
-mod opened;
 mod operator_tokens;
 mod origins;
 pub mod outbox;
 mod page;
+mod principal;
 mod publishing;
 mod reasons;
 mod relay;
-pub mod room;
-mod roster;
+mod request_head;
 mod routes;
 mod session;
+mod session_registry;
+mod session_setup;
 mod slab;
+mod slow_consumer;
+mod takeover_lock;
+pub mod timer_wheel;
 pub mod topics;
-mod turn;
-mod watches;
-pub mod wheel;
-mod who;
+mod wakers;
 mod worker;
 
 pub use certificate::{Load, Renewal};
@@ -130,5 +130,5 @@ pub use origins::{Origins, exact_origin_problem};
 pub use reasons::Reason;
 pub use relay::Relay;
 pub use routes::{PathPattern, Route, Routes};
-pub use session::{Deed, NotRefreshed, Refusal, Session, SessionFigures};
+pub use session::{NotRefreshed, Refusal, Session, SessionFigures, TopicPermission};
 pub use wirespeed_driver as driver;

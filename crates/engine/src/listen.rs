@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::config::Place;
-use crate::handover::Offer;
+use crate::handoff::ListenerSet;
 
 /// Clients that may wait to be accepted, of each listener; the system's own limit may be less.
 pub(crate) const BACKLOG: i32 = 4096;
@@ -46,7 +46,7 @@ impl Late {
 
 /// Listeners for `count` workers at one place, some of which there are already: they are shared out, and more are
 /// made where they are too few.
-pub(crate) fn share(mut offer: Offer, count: usize) -> io::Result<Shared> {
+pub(crate) fn share(mut offer: ListenerSet, count: usize) -> io::Result<Shared> {
     let mut shares: Vec<Vec<OwnedFd>> = (0..count).map(|_| Vec::new()).collect();
     let mut joining = Vec::new();
     let missing = count.saturating_sub(offer.listeners.len());

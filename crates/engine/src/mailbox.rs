@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use crate::capacity::CapacityNotifier;
 use crate::locks::lock;
-use crate::room::Room;
 
 /// What wakes a worker that waits for its sockets.
 pub trait Wake: Send + Sync {
@@ -28,7 +28,7 @@ struct Inner<C> {
     /// What they hold, and those that were taken and are not done, in bytes.
     bytes: usize,
     /// The same of those that are no messages.
-    errands: usize,
+    commands_done: usize,
     /// The worker has found nothing, and sleeps or is about to.
     sleeping: bool,
     /// It takes nothing any more.
@@ -39,7 +39,7 @@ struct Inner<C> {
 pub struct Mailbox<C> {
     inner: Mutex<Inner<C>>,
     /// Told when there is room again.
-    room: Arc<Room>,
+    room: Arc<CapacityNotifier>,
     /// Bytes from which on there is none.
     full: usize,
     /// Bytes from which on whoever does not wait for room is refused.
@@ -64,8 +64,8 @@ const ERRANDS: usize = 1 << 20;
 impl<C> Mailbox<C> {
     /// An empty one, whose worker is awake. There is room below `full` bytes; who does not wait for it is refused
     /// from `limit` on.
-    pub fn new(full: usize, limit: usize, waker: Arc<dyn Wake>, room: Arc<Room>) -> Self {
-        let inner = Inner { commands: VecDeque::new(), bytes: 0, errands: 0, sleeping: false, closed: false };
+    pub fn new(full: usize, limit: usize, waker: Arc<dyn Wake>, room: Arc<CapacityNotifier>) -> Self {
+        let inner = Inner { commands: VecDeque::new(), bytes: 0, commands_done: 0, sleeping: false, closed: false };
         Self { inner: Mutex::new(inner), room, full, limit, errand_limit: limit.max(ERRANDS), waker }
     }
 
@@ -119,7 +119,7 @@ impl<C> Mailbox<C> {
         if inner.closed {
             return Err(Refused::Closed);
         }
-        if inner.errands >= self.errand_limit { Err(Refused::Full) } else { Ok(()) }
+        if inner.commands_done >= self.errand_limit { Err(Refused::Full) } else { Ok(()) }
     }
 
     /// Puts one in after [`Self::check_errands`], whatever others have put in since.
@@ -128,7 +128,7 @@ impl<C> Mailbox<C> {
     /// The worker has ended.
     pub fn put_errand(&self, command: C, bytes: usize) -> Result<(), Refused> {
         let mut inner = lock(&self.inner);
-        inner.errands += bytes;
+        inner.commands_done += bytes;
         self.push(inner, command, 0).map(drop)
     }
 
@@ -171,7 +171,7 @@ impl<C> Mailbox<C> {
     ///
     /// # Errors
     /// The worker has ended.
-    pub fn has_room(&self) -> Result<bool, Refused> {
+    pub fn has_capacity(&self) -> Result<bool, Refused> {
         let inner = lock(&self.inner);
         if inner.closed { Err(Refused::Closed) } else { Ok(inner.bytes < self.full) }
     }
@@ -186,8 +186,8 @@ impl<C> Mailbox<C> {
     ///
     /// # Errors
     /// There is none by then, or the worker has ended.
-    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refused> {
-        self.room.wait(deadline, || self.has_room())
+    pub fn wait_for_capacity(&self, deadline: Option<Instant>) -> Result<(), Refused> {
+        self.room.wait(deadline, || self.has_capacity())
     }
 
     /// For the worker: takes everything out, into a queue that is empty. `sleeps`: if there is nothing it will
@@ -204,7 +204,7 @@ impl<C> Mailbox<C> {
     pub fn done_errands(&self, bytes: usize) {
         if bytes > 0 {
             let mut inner = lock(&self.inner);
-            inner.errands = inner.errands.saturating_sub(bytes);
+            inner.commands_done = inner.commands_done.saturating_sub(bytes);
         }
     }
 
@@ -217,10 +217,10 @@ impl<C> Mailbox<C> {
         let mut inner = lock(&self.inner);
         let was_full = inner.bytes >= self.full;
         inner.bytes = inner.bytes.saturating_sub(bytes);
-        let has_room = inner.bytes < self.full;
+        let has_capacity = inner.bytes < self.full;
         drop(inner);
-        if was_full && has_room {
-            self.room.tell();
+        if was_full && has_capacity {
+            self.room.notify();
         }
     }
 
@@ -228,10 +228,10 @@ impl<C> Mailbox<C> {
     pub fn close(&self) -> VecDeque<C> {
         let mut inner = lock(&self.inner);
         inner.closed = true;
-        (inner.bytes, inner.errands) = (0, 0);
+        (inner.bytes, inner.commands_done) = (0, 0);
         let left = std::mem::take(&mut inner.commands);
         drop(inner);
-        self.room.tell();
+        self.room.notify();
         left
     }
 }

@@ -17,7 +17,7 @@ use crate::admission;
 use crate::http::Answer;
 use crate::locks::lock;
 use crate::logs::Cause;
-use crate::worker::Common;
+use crate::worker::EngineShared;
 
 /// Wrong tokens of one address within [`WINDOW`]; of IPv6, of 64 bits of it. More: 429.
 const MOST: u32 = 10;
@@ -113,11 +113,11 @@ pub(crate) fn check(
     token: &str,
     area: Area,
     remote: Option<SocketAddr>,
-    common: &Common,
+    shared: &EngineShared,
 ) -> Result<(), Answer> {
-    let proxies = &common.config.proxies;
+    let proxies = &shared.config.proxies;
     let remote = if proxies.forwards(remote) { proxies.client(remote, &request.headers) } else { remote };
-    let (tokens, origin, now) = (&common.operator_tokens, admission::origin(remote), Instant::now());
+    let (tokens, origin, now) = (&shared.operator_tokens, admission::origin(remote), Instant::now());
     let blocked = tokens.is_blocked(&origin, now);
     let given = is_right(request, token);
     if given == Some(true) && !blocked {
@@ -130,7 +130,7 @@ pub(crate) fn check(
         Some(_) if blocked => (Cause::OperatorToken, "is refused: its address has sent too many wrong tokens"),
         Some(_) => (Cause::OperatorToken, "has a wrong token"),
     };
-    common.logs.note(cause, now, || {
+    shared.logs.note(cause, now, || {
         let from = remote.map_or_else(|| "a Unix socket".to_owned(), |remote| remote.to_string());
         format!("a request for the {} from {from} {what}", area.name())
     });

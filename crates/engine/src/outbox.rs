@@ -46,14 +46,14 @@ impl Pending {
 /// Messages in a row for the same audience, none of which has a key: they wait, and leave, as one. Where they cannot,
 /// they are what they were.
 #[derive(Debug)]
-pub struct Volley<'a> {
+pub struct MessageBatch<'a> {
     /// Each of them.
     pub messages: &'a [Pending],
     /// All of them, if there are several.
     pub run: Option<&'a Arc<FrameBatch>>,
 }
 
-impl<'a> Volley<'a> {
+impl<'a> MessageBatch<'a> {
     /// One message.
     #[must_use]
     pub fn of(message: &'a Pending) -> Self {
@@ -174,7 +174,7 @@ impl Outbox {
             self.trim();
             dropped = 1;
         }
-        if self.has_room(cost, beside, limit) {
+        if self.has_capacity(cost, beside, limit) {
             self.keep(Waiting::One(new), policy);
             return Pushed::Kept { dropped };
         }
@@ -182,7 +182,7 @@ impl Outbox {
             Policy::Disconnect => Pushed::Overflow,
             Policy::DropNewest => Pushed::Dropped,
             Policy::DropOldest | Policy::Conflate => {
-                while !self.has_room(cost, beside, limit) && self.drop_oldest() {
+                while !self.has_capacity(cost, beside, limit) && self.drop_oldest() {
                     dropped += 1;
                 }
                 self.keep(Waiting::One(new), policy);
@@ -202,7 +202,7 @@ impl Outbox {
         fits
     }
 
-    fn has_room(&self, cost: usize, beside: usize, limit: usize) -> bool {
+    fn has_capacity(&self, cost: usize, beside: usize, limit: usize) -> bool {
         let waiting = self.bytes + beside;
         waiting == 0 || waiting.saturating_add(cost) <= limit
     }

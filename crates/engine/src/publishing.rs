@@ -11,22 +11,22 @@ use wirespeed_driver::encoded::Encoded;
 use crate::broker::{self, Message, Published};
 use crate::mailbox::Refused;
 use crate::outbox::Pending;
-use crate::session::Home;
+use crate::session::WorkerHandle;
 use crate::topics::{Registry, Topic};
-use crate::worker::{Command, Common};
+use crate::worker::{Command, EngineShared};
 
 /// A message in a mailbox, or of what was taken out of it and is yet to be done: then it waits for a worker, and counts
 /// beside what waits for sessions.
-pub(crate) struct Posted(Pending);
+pub(crate) struct Envelope(Pending);
 
-impl Posted {
+impl Envelope {
     pub(crate) fn new(message: Pending) -> Self {
         message.message.post();
         Self(message)
     }
 }
 
-impl Deref for Posted {
+impl Deref for Envelope {
     type Target = Pending;
 
     fn deref(&self) -> &Pending {
@@ -34,27 +34,27 @@ impl Deref for Posted {
     }
 }
 
-impl Drop for Posted {
+impl Drop for Envelope {
     fn drop(&mut self) {
         self.0.message.collect();
     }
 }
 
 /// How commands are put into mailboxes.
-pub(crate) struct Posting<'a> {
-    common: &'a Common,
-    homes: &'a [Arc<Home>],
+pub(crate) struct FanOut<'a> {
+    shared: &'a EngineShared,
+    homes: &'a [Arc<WorkerHandle>],
     /// Whoever puts it in has waited for room, and cannot be refused for want of it.
     waited: bool,
     /// Workers are woken at the end, all of them once.
-    late: bool,
+    draining_input: bool,
     /// Those that are to be.
-    asleep: Vec<&'a Home>,
+    asleep: Vec<&'a WorkerHandle>,
 }
 
-impl<'a> Posting<'a> {
-    pub(crate) fn new(common: &'a Common, homes: &'a [Arc<Home>]) -> Self {
-        Self { common, homes, waited: false, late: false, asleep: Vec::new() }
+impl<'a> FanOut<'a> {
+    pub(crate) fn new(shared: &'a EngineShared, homes: &'a [Arc<WorkerHandle>]) -> Self {
+        Self { shared, homes, waited: false, draining_input: false, asleep: Vec::new() }
     }
 
     /// For whoever has waited for room.
@@ -66,13 +66,13 @@ impl<'a> Posting<'a> {
     /// For several messages, soon one after the other: until this is dropped, or there is no room, nobody is woken for
     /// what anybody puts in.
     pub(crate) fn waking_late(mut self) -> Self {
-        self.late = true;
+        self.draining_input = true;
         self
     }
 
     /// Puts a command into the mailboxes of several workers: of all, or of none, because whoever is refused comes
     /// again. Whether there is room for more, and the audience keeps up.
-    pub(crate) fn put<H: Iterator<Item = &'a Arc<Home>>>(
+    pub(crate) fn put<H: Iterator<Item = &'a Arc<WorkerHandle>>>(
         &mut self,
         homes: impl Fn() -> H,
         audience: Option<&Topic>,
@@ -80,21 +80,21 @@ impl<'a> Posting<'a> {
         command: impl Fn() -> Command,
     ) -> Result<bool, Refused> {
         if !self.waited {
-            homes().try_for_each(|home| home.mailbox.check())?;
+            homes().try_for_each(|worker| worker.mailbox.check())?;
         }
-        homes().try_fold(true, |room, home| {
-            self.time(home);
-            Ok(room & self.put_one(home, command(), bytes)? & !home.congestion.has(audience))
+        homes().try_fold(true, |room, worker| {
+            self.time(worker);
+            Ok(room & self.put_one(worker, command(), bytes)? & !worker.congestion.has(audience))
         })
     }
 
-    fn put_one(&mut self, home: &'a Home, command: Command, bytes: usize) -> Result<bool, Refused> {
-        if !self.late {
-            return home.mailbox.put_checked(command, bytes);
+    fn put_one(&mut self, worker: &'a WorkerHandle, command: Command, bytes: usize) -> Result<bool, Refused> {
+        if !self.draining_input {
+            return worker.mailbox.put_checked(command, bytes);
         }
-        let (room, asleep) = home.mailbox.put_quietly(command, bytes)?;
+        let (room, asleep) = worker.mailbox.put_quietly(command, bytes)?;
         if asleep {
-            self.asleep.push(home);
+            self.asleep.push(worker);
         }
         if !room {
             self.wake();
@@ -103,13 +103,13 @@ impl<'a> Posting<'a> {
     }
 
     fn wake(&mut self) {
-        self.asleep.drain(..).for_each(|home| home.mailbox.wake());
+        self.asleep.drain(..).for_each(|worker| worker.mailbox.wake());
     }
 
     /// Has what is put in next timed, if nothing of that worker is at present.
-    fn time(&mut self, home: &'a Home) {
-        if self.common.sheets.get(home.worker.index()).is_some_and(|sheet| sheet.begin_timing()) {
-            let _ = self.put_one(home, Command::Published(Instant::now()), 0); // its worker has ended: nothing is timed
+    fn time(&mut self, worker: &'a WorkerHandle) {
+        if self.shared.sheets.get(worker.worker.index()).is_some_and(|metrics| metrics.begin_timing()) {
+            let _ = self.put_one(worker, Command::Published(Instant::now()), 0); // its worker has ended: nothing is timed
         }
     }
 
@@ -130,16 +130,16 @@ impl<'a> Posting<'a> {
             self.put(homes, Some(topic), pending.cost(), || Command::publish(topic, &pending, except))
         });
         let room = put?;
-        if count == 0 && self.common.stop.load(Ordering::Acquire) {
+        if count == 0 && self.shared.stop.load(Ordering::Acquire) {
             return Err(Refused::Closed);
         }
         let (kind, payload) = (message.kind(), message.payload());
-        let took = broker::forward(&self.common.broker, topic, Message { kind, payload, key: key.as_deref() });
+        let took = broker::forward(&self.shared.broker, topic, Message { kind, payload, key: key.as_deref() });
         Ok(Published { count, room, took })
     }
 }
 
-impl Drop for Posting<'_> {
+impl Drop for FanOut<'_> {
     fn drop(&mut self) {
         self.wake();
     }
@@ -147,6 +147,8 @@ impl Drop for Posting<'_> {
 
 /// Whether every worker takes more, and most of the topic's subscribers keep up, as far as they take anything at all;
 /// without a topic, most of all sessions.
-pub(crate) fn has_room(homes: &[Arc<Home>], topic: Option<&Topic>) -> Result<bool, Refused> {
-    homes.iter().try_fold(true, |room, home| Ok(home.mailbox.has_room()? && room && !home.congestion.has(topic)))
+pub(crate) fn has_capacity(homes: &[Arc<WorkerHandle>], topic: Option<&Topic>) -> Result<bool, Refused> {
+    homes
+        .iter()
+        .try_fold(true, |room, worker| Ok(worker.mailbox.has_capacity()? && room && !worker.congestion.has(topic)))
 }

@@ -15,20 +15,20 @@ use wirespeed_driver::frames::Account;
 use wirespeed_driver::protocol::handshake::HeaderList;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
-use crate::asked::Asked;
 use crate::auth::acl::{Acl, AclOptions, Rights};
 use crate::auth::{Denied, Error, Identity};
-use crate::congestion::Congestion;
-use crate::identify::identify_again;
-use crate::ledger::Ledger;
+use crate::authenticate::identify_again;
+use crate::capacity::{CapacityNotifier, Watch};
 use crate::locks::lock;
 use crate::logs::Logs;
 use crate::mailbox::{Mailbox, Refused, Wake};
+use crate::memory::MemoryAccounting;
 use crate::outbox::Pending;
-use crate::room::{Room, Watch};
+use crate::principal::{Principal, User};
+use crate::request_head::RequestHead;
 use crate::routes::Route;
+use crate::slow_consumer::SlowConsumerState;
 use crate::topics::{Pattern, Registry, WorkerId};
-use crate::who::{User, Who};
 use crate::worker::{Command, Key};
 
 /// What a session cannot do.
@@ -36,7 +36,7 @@ use crate::worker::{Command, Key};
 pub enum Refusal {
     /// It is over, or about to be.
     Closed,
-    /// Far more waits for its worker than may: see [`Session::wait_for_room`].
+    /// Far more waits for its worker than may: see [`Session::wait_for_capacity`].
     Full,
     /// There is no such message: see the reason.
     Invalid(SendError),
@@ -62,19 +62,19 @@ impl From<Refused> for Refusal {
 pub struct Session(Arc<Shared>);
 
 /// Where sessions of one worker live.
-pub(crate) struct Home {
+pub(crate) struct WorkerHandle {
     pub(crate) worker: WorkerId,
     pub(crate) mailbox: Arc<Mailbox<Command>>,
     pub(crate) registry: Arc<Registry>,
     /// The process that its worker is in, as [`entropy::forks`] counts them.
     pub(crate) process: u64,
     /// Of all workers.
-    pub(crate) room: Arc<Room>,
-    pub(crate) congestion: Congestion,
+    pub(crate) room: Arc<CapacityNotifier>,
+    pub(crate) congestion: SlowConsumerState,
     /// Clients that another worker has accepted for this one, and that it has not looked at yet.
     pub(crate) arriving: AtomicUsize,
     /// Of all workers: counts what is sent.
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) memory: Arc<MemoryAccounting>,
     pub(crate) logs: Arc<Logs>,
     /// Where the rights of tokens are, and what sessions without one may do.
     pub(crate) acl: AclOptions,
@@ -83,14 +83,14 @@ pub(crate) struct Home {
 /// What is known of a client when its session begins.
 pub(crate) struct About {
     pub(crate) remote: Option<SocketAddr>,
-    pub(crate) asked: Asked,
+    pub(crate) asked: RequestHead,
     pub(crate) subprotocol: Option<Box<str>>,
 }
 
 pub(crate) struct Shared {
     id: u64,
     key: Key,
-    home: Arc<Home>,
+    worker: Arc<WorkerHandle>,
     /// What holds for all sessions of its path.
     route: Arc<Route>,
     about: About,
@@ -106,7 +106,7 @@ pub(crate) struct Shared {
     reads_changed: AtomicBool,
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Who it is and what it may do, if it has a token or was allowed anything.
-    who: OnceLock<Box<Mutex<Who>>>,
+    who: OnceLock<Box<Mutex<Principal>>>,
     opened: Instant,
     /// Once it is over.
     figures: OnceLock<Box<SessionFigures>>,
@@ -152,7 +152,7 @@ pub enum NotRefreshed {
 
 /// What one may do with a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum TopicPermission {
     /// Receive what is published on it.
     Subscribe,
     /// Publish on it.
@@ -175,11 +175,18 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    pub(crate) fn new(id: u64, key: Key, home: Arc<Home>, route: Arc<Route>, about: About, user: Option<User>) -> Self {
+    pub(crate) fn new(
+        id: u64,
+        key: Key,
+        worker: Arc<WorkerHandle>,
+        route: Arc<Route>,
+        about: About,
+        user: Option<User>,
+    ) -> Self {
         Self(Arc::new(Shared {
             id,
             key,
-            home,
+            worker,
             about,
             open: AtomicBool::new(true),
             queued: AtomicUsize::new(0),
@@ -196,10 +203,10 @@ impl Session {
 
     /// Whether it may do this with a topic, or with all that match a pattern: by its token and by [`Self::allow`].
     #[must_use]
-    pub fn may(&self, deed: Deed, pattern_or_topic: &str) -> bool {
+    pub fn may(&self, deed: TopicPermission, pattern_or_topic: &str) -> bool {
         match self.0.who.get() {
             Some(who) => lock(who).may(deed, pattern_or_topic),
-            None => self.0.home.acl.unsaid.may(pattern_or_topic),
+            None => self.0.worker.acl.unsaid.may(pattern_or_topic),
         }
     }
 
@@ -208,11 +215,11 @@ impl Session {
     ///
     /// # Errors
     /// One of them is no pattern; nothing has changed. `{user}` in it stands for the user, as in a token.
-    pub fn allow<S: AsRef<str>>(&self, deeds: &[Deed], allow: &[S], deny: &[S]) -> Result<(), Error> {
+    pub fn allow<S: AsRef<str>>(&self, deeds: &[TopicPermission], allow: &[S], deny: &[S]) -> Result<(), Error> {
         // Without a user, patterns with `{user}` are errors, and nothing is kept for them.
         let user = self.identity().map(|identity| identity.user.clone()).unwrap_or_default();
         let more = Acl::new(allow, deny, &user)?;
-        let nobody = || Box::new(Mutex::new(Who::nobody(self.0.home.acl.unsaid.rights())));
+        let nobody = || Box::new(Mutex::new(Principal::nobody(self.0.worker.acl.unsaid.rights())));
         lock(self.0.who.get_or_init(nobody)).add(deeds, &more);
         Ok(())
     }
@@ -230,12 +237,13 @@ impl Session {
         if !self.is_open() {
             return Err(NotRefreshed::Closed);
         }
-        let user = identify_again(auth, &self.0.home.acl, token, &self.0.home.logs).map_err(NotRefreshed::Denied)?;
+        let user =
+            identify_again(auth, &self.0.worker.acl, token, &self.0.worker.logs).map_err(NotRefreshed::Denied)?;
         if !lock(who).renew(user) {
             return Err(NotRefreshed::OtherUser);
         }
         // The worker has to look earlier than it meant to, or need not.
-        self.0.home.mailbox.put(Command::Refreshed(self.0.key), 0).map(drop).map_err(|_| NotRefreshed::Closed)
+        self.0.worker.mailbox.put(Command::Refreshed(self.0.key), 0).map(drop).map_err(|_| NotRefreshed::Closed)
     }
 
     /// Its number: no other session of this engine has had it, or will.
@@ -301,7 +309,7 @@ impl Session {
 
     /// Whether it is of the engine that has this registry.
     pub(crate) fn belongs_to(&self, registry: &Arc<Registry>) -> bool {
-        Arc::ptr_eq(&self.0.home.registry, registry)
+        Arc::ptr_eq(&self.0.worker.registry, registry)
     }
 
     /// What its token allows; `None` where none is asked for.
@@ -314,8 +322,8 @@ impl Session {
         lock(self.0.who.get()?).expires()
     }
 
-    pub(crate) fn home(&self) -> &Arc<Home> {
-        &self.0.home
+    pub(crate) fn worker(&self) -> &Arc<WorkerHandle> {
+        &self.0.worker
     }
 
     pub(crate) fn opened(&self) -> Instant {
@@ -338,7 +346,7 @@ impl Session {
             return Ok(figures);
         }
         let (asker, answer) = mpsc::sync_channel(1);
-        if self.0.home.mailbox.put(Command::Figures(self.0.key, asker), 0).is_ok() {
+        if self.0.worker.mailbox.put(Command::Figures(self.0.key, asker), 0).is_ok() {
             match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(figures) => return Ok(figures),
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(Refused::Full),
@@ -357,14 +365,14 @@ impl Session {
     /// Whether this is a copy in a child process, where nobody sees to it: its calls may wait for ever for a lock.
     #[must_use]
     pub fn is_forked(&self) -> bool {
-        self.0.home.process != entropy::forks()
+        self.0.worker.process != entropy::forks()
     }
 
     /// No more messages are accepted for it. False: none were before.
     pub(crate) fn set_closed(&self) -> bool {
         let was = self.0.open.swap(false, Ordering::SeqCst);
         if was {
-            self.0.home.room.tell(); // whoever waits for room waits in vain
+            self.0.worker.room.notify(); // whoever waits for room waits in vain
         }
         was
     }
@@ -398,32 +406,32 @@ impl Session {
     ///
     /// # Errors
     /// It is over, or about to be.
-    pub fn has_room(&self) -> Result<bool, Refused> {
+    pub fn has_capacity(&self) -> Result<bool, Refused> {
         if !self.is_open() {
             return Err(Refused::Closed);
         }
-        Ok(self.queued() < self.0.high && self.0.home.mailbox.has_room()?)
+        Ok(self.queued() < self.0.high && self.0.worker.mailbox.has_capacity()?)
     }
 
     /// Waits until there is room, or the deadline.
     ///
     /// # Errors
     /// Not by then, or it is over.
-    pub fn wait_for_room(&self, deadline: Option<Instant>) -> Result<(), Refused> {
-        self.0.home.room.wait(deadline, || self.has_room())
+    pub fn wait_for_capacity(&self, deadline: Option<Instant>) -> Result<(), Refused> {
+        self.0.worker.room.wait(deadline, || self.has_capacity())
     }
 
     /// See [`crate::Engine::room_key`].
     #[must_use]
     pub fn room_key(&self) -> usize {
-        Arc::as_ptr(&self.0.home.room) as usize
+        Arc::as_ptr(&self.0.worker.room) as usize
     }
 
     /// Has somebody woken, in whichever thread, whenever there may be room again, for this session or any other
     /// of the engine, until what is returned is dropped.
     #[must_use]
     pub fn watch_room(&self, wake: Arc<dyn Wake>) -> Watch {
-        self.0.home.room.watch(wake)
+        self.0.worker.room.watch(wake)
     }
 
     /// Something of the application's that goes with the session: set once.
@@ -433,7 +441,7 @@ impl Session {
     }
 
     /// Sends a message: it leaves after everything that was sent before, by whatever call. True: there is room
-    /// for more; false: whoever can wait should, see [`Self::wait_for_room`].
+    /// for more; false: whoever can wait should, see [`Self::wait_for_capacity`].
     ///
     /// # Errors
     /// [`Refusal`].
@@ -446,7 +454,7 @@ impl Session {
     /// # Errors
     /// There is no such message.
     pub fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, Refusal> {
-        let account: Arc<dyn Account> = Arc::<Ledger>::clone(&self.0.home.ledger);
+        let account: Arc<dyn Account> = Arc::<MemoryAccounting>::clone(&self.0.worker.memory);
         Encoded::counted(kind, payload, Some(account)).map(Arc::new).map_err(Refusal::Invalid)
     }
 
@@ -463,11 +471,11 @@ impl Session {
         let size = pending.cost();
         let command = Command::send(self.0.key, pending);
         let queued = self.0.queued.fetch_add(size, Ordering::SeqCst) + size;
-        match self.0.home.mailbox.put(command, size) {
+        match self.0.worker.mailbox.put(command, size) {
             Ok(room) => Ok(room && queued < self.0.high),
             Err(refused) => {
                 self.0.queued.fetch_sub(size, Ordering::SeqCst);
-                self.0.home.room.tell(); // who has looked meanwhile has seen less than there is
+                self.0.worker.room.notify(); // who has looked meanwhile has seen less than there is
                 Err(refused.into())
             }
         }
@@ -483,13 +491,13 @@ impl Session {
         if !self.is_open() {
             return Err(Refusal::Closed);
         }
-        if !self.may(Deed::Subscribe, pattern.as_str()) {
+        if !self.may(TopicPermission::Subscribe, pattern.as_str()) {
             return Err(Refusal::Denied);
         }
-        let Home { worker, mailbox, registry, .. } = &*self.0.home;
+        let WorkerHandle { worker, mailbox, registry, .. } = &*self.0.worker;
         mailbox.check_errands()?;
         let command = Command::Subscribe(self.0.key, self.0.id, pattern.clone());
-        let size = command.errand();
+        let size = command.command();
         // Put in while the account is held, so that it stands before or after what others publish.
         let subscribed = registry.subscribe(pattern, *worker, self.0.id, || {
             let _ = mailbox.put_errand(command, size); // its worker has ended: so has it
@@ -499,9 +507,9 @@ impl Session {
 
     /// Ends that; false: it does not subscribe to it. Never refused: as often as it subscribes.
     pub fn unsubscribe(&self, pattern: &Pattern) -> bool {
-        let Home { mailbox, registry, .. } = &*self.0.home;
+        let WorkerHandle { mailbox, registry, .. } = &*self.0.worker;
         let command = Command::Unsubscribe(self.0.key, pattern.clone());
-        let size = command.errand();
+        let size = command.command();
         registry.unsubscribe(pattern, self.0.id, || {
             let _ = mailbox.put_errand(command, size); // as above
         })
@@ -510,7 +518,7 @@ impl Session {
     /// What it subscribes to.
     #[must_use]
     pub fn topics(&self) -> Vec<Pattern> {
-        self.0.home.registry.patterns_of(self.0.id)
+        self.0.worker.registry.patterns_of(self.0.id)
     }
 
     /// Reads what the client sends no more, or again: for whoever handles its messages more slowly than they come.
@@ -519,7 +527,7 @@ impl Session {
         self.0.reads.store(reads, Ordering::SeqCst);
         // One command at a time, however often it changes.
         if !self.0.reads_changed.swap(true, Ordering::SeqCst) {
-            let _ = self.0.home.mailbox.put(Command::Reading(self.0.key), 0); // its worker has ended: so has it
+            let _ = self.0.worker.mailbox.put(Command::Reading(self.0.key), 0); // its worker has ended: so has it
         }
     }
 
@@ -543,7 +551,7 @@ impl Session {
         }
         if self.set_closed() {
             let command = Command::Close(self.0.key, code, reason.into());
-            let _ = self.0.home.mailbox.put(command, 0); // its worker has ended: so has it
+            let _ = self.0.worker.mailbox.put(command, 0); // its worker has ended: so has it
         }
         Ok(())
     }

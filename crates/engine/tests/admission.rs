@@ -11,12 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 use auth_support::{SECRET, hs256};
 use serde_json::json;
 use support::{Client, PATIENCE, config};
-use wirespeed_engine::auth::acl::{AclOptions, Unsaid};
+use wirespeed_engine::auth::acl::{AclOptions, DefaultPolicy};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Config, Deed, Engine, Refusal, Session};
+use wirespeed_engine::{Config, Engine, Refusal, Session, TopicPermission};
 
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
@@ -123,8 +123,8 @@ fn a_session_ends_at_the_moment_when_its_token_does() {
     let expires = now() + 1;
     let mut client = request(&engine, &hs256(&json!({"sub": "ann", "exp": expires})));
     assert_eq!(client.end(), Some((1008, "token expired".to_owned())));
-    let late = since().checked_sub(Duration::from_secs(expires)).expect("it ended before its token");
-    assert!(late < Duration::from_millis(700), "{late:?} after its token");
+    let draining_input = since().checked_sub(Duration::from_secs(expires)).expect("it ended before its token");
+    assert!(draining_input < Duration::from_millis(700), "{draining_input:?} after its token");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn the_application_allows_and_denies_beside_the_token() {
     let mut client = request(&engine, &token);
     let session = connected(&engine);
     let may = |deed, topic| session.may(deed, topic);
-    use Deed::{Publish, Subscribe};
+    use TopicPermission::{Publish, Subscribe};
     assert!(may(Publish, "chat.ann") && !may(Publish, "chat.bob") && !may(Publish, "prices.a"));
     session.allow(&[Subscribe], &["news.>", "chat.{user}", "prices.secret"], &[]).unwrap();
     session.allow(&[Subscribe, Publish], &[], &["news.internal.>", "chat.ann"]).unwrap();
@@ -171,16 +171,16 @@ fn the_application_allows_and_denies_beside_the_token() {
 
 #[test]
 fn who_has_no_token_may_what_is_left_unsaid() {
-    for (unsaid, may) in [(Unsaid::All, true), (Unsaid::Nothing, false)] {
+    for (unsaid, may) in [(DefaultPolicy::All, true), (DefaultPolicy::Nothing, false)] {
         let acl = AclOptions { unsaid, ..AclOptions::default() };
         let engine = Engine::start(Config { acl, ..config() }).unwrap();
         let _client = Client::open(&engine, "/");
         let session = connected(&engine);
-        assert_eq!(session.may(Deed::Subscribe, "a.b"), may);
+        assert_eq!(session.may(TopicPermission::Subscribe, "a.b"), may);
         assert_eq!(session.subscribe(&Pattern::new("a.b").unwrap()).is_ok(), may);
-        session.allow(&[Deed::Subscribe], &["a.*"], &["a.c"]).unwrap();
-        assert!(session.may(Deed::Subscribe, "a.b") && !session.may(Deed::Subscribe, "a.c"));
-        assert_eq!(session.may(Deed::Publish, "a.c"), may);
-        assert!(session.allow(&[Deed::Subscribe], &["{user}.a"], &[]).is_err());
+        session.allow(&[TopicPermission::Subscribe], &["a.*"], &["a.c"]).unwrap();
+        assert!(session.may(TopicPermission::Subscribe, "a.b") && !session.may(TopicPermission::Subscribe, "a.c"));
+        assert_eq!(session.may(TopicPermission::Publish, "a.c"), may);
+        assert!(session.allow(&[TopicPermission::Subscribe], &["{user}.a"], &[]).is_err());
     }
 }

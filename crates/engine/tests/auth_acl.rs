@@ -7,7 +7,7 @@ mod auth_support;
 use auth_support::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use wirespeed_engine::auth::acl::{Acl, AclOptions, Rights, Unsaid, segment};
+use wirespeed_engine::auth::acl::{Acl, AclOptions, DefaultPolicy, Rights, segment};
 use wirespeed_engine::auth::{Denied, Identity};
 use wirespeed_engine::topics::Topic;
 
@@ -159,7 +159,7 @@ fn identity(user: &str, topics: Option<Value>) -> Identity {
     jwt(|options| options.required.clear()).verify_token(&hs256(&claims), NOW).unwrap()
 }
 
-fn rights(unsaid: Unsaid, topics: Value) -> Result<Rights, Denied> {
+fn rights(unsaid: DefaultPolicy, topics: Value) -> Result<Rights, Denied> {
     AclOptions { unsaid, ..AclOptions::default() }.rights(&identity("alice", Some(topics)))
 }
 
@@ -171,8 +171,8 @@ fn both(acl: Acl) -> Result<Rights, Denied> {
 fn no_claim_is_the_default() {
     for topics in [None, Some(Value::Null)] {
         let of = |unsaid| AclOptions { unsaid, ..AclOptions::default() }.rights(&identity("alice", topics.clone()));
-        assert_eq!(of(Unsaid::All), both(Acl::all()));
-        assert_eq!(of(Unsaid::Nothing), both(Acl::default()));
+        assert_eq!(of(DefaultPolicy::All), both(Acl::all()));
+        assert_eq!(of(DefaultPolicy::Nothing), both(Acl::default()));
         assert_eq!(AclOptions::default().rights(&identity("alice", topics.clone())), both(Acl::default()));
     }
 }
@@ -180,7 +180,7 @@ fn no_claim_is_the_default() {
 #[test]
 fn one_claim_for_both_rights() {
     let claim = json!({"allow": ["prices.>", "users.{user}"], "deny": ["prices.secret"]});
-    for unsaid in [Unsaid::All, Unsaid::Nothing] {
+    for unsaid in [DefaultPolicy::All, DefaultPolicy::Nothing] {
         let expected = acl(&["prices.>", "users.alice"], &["prices.secret"]);
         assert_eq!(rights(unsaid, claim.clone()), both(expected));
         assert_eq!(rights(unsaid, json!({"allow": []})), both(Acl::default()));
@@ -189,24 +189,24 @@ fn one_claim_for_both_rights() {
 
 #[test]
 fn what_the_claim_leaves_out() {
-    assert_eq!(rights(Unsaid::All, json!({})), both(Acl::all()));
-    assert_eq!(rights(Unsaid::Nothing, json!({})), both(Acl::default()));
-    assert_eq!(rights(Unsaid::All, json!({"deny": ["a"]})), both(acl(&[">"], &["a"])));
-    assert!(!rights(Unsaid::Nothing, json!({"deny": ["a"]})).unwrap().publish.may("b"));
+    assert_eq!(rights(DefaultPolicy::All, json!({})), both(Acl::all()));
+    assert_eq!(rights(DefaultPolicy::Nothing, json!({})), both(Acl::default()));
+    assert_eq!(rights(DefaultPolicy::All, json!({"deny": ["a"]})), both(acl(&[">"], &["a"])));
+    assert!(!rights(DefaultPolicy::Nothing, json!({"deny": ["a"]})).unwrap().publish.may("b"));
     let half = json!({"subscribe": {"allow": ["a"]}});
     let subscribe = acl(&["a"], &[]);
     assert_eq!(
-        rights(Unsaid::Nothing, half.clone()),
+        rights(DefaultPolicy::Nothing, half.clone()),
         Ok(Rights { subscribe: subscribe.clone(), publish: Acl::default() })
     );
-    assert_eq!(rights(Unsaid::All, half), Ok(Rights { subscribe, publish: Acl::all() }));
+    assert_eq!(rights(DefaultPolicy::All, half), Ok(Rights { subscribe, publish: Acl::all() }));
 }
 
 #[test]
 fn separate_rights() {
     let claim =
         json!({"subscribe": {"allow": ["news.>"]}, "publish": {"allow": ["chat.{user}"], "deny": ["chat.alice"]}});
-    let rights = rights(Unsaid::All, claim).unwrap();
+    let rights = rights(DefaultPolicy::All, claim).unwrap();
     assert_eq!(rights.subscribe, acl(&["news.>"], &[]));
     assert_eq!(rights.publish, acl(&["chat.alice"], &["chat.alice"]));
 }
@@ -234,7 +234,7 @@ fn a_claim_of_another_form_denies() {
         json!({"subscribe": {"subscribe": {}}}),
         json!({"publish": {"allow": ["a"]}, "receive": {}}),
     ] {
-        for unsaid in [Unsaid::All, Unsaid::Nothing] {
+        for unsaid in [DefaultPolicy::All, DefaultPolicy::Nothing] {
             assert_eq!(rights(unsaid, wrong.clone()), Err(Denied::BadClaim("topics".to_owned())), "{wrong}");
         }
     }

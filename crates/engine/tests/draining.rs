@@ -17,7 +17,7 @@ use wirespeed_engine::mailbox::Refused;
 use wirespeed_engine::topics::Topic;
 use wirespeed_engine::{Config, Drain, Engine, Http, Item, Place, Refusal, Relay, Role, Route, Routes, Session};
 
-fn inside() -> Http {
+fn internal() -> Http {
     Http { at: Some(Place::Tcp("127.0.0.1:0".parse().unwrap())), ..Http::default() }
 }
 
@@ -63,16 +63,16 @@ fn use_it(engine: &Engine, number: u64) -> Result<(), String> {
             let many = engine.publish_many([item(&topic), item(&topic)]).map(drop);
             sent("publish_many", many.map_err(|(_, refusal)| refusal))
         }
-        3 => waited("has_room", engine.has_room(None).map(drop)),
-        4 => waited("has_room of a topic", engine.has_room(Some(&topic)).map(drop)),
-        5 => waited("wait_for_room", engine.wait_for_room(None, soon)),
-        _ => waited("wait_for_room of a topic", engine.wait_for_room(Some(&topic), soon)),
+        3 => waited("has_room", engine.has_capacity(None).map(drop)),
+        4 => waited("has_room of a topic", engine.has_capacity(Some(&topic)).map(drop)),
+        5 => waited("wait_for_room", engine.wait_for_capacity(None, soon)),
+        _ => waited("wait_for_room of a topic", engine.wait_for_capacity(Some(&topic), soon)),
     }
 }
 
 #[test]
 fn a_worker_without_sessions_changes_nothing_for_those_of_others() {
-    let engine = Engine::start(Config { workers: 4, http: inside(), ..config() }).unwrap();
+    let engine = Engine::start(Config { workers: 4, http: internal(), ..config() }).unwrap();
     let at = inside_of(&engine);
     let mut client = Client::open(&engine, "/"); // it does not read, and so its session goes on
     let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
@@ -92,7 +92,7 @@ fn a_worker_without_sessions_changes_nothing_for_those_of_others() {
     });
     assert_eq!((drained.ended, drained.cut), (1, 0));
     engine.join().unwrap();
-    assert_eq!(engine.has_room(None), Err(Refused::Closed));
+    assert_eq!(engine.has_capacity(None), Err(Refused::Closed));
     assert_eq!(engine.broadcast(MessageKind::Text, b"", None), Err(Refusal::Closed));
 }
 
@@ -158,13 +158,13 @@ fn drain_some_time(seed: u64) {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let timeout = Duration::from_millis(300 + dice.roll(3000));
     let how = Drain { timeout, batch: 1 + dice.roll(3) as usize, ..Drain::default() };
-    let config = Config { workers: 1 + dice.roll(4) as usize, http: inside(), ..config() };
+    let config = Config { workers: 1 + dice.roll(4) as usize, http: internal(), ..config() };
     let mut routes = Routes::new();
     routes.add("/", Route::new(Role::Events, &config)).unwrap();
     routes.add("/echo", Route::new(Role::Echo, &config)).unwrap();
     routes.add("/relay/{topic}", Route::new(Role::Relay(Relay::default()), &config)).unwrap();
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap();
-    let (at, inside) = (address(&engine), inside_of(&engine));
+    let (at, internal) = (address(&engine), inside_of(&engine));
     let failed = Mutex::new(Vec::new());
     let (over, uses) = (AtomicBool::new(false), AtomicU64::new(0));
     let deadline = Mutex::new(None);
@@ -199,7 +199,7 @@ fn drain_some_time(seed: u64) {
         }
         scope.spawn(|| {
             loop {
-                match health(inside) {
+                match health(internal) {
                     Some(answer) if answer.starts_with("HTTP/1.1 200") => {}
                     Some(answer) => return failed.lock().unwrap().push(answer),
                     None if ended() => return,
@@ -272,7 +272,7 @@ fn openings_do_not_hold_up_the_end() {
         assert!(took > Duration::from_millis(500) && took < Duration::from_secs(3), "{took:?}");
     }
     // Of those too who come where sessions never begin, and no door is closed.
-    let engine = Engine::start(Config { http: inside(), ..settings() }).unwrap();
+    let engine = Engine::start(Config { http: internal(), ..settings() }).unwrap();
     let at = inside_of(&engine);
     let _client = Client::open(&engine, "/");
     let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
@@ -285,14 +285,14 @@ fn openings_do_not_hold_up_the_end() {
 #[test]
 fn who_has_just_come_when_the_doors_close_has_time_to_ask() {
     let engine = Engine::start(Config { workers: 1, ..config() }).unwrap();
-    let mut late = dial(&engine, b"");
+    let mut draining_input = dial(&engine, b"");
     let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
     draining.step(Instant::now());
     std::thread::sleep(Duration::from_millis(300));
     let request = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-    late.write_all(request.as_bytes()).unwrap();
+    draining_input.write_all(request.as_bytes()).unwrap();
     let mut answer = [0; 12];
-    late.read_exact(&mut answer).unwrap();
+    draining_input.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 101");
 }

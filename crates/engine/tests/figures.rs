@@ -127,7 +127,7 @@ fn what_slow_clients_do_not_read_is_counted_and_in_the_end_forgotten() {
     while !full(&engine.figures()) {
         assert!(Instant::now() < deadline, "{:?}", engine.figures());
         if !engine.broadcast(MessageKind::Binary, &message, None).unwrap() {
-            engine.wait_for_room(None, Some(deadline)).unwrap();
+            engine.wait_for_capacity(None, Some(deadline)).unwrap();
         }
     }
     let figures = engine.figures();

@@ -116,9 +116,9 @@ fn a_request_that_waits_takes_nobodys_place() {
     let (_kept, status) = open(&engine, [127, 0, 0, 1]);
     assert_eq!(status, 101);
     // Those are refused that come after it.
-    let mut late = slow.pop().unwrap();
-    late.write_all(&head("").as_bytes()[16..]).unwrap();
-    let (status, _) = ask(&mut late, "");
+    let mut draining_input = slow.pop().unwrap();
+    draining_input.write_all(&head("").as_bytes()[16..]).unwrap();
+    let (status, _) = ask(&mut draining_input, "");
     assert_eq!(status, 503);
 }
 
@@ -342,9 +342,9 @@ fn proxies_and_limits_are_those_of_clients() {
     let admission = Limits { max_connections_per_address: 1, rate_per_address, ..Limits::default() };
     let http = Http { at: Some(Place::Tcp("127.0.0.1:0".parse().unwrap())), ..Http::default() };
     let engine = Engine::start(Config { admission, proxies, http, ..config() }).unwrap();
-    let Some(Place::Tcp(inside)) = engine.http_place() else { panic!("no address") };
+    let Some(Place::Tcp(internal)) = engine.http_place() else { panic!("no address") };
     for _ in 0..5 {
-        let mut stream = TcpStream::connect(inside).unwrap();
+        let mut stream = TcpStream::connect(internal).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         let mut answer = [0; 12];

@@ -28,15 +28,15 @@ fn an_address_is_of_one_engine() {
             let refused = Engine::start(Config { reuse_port, ..at(address(&first)) }).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::AddrInUse, "{workers}");
         }
-        let inside = Http { at: Some(Place::Tcp(address(&first))), ..Http::default() };
-        assert_eq!(Engine::start(Config { http: inside, ..config() }).unwrap_err().kind(), ErrorKind::AddrInUse);
+        let internal = Http { at: Some(Place::Tcp(address(&first))), ..Http::default() };
+        assert_eq!(Engine::start(Config { http: internal, ..config() }).unwrap_err().kind(), ErrorKind::AddrInUse);
         for _ in 0..32 {
             drop(Client::open(&first, "/"));
         }
         let place = address(&first);
         first.stop().unwrap();
-        let again = Engine::start(at(place)).unwrap();
-        drop(Client::open(&again, "/"));
+        let ready = Engine::start(at(place)).unwrap();
+        drop(Client::open(&ready, "/"));
     }
 }
 

@@ -21,7 +21,7 @@ fn echo() -> Config {
     Config { admit: Arc::new(accept), ..config() }
 }
 
-fn inside() -> Http {
+fn internal() -> Http {
     Http { at: Some(Place::Tcp("127.0.0.1:0".parse().unwrap())), ..Http::default() }
 }
 
@@ -73,7 +73,7 @@ fn health_and_readiness_where_clients_connect() {
 
 #[test]
 fn metrics_at_an_address_of_their_own() {
-    let http = Http { metrics_token: Some("secret".into()), ..inside() };
+    let http = Http { metrics_token: Some("secret".into()), ..internal() };
     let engine =
         Engine::start(Config { http, admission: Limits { max_connections: 1, ..Limits::default() }, ..echo() })
             .unwrap();
@@ -108,7 +108,7 @@ fn a_worker_that_is_stuck_is_seen() {
             Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() }
         }
     };
-    let http = Http { stuck_after: Duration::from_millis(200), ..inside() };
+    let http = Http { stuck_after: Duration::from_millis(200), ..internal() };
     let engine = Engine::start(Config { admit: Arc::new(block), http, workers: 2, ..config() }).unwrap();
     let at = inside_of(&engine);
     let waiting = std::thread::scope(|scope| {
@@ -144,13 +144,13 @@ fn a_worker_that_is_stuck_is_seen() {
 
 #[test]
 fn a_drain_closes_a_few_at_a_time() {
-    let engine = Engine::start(Config { http: inside(), ..echo() }).unwrap();
-    let (at, inside) = (address(&engine), inside_of(&engine));
+    let engine = Engine::start(Config { http: internal(), ..echo() }).unwrap();
+    let (at, internal) = (address(&engine), inside_of(&engine));
     let clients: Vec<_> = (0..60).map(|_| Client::open(&engine, "/")).collect();
     // One never says what it wants, and one is about to.
     let _silent = TcpStream::connect(at).unwrap();
-    let mut late = TcpStream::connect(at).unwrap();
-    late.write_all(b"GET /late HTTP/1.1\r\nHost: localhost\r\n").unwrap();
+    let mut draining_input = TcpStream::connect(at).unwrap();
+    draining_input.write_all(b"GET /late HTTP/1.1\r\nHost: localhost\r\n").unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let begin = Instant::now();
     let how = Drain { timeout: Duration::from_secs(4), batch: 10, ..Drain::default() };
@@ -160,16 +160,17 @@ fn a_drain_closes_a_few_at_a_time() {
             clients.into_iter().map(|mut client| scope.spawn(move || (client.end(), begin.elapsed()))).collect();
         let drain = scope.spawn(|| draining.finish());
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(get(inside, "/ready"), (503, "draining\n".to_owned()));
-        assert_eq!(get(inside, "/health").0, 200);
+        assert_eq!(get(internal, "/ready"), (503, "draining\n".to_owned()));
+        assert_eq!(get(internal, "/health").0, 200);
         assert_eq!(TcpStream::connect(at).unwrap_err().kind(), ErrorKind::ConnectionRefused);
-        late.write_all(
-            b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+        draining_input
+            .write_all(
+                b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
               Sec-WebSocket-Version: 13\r\n\r\n",
-        )
-        .unwrap();
+            )
+            .unwrap();
         let mut answer = Vec::new();
-        let _ = late.read_to_end(&mut answer);
+        let _ = draining_input.read_to_end(&mut answer);
         let text = String::from_utf8_lossy(&answer);
         assert!(text.starts_with("HTTP/1.1 101"), "who was accepted has a session: {text}");
         assert!(text.contains("service restart"), "and is told why it ends: {text}");

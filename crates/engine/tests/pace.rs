@@ -78,7 +78,7 @@ fn who_waits_for_room_is_slowed_to_the_pace_of_subscribers_and_loses_none() {
         assert_eq!(count, 4, "nobody was cut");
         if !room {
             waits += 1;
-            engine.wait_for_room(Some(&topic), Some(Instant::now() + PATIENCE)).unwrap();
+            engine.wait_for_capacity(Some(&topic), Some(Instant::now() + PATIENCE)).unwrap();
         }
     }
     reading.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap().0, COUNT));
@@ -112,9 +112,9 @@ fn publish_to_reader_of(rate: f64) {
             let mut number = 0;
             while !over.load(Ordering::SeqCst) && session.is_open() {
                 engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
-                let _ = engine.wait_for_room(Some(&topic), Some(Instant::now() + Duration::from_millis(100)));
-                while !over.load(Ordering::SeqCst) && engine.has_room(Some(&topic)) == Ok(false) {
-                    let _ = engine.wait_for_room(Some(&topic), Some(Instant::now() + Duration::from_millis(100)));
+                let _ = engine.wait_for_capacity(Some(&topic), Some(Instant::now() + Duration::from_millis(100)));
+                while !over.load(Ordering::SeqCst) && engine.has_capacity(Some(&topic)) == Ok(false) {
+                    let _ = engine.wait_for_capacity(Some(&topic), Some(Instant::now() + Duration::from_millis(100)));
                 }
                 number += 1;
             }
@@ -149,12 +149,12 @@ fn readers_of_any_number_of_topics_slow_publishers_down() {
         engine.publish(topic, MessageKind::Binary, b"", None, None).unwrap();
     }
     let deadline = Instant::now() + PATIENCE;
-    while topics.iter().any(|topic| engine.has_room(Some(topic)).unwrap()) {
+    while topics.iter().any(|topic| engine.has_capacity(Some(topic)).unwrap()) {
         assert!(Instant::now() < deadline, "some topics have room, and their subscriber is behind");
         std::thread::sleep(Duration::from_millis(2));
     }
     for topic in &topics {
-        engine.wait_for_room(Some(topic), Some(deadline)).unwrap();
+        engine.wait_for_capacity(Some(topic), Some(deadline)).unwrap();
     }
     reading.join().unwrap();
 }
@@ -168,7 +168,7 @@ fn who_sends_to_one_is_slowed_to_its_pace() {
     let reading = std::thread::spawn(move || read(client, COUNT, Duration::from_micros(500)));
     for number in 0..COUNT {
         if !session.send(MessageKind::Binary, &payload(number)).unwrap() {
-            session.wait_for_room(Some(Instant::now() + PATIENCE)).unwrap();
+            session.wait_for_capacity(Some(Instant::now() + PATIENCE)).unwrap();
         }
     }
     let (count, _client) = reading.join().unwrap();
@@ -193,7 +193,7 @@ fn one_slow_subscriber_of_many_is_cut_and_slows_nobody() {
         let (count, room) = engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
         last = count;
         if !room {
-            engine.wait_for_room(Some(&topic), Some(Instant::now() + PATIENCE)).unwrap();
+            engine.wait_for_capacity(Some(&topic), Some(Instant::now() + PATIENCE)).unwrap();
         }
     }
     assert_eq!(last, 3, "the slow one was cut");
@@ -214,10 +214,10 @@ fn whoever_takes_nothing_is_not_waited_for_long() {
     // Until it is cut.
     while engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap().0 == 1 {
         number += 1;
-        let _ = engine.wait_for_room(Some(&topic), Some(Instant::now() + PATIENCE));
+        let _ = engine.wait_for_capacity(Some(&topic), Some(Instant::now() + PATIENCE));
         assert!(began.elapsed() < PATIENCE, "the publisher is held up by one who reads nothing");
     }
-    assert_eq!(session.wait_for_room(None), Err(Refused::Closed));
+    assert_eq!(session.wait_for_capacity(None), Err(Refused::Closed));
     drop(client);
 }
 
@@ -251,7 +251,7 @@ fn a_majority_that_trickles_freezes_no_topic() {
     let deadline = Instant::now() + Duration::from_secs(50);
     for number in 0..COUNT {
         engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
-        engine.wait_for_room(Some(&topic), Some(deadline)).expect("one who reads waits for those who do not");
+        engine.wait_for_capacity(Some(&topic), Some(deadline)).expect("one who reads waits for those who do not");
     }
     assert_eq!(reading.join().unwrap().0, COUNT);
 }
@@ -287,13 +287,14 @@ fn who_is_left_of_an_audience_that_is_slow_is_waited_for_as_all_of_it() {
     // For longer than one of many is waited for.
     while left.is_none_or(|left: Instant| left.elapsed() < Duration::from_secs(9)) {
         engine.publish(&topic, MessageKind::Binary, &[0; 8000], None, None).unwrap();
-        let _ = engine.wait_for_room(Some(&topic), Some(Instant::now() + Duration::from_secs(1)));
+        let _ = engine.wait_for_capacity(Some(&topic), Some(Instant::now() + Duration::from_secs(1)));
         if left.is_none() && began.elapsed() > Duration::from_secs(2) {
             leaving.shutdown(Shutdown::Both).unwrap();
             left = Some(Instant::now());
         }
     }
-    let open = sessions.iter().filter(|session| session.wait_for_room(Some(Instant::now())) != Err(Refused::Closed));
+    let open =
+        sessions.iter().filter(|session| session.wait_for_capacity(Some(Instant::now())) != Err(Refused::Closed));
     assert_eq!(open.count(), 1, "the one that is left");
 }
 
@@ -358,7 +359,7 @@ fn who_waits_for_room_is_told_of_the_end() {
     assert_eq!(session.send(MessageKind::Binary, &vec![0; 32 << 20]), Ok(false));
     let waiting = std::thread::spawn({
         let session = session.clone();
-        move || session.wait_for_room(Some(Instant::now() + PATIENCE))
+        move || session.wait_for_capacity(Some(Instant::now() + PATIENCE))
     });
     std::thread::sleep(Duration::from_millis(50));
     drop(client);
@@ -368,5 +369,5 @@ fn who_waits_for_room_is_told_of_the_end() {
         move || engine.stop()
     });
     stopping.join().unwrap().unwrap();
-    assert_eq!(engine.has_room(None), Err(Refused::Closed));
+    assert_eq!(engine.has_capacity(None), Err(Refused::Closed));
 }

@@ -12,7 +12,7 @@ use wirespeed_engine::driver::encoded::{Encoded, FrameBatch};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::mailbox::{Mailbox, Refused};
 use wirespeed_engine::outbox::{Outbox, Pending, Policy, Pushed};
-use wirespeed_engine::wheel::{Listed, TICK, Wheel};
+use wirespeed_engine::timer_wheel::{Listed, TICK, TimerWheel};
 
 // ---- the outbox ----
 
@@ -136,7 +136,7 @@ proptest! {
     ) {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let mut wheel = Wheel::new(start);
+        let mut wheel = TimerWheel::new(start);
         let mut waiting: Vec<(u64, usize)> = Vec::new();
         let mut now = 0;
         let mut times = times.into_iter().enumerate();
@@ -161,8 +161,8 @@ proptest! {
                 let (time, _) = waiting.swap_remove(index.unwrap());
                 prop_assert!(time <= now, "{time} was told at {now}");
             }
-            let late = waiting.iter().filter(|(time, _)| at(*time) + TICK * 2 < at(now)).count();
-            prop_assert_eq!(late, 0, "forgotten");
+            let draining_input = waiting.iter().filter(|(time, _)| at(*time) + TICK * 2 < at(now)).count();
+            prop_assert_eq!(draining_input, 0, "forgotten");
             prop_assert_eq!(wheel.len(), waiting.len());
         }
     }
@@ -170,14 +170,14 @@ proptest! {
 
 /// One for whom something is due now and then, as a worker serves it.
 struct Served {
-    wheel: Wheel<()>,
+    wheel: TimerWheel<()>,
     listed: Listed,
     due: Option<Instant>,
 }
 
 impl Served {
     fn new(start: Instant) -> Self {
-        Self { wheel: Wheel::new(start), listed: Listed::default(), due: None }
+        Self { wheel: TimerWheel::new(start), listed: Listed::default(), due: None }
     }
 
     fn list(&mut self) {
@@ -295,7 +295,7 @@ fn no_wake_up_is_lost_and_the_order_of_each_is_kept() {
             std::thread::spawn(move || {
                 for number in 0..COUNT {
                     if !mailbox.put((sender, number), 10).unwrap() {
-                        mailbox.wait_for_room(None).unwrap();
+                        mailbox.wait_for_capacity(None).unwrap();
                     }
                 }
             })
@@ -322,16 +322,16 @@ fn no_wake_up_is_lost_and_the_order_of_each_is_kept() {
 #[test]
 fn a_mailbox_that_is_full_or_closed_says_so() {
     let mailbox = Mailbox::new(10, 40, Arc::new(|| {}), Arc::default());
-    assert_eq!((mailbox.put(1, 9), mailbox.has_room()), (Ok(true), Ok(true)));
-    assert_eq!((mailbox.put(2, 1), mailbox.has_room(), mailbox.bytes()), (Ok(false), Ok(false), 10));
+    assert_eq!((mailbox.put(1, 9), mailbox.has_capacity()), (Ok(true), Ok(true)));
+    assert_eq!((mailbox.put(2, 1), mailbox.has_capacity(), mailbox.bytes()), (Ok(false), Ok(false), 10));
     assert_eq!((mailbox.put(5, 30), mailbox.put(6, 1), mailbox.put(7, 0)), (Ok(false), Err(Refused::Full), Ok(false)));
-    assert_eq!(mailbox.wait_for_room(Some(Instant::now() + Duration::from_millis(10))), Err(Refused::Full));
+    assert_eq!(mailbox.wait_for_capacity(Some(Instant::now() + Duration::from_millis(10))), Err(Refused::Full));
     let mut taken = VecDeque::new();
     assert!(mailbox.take(&mut taken, false));
-    assert_eq!(mailbox.has_room(), Ok(false), "it was taken, and is not done");
+    assert_eq!(mailbox.has_capacity(), Ok(false), "it was taken, and is not done");
     mailbox.done(40);
-    assert_eq!((Vec::from(taken), mailbox.wait_for_room(None)), (vec![1, 2, 5, 7], Ok(())));
+    assert_eq!((Vec::from(taken), mailbox.wait_for_capacity(None)), (vec![1, 2, 5, 7], Ok(())));
     mailbox.put(3, 1).unwrap();
     assert_eq!(mailbox.close(), [3]);
-    assert_eq!((mailbox.put(4, 1), mailbox.wait_for_room(None)), (Err(Refused::Closed), Err(Refused::Closed)));
+    assert_eq!((mailbox.put(4, 1), mailbox.wait_for_capacity(None)), (Err(Refused::Closed), Err(Refused::Closed)));
 }

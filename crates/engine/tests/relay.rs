@@ -15,7 +15,7 @@ use auth_support::{SECRET, hs256};
 use serde_json::json;
 use support::{Client, PATIENCE, config};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
-use wirespeed_engine::broker::{Broker, Connect, Message, Notice, Sink, Status, Took};
+use wirespeed_engine::broker::{Broker, Connect, EnqueueResult, Message, Notice, Sink, Status};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::metrics::WorkerFigures;
 use wirespeed_engine::topics::{Pattern, Topic};
@@ -100,9 +100,9 @@ fn what_clients_may_do_is_said_by_the_path() {
     let engine = engine(config(), &relays);
     let mut echo = Client::open(&engine, "/echo/a");
     let mut watch = Client::open(&engine, "/watch/a");
-    let mut tell = Client::open(&engine, "/tell/a");
+    let mut notify = Client::open(&engine, "/tell/a");
     assert_eq!(engine.subscribers(&topic("a")), 2);
-    tell.send_text("told");
+    notify.send_text("told");
     assert_eq!([echo.receive_text(), watch.receive_text()], ["told", "told"]);
     echo.send_text("own");
     assert_eq!([echo.receive_text(), watch.receive_text()], ["own", "own"]);
@@ -164,8 +164,8 @@ fn the_path_names_the_topic() {
 #[test]
 fn tokens_say_who_may_be_there() {
     let auth = Some(Arc::new(Jwt::new(JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec()))).unwrap()));
-    let tell = Relay { receive: false, ..Relay::default() };
-    let engine = engine(Config { auth, ..config() }, &[("/feed/{topic}", Relay::default()), ("/tell/{topic}", tell)]);
+    let notify = Relay { receive: false, ..Relay::default() };
+    let engine = engine(Config { auth, ..config() }, &[("/feed/{topic}", Relay::default()), ("/tell/{topic}", notify)]);
     let token = |claim| {
         let token = hs256(&json!({"sub": "ann", "exp": 4e9 as u64, "topics": claim}));
         format!("Authorization: Bearer {token}\r\n")
@@ -304,7 +304,7 @@ fn a_client_that_is_gone_is_found_while_nobody_takes_events() {
 /// A broker that takes as much as it is told to.
 #[derive(Default)]
 struct Queue {
-    has_room: AtomicBool,
+    has_capacity: AtomicBool,
     admits: AtomicBool,
     looks: AtomicUsize,
     refused: AtomicUsize,
@@ -324,12 +324,12 @@ impl Connect for Given {
 impl Broker for Queue {
     fn interest(&self, _: &Pattern, _: bool) {}
 
-    fn publish(&self, _: &Topic, _: Message<'_>) -> Took {
-        Took::Yes
+    fn publish(&self, _: &Topic, _: Message<'_>) -> EnqueueResult {
+        EnqueueResult::Yes
     }
 
-    fn broadcast(&self, _: Message<'_>) -> Took {
-        Took::Yes
+    fn broadcast(&self, _: Message<'_>) -> EnqueueResult {
+        EnqueueResult::Yes
     }
 
     fn admits(&self, _: usize) -> bool {
@@ -338,9 +338,9 @@ impl Broker for Queue {
         admits
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.looks.fetch_add(1, Ordering::SeqCst);
-        self.has_room.load(Ordering::SeqCst)
+        self.has_capacity.load(Ordering::SeqCst)
     }
 
     fn status(&self) -> Status {
@@ -371,24 +371,24 @@ fn senders_wait_for_the_broker_and_nobody_gets_what_it_refuses() {
     let engine = engine(settings, &[("/feed/{topic}", Relay::default())]);
     let mut reader = Client::open(&engine, "/feed/a");
     let mut sender = Client::open(&engine, "/feed/a");
-    let tell = |room, admits| {
+    let notify = |room, admits| {
         queue.admits.store(admits, Ordering::SeqCst);
-        queue.has_room.store(room, Ordering::SeqCst);
+        queue.has_capacity.store(room, Ordering::SeqCst);
         let sink = queue.sink.lock().unwrap().clone();
-        sink.unwrap().has_room_again();
+        sink.unwrap().resume();
     };
-    tell(false, true);
+    notify(false, true);
     sender.send_text("one");
     wait_for(&queue.looks);
     engine.publish(&topic("a"), MessageKind::Text, b"from here", None, None).unwrap();
     assert_eq!(reader.receive_text(), "from here");
     assert_eq!(sender.receive_text(), "from here");
-    tell(true, true);
+    notify(true, true);
     assert_eq!(reader.receive_text(), "one");
-    tell(true, false);
+    notify(true, false);
     sender.send_text("refused");
     wait_for(&queue.refused);
-    tell(true, true);
+    notify(true, true);
     sender.send_text("two");
     assert_eq!(reader.receive_text(), "two");
 }

@@ -147,7 +147,7 @@ fn each_path_has_its_own_outboxes() {
     while engine.figures().total().dropped_by_policy().all(|(_, count)| count == 0) {
         assert!(Instant::now() < deadline, "nothing was dropped");
         session.send(MessageKind::Binary, &payload).unwrap();
-        let _ = engine.wait_for_room(None, Some(deadline));
+        let _ = engine.wait_for_capacity(None, Some(deadline));
     }
     let dropped: Vec<_> = engine.figures().total().dropped_by_policy().filter(|(_, count)| *count > 0).collect();
     assert_eq!(dropped[0].0, "drop_newest");

@@ -381,7 +381,7 @@ fn subscribing_while_others_publish_misses_nothing_and_repeats_nothing() {
                 let (count, room) = engine.publish(&topic, MessageKind::Text, text.as_bytes(), None, None).unwrap();
                 counts.push(count);
                 if !room {
-                    engine.wait_for_room(None, None).unwrap();
+                    engine.wait_for_capacity(None, None).unwrap();
                 }
             }
             counts
@@ -515,8 +515,8 @@ fn who_waits_for_events_to_have_room_has_the_time_of_openings() {
     let engine = Engine::start(Config { max_events: 1, workers: 1, open_timeout, ..config() }).unwrap();
     let _first = Client::open(&engine, "/");
     until(|| engine.events().waiting().0 == 1);
-    let mut late = knock(&engine, "/");
-    assert_eq!(late.read(&mut [0]).unwrap_or(0), 0);
+    let mut draining_input = knock(&engine, "/");
+    assert_eq!(draining_input.read(&mut [0]).unwrap_or(0), 0);
     until(|| engine.figures().total().failures[Reason::Timeout.index()] == 1);
     // Who is there when the doors close is turned away by nobody.
     let mut last = knock(&engine, "/");

@@ -12,12 +12,12 @@ use auth_support::{OTHER_SECRET, SECRET, hs256};
 use serde_json::json;
 use support::{Client, PATIENCE, config};
 use wirespeed_engine::auth::{Algorithm, Denied, Jwt, JwtOptions, Key};
-use wirespeed_engine::broker::Took;
+use wirespeed_engine::broker::EnqueueResult;
 use wirespeed_engine::driver::encoded::Encoded;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Config, Deed, Engine, Item, NotRefreshed, Role, Route, Routes, Session};
+use wirespeed_engine::{Config, Engine, Item, NotRefreshed, Role, Route, Routes, Session, TopicPermission};
 
 fn take(engine: &Engine, mut wanted: impl FnMut(&Session, &Event<'_>) -> bool) -> Session {
     let deadline = Instant::now() + PATIENCE;
@@ -54,7 +54,7 @@ fn many_messages_in_one_call() {
     }
     let items = (0..1000).map(|number| item(&format!("prices.{}", number % 3), &number.to_string()));
     let done = engine.publish_many(items.chain([item("nobody", "x")])).unwrap();
-    assert_eq!((done.count, done.took), (4000, Took::Local));
+    assert_eq!((done.count, done.took), (4000, EnqueueResult::Local));
     for client in &mut clients {
         assert!((0..1000).all(|number| client.receive_text() == number.to_string()));
     }
@@ -165,13 +165,13 @@ fn a_later_token_takes_the_place_of_the_first() {
     let first = soon(5);
     let claims = json!({"sub": "ann", "exp": first, "topics": {"allow": ["old", "app"], "deny": ["none"]}});
     let (mut client, session) = enter(&engine, "/", &claims);
-    session.allow(&[Deed::Subscribe], &["given"], &["app"]).unwrap();
+    session.allow(&[TopicPermission::Subscribe], &["given"], &["app"]).unwrap();
     session.subscribe(&Pattern::new("old").unwrap()).unwrap();
     let later = json!({"sub": "ann", "exp": soon(3600), "name": "Ann", "topics": {"allow": ["new", "app"]}});
     session.refresh(&hs256(&later)).unwrap();
     let identity = session.identity().unwrap();
     assert_eq!((identity.user.as_str(), identity.claims.get("name")), ("ann", Some(&json!("Ann"))));
-    let may = ["old", "new", "given", "app"].map(|name| session.may(Deed::Subscribe, name));
+    let may = ["old", "new", "given", "app"].map(|name| session.may(TopicPermission::Subscribe, name));
     assert_eq!(may, [false, true, true, false], "what the application has said stays, and to deny wins");
     assert_eq!(engine.publish(&topic("old"), MessageKind::Text, b"still", None, None).unwrap().0, 1);
     assert_eq!(client.receive_text(), "still");

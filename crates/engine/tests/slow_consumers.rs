@@ -74,7 +74,7 @@ fn publish(attack: Option<usize>) -> f64 {
                 payload[..8].copy_from_slice(&number.to_le_bytes());
                 engine.publish(&topic, MessageKind::Binary, &payload, None, None).unwrap();
                 number += 1;
-                let _ = engine.wait_for_room(Some(&topic), Some(until));
+                let _ = engine.wait_for_capacity(Some(&topic), Some(until));
             }
             (number - before) as f64
         };
@@ -167,7 +167,7 @@ fn rate_beside(slow: usize, same_worker: bool) -> f64 {
             let mut messages = 0;
             while Instant::now() < until {
                 engine.publish(&topic, MessageKind::Binary, &[0; 1024], None, None).unwrap();
-                let _ = engine.wait_for_room(Some(&topic), Some(until));
+                let _ = engine.wait_for_capacity(Some(&topic), Some(until));
                 messages += 1;
             }
             f64::from(messages)
@@ -212,7 +212,7 @@ fn a_lone_subscriber_that_trickles_does_not_freeze_its_topic() {
         // Until the policy applies to it.
         while !freed && Instant::now() < deadline {
             let (count, _) = engine.publish(&topic, MessageKind::Binary, &[0; 1024], None, None).unwrap();
-            let _ = engine.wait_for_room(Some(&topic), Some(deadline));
+            let _ = engine.wait_for_capacity(Some(&topic), Some(deadline));
             freed = count == 0;
         }
         over.store(true, Ordering::SeqCst);
@@ -242,7 +242,7 @@ fn a_small_outbox_that_conflates_keeps_the_newest_message_of_each_key() {
                 let key = Some(Arc::clone(&keys[number % KEYS]));
                 engine.publish(&topic, MessageKind::Binary, &payload, None, key).unwrap();
                 if number % 8 == 0 {
-                    let _ = engine.wait_for_room(None, Some(Instant::now() + Duration::from_millis(1)));
+                    let _ = engine.wait_for_capacity(None, Some(Instant::now() + Duration::from_millis(1)));
                 }
             }
             over.store(true, Ordering::SeqCst);

@@ -60,14 +60,14 @@ fn act(engine: &Engine, sessions: &Mutex<Vec<Session>>, random: &mut Random, thr
             drop(engine.publish(&Topic::new("noise.a").unwrap(), MessageKind::Text, b"noise", None, Some("key".into())))
         }
         6 => drop(session.figures(Instant::now() + PATIENCE)),
-        7 => drop((engine.figures(), engine.sessions(), engine.has_room(None), session.topics())),
+        7 => drop((engine.figures(), engine.sessions(), engine.has_capacity(None), session.topics())),
         8 => {
             session.set_reading(false);
             session.set_reading(true);
         }
         9 if session.path() == "/guest" => drop(session.close(CloseCode(4000), "go")),
         10 => drop(engine.logs().take(Instant::now())),
-        _ => drop(session.wait_for_room(Some(Instant::now() + Duration::from_millis(5)))),
+        _ => drop(session.wait_for_capacity(Some(Instant::now() + Duration::from_millis(5)))),
     }
 }
 
@@ -136,7 +136,7 @@ fn run(seed: u64) {
                 })
             })
             .collect();
-        let guests: Vec<_> = (0..GUESTS)
+        let accepted: Vec<_> = (0..GUESTS)
             .map(|guest| {
                 let (engine, done) = (&engine, &done);
                 scope.spawn(move || {
@@ -166,7 +166,7 @@ fn run(seed: u64) {
         }
         let stops = [scope.spawn(|| engine.stop()), scope.spawn(|| engine.stop())];
         stops.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
-        guests.into_iter().for_each(|thread| drop(thread.join()));
+        accepted.into_iter().for_each(|thread| drop(thread.join()));
     });
     let total = engine.figures().total();
     assert_eq!((total.panics, total.sessions, total.outbox_bytes), (0, 0, 0), "seed {seed}");

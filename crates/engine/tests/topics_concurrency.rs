@@ -69,14 +69,14 @@ fn run(seed: u64, steps: u64, patterns: &[&str], topics: &[&str]) -> (usize, usi
         start.wait();
         for step in 0..steps {
             let (mut inner, id) = (Random(random.0 ^ 0x9e37), random.below(SESSIONS));
-            let tell = |entry| logs[worker_of(id)].lock().unwrap().push(entry);
+            let notify = |entry| logs[worker_of(id)].lock().unwrap().push(entry);
             match random.below(4) {
                 0 => {
                     let (pattern, mut applied) = (random.pick(&patterns), false);
                     let changed = registry.subscribe(pattern, WorkerId::new(worker_of(id)).unwrap(), id, || {
                         inner.pause();
                         applied = true;
-                        tell(Entry::Subscribe(id, pattern.clone()));
+                        notify(Entry::Subscribe(id, pattern.clone()));
                     });
                     assert_eq!(changed, Ok(applied));
                 }
@@ -85,7 +85,7 @@ fn run(seed: u64, steps: u64, patterns: &[&str], topics: &[&str]) -> (usize, usi
                     let changed = registry.unsubscribe(pattern, id, || {
                         inner.pause();
                         applied = true;
-                        tell(Entry::Unsubscribe(id, pattern.clone()));
+                        notify(Entry::Unsubscribe(id, pattern.clone()));
                     });
                     assert_eq!(changed, applied);
                 }

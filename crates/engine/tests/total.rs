@@ -49,7 +49,7 @@ fn send(engine: &Engine, session: &Session, message: &[u8]) -> bool {
     loop {
         match session.send(MessageKind::Binary, message) {
             Ok(_) => return true,
-            Err(Refusal::Full) => engine.wait_for_room(None, Some(Instant::now() + PATIENCE)).unwrap(),
+            Err(Refusal::Full) => engine.wait_for_capacity(None, Some(Instant::now() + PATIENCE)).unwrap(),
             Err(Refusal::Closed) => return false,
             Err(other) => panic!("{other:?}"),
         }

@@ -51,7 +51,7 @@ class BrokerEvent:
 
     Attributes:
         kind: ``"connected"`` and ``"disconnected"``; of messages, how many: ``"lost"``, of others, which did not come;
-            ``"refused"``, which the queue did not take; ``"dropped"``, which it dropped for newer ones; ``"doubtful"``,
+            ``"refused"``, which the queue did not take; ``"dropped"``, which it dropped for newer ones; ``"unconfirmed"``,
             which were under way when the connection broke, or when NATS denied some of them. ``"unsupported"``: the
             broker has no wildcards, and sessions that subscribe with some get what is published on this engine alone.
             ``"denied"``: the broker denies a subscription, with the same effect; it is asked again after 1 to 30 s, and
@@ -83,7 +83,7 @@ class BrokerStatus:
         lost: Messages of others that did not come, as far as later ones on the same topics tell.
         refused: Messages that were not taken.
         dropped: Messages that were taken, and dropped for newer ones.
-        doubtful: Messages that were under way when a connection broke, or when NATS denied some of them.
+        unconfirmed: Messages that were under way when a connection broke, or when NATS denied some of them.
         invalid: Messages that came and were none.
         reconnects: Connections after the first.
     """
@@ -99,7 +99,7 @@ class BrokerStatus:
     lost: int
     refused: int
     dropped: int
-    doubtful: int
+    unconfirmed: int
     invalid: int
     reconnects: int
 

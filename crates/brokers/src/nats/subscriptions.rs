@@ -11,8 +11,8 @@ use futures_util::StreamExt;
 use futures_util::task::AtomicWaker;
 use wirespeed_engine::topics::Pattern;
 
-use crate::account::Account;
 use crate::envelope::NodeId;
+use crate::tracker::DeliveryTracker;
 
 /// What came: by which subscription, under which name.
 pub(super) struct Came {
@@ -103,7 +103,7 @@ impl Subscriptions {
             let mut cx = Context::from_waker(&subscription.waker);
             while let Poll::Ready(Some(message)) = subscription.subscriber.poll_next_unpin(&mut cx) {
                 self.heard += 1;
-                if Account::is_from(&message.payload, own) {
+                if DeliveryTracker::is_from(&message.payload, own) {
                     continue;
                 }
                 let via = subscription.via.clone();

@@ -20,12 +20,12 @@ use wirespeed_engine::topics::Pattern;
 
 use super::receiving::{Change, denial};
 use super::{Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, check, fate, patiently, settings};
-use crate::account::{ALL, Account};
 use crate::backoff;
-use crate::held::Breaths;
-use crate::node::{Shared, ended};
-use crate::parcel::{self, Parcel};
+use crate::batch::{self, Batch};
+use crate::client::{Shared, ended};
 use crate::queue::{Item, To};
+use crate::stall_clock::StallClock;
+use crate::tracker::{ALL, DeliveryTracker};
 
 /// Commands that are under way at once.
 const AT_ONCE: usize = 64;
@@ -37,13 +37,13 @@ const NO_LIMIT: Duration = Duration::from_secs(1 << 20);
 type Ending = RefCell<HashMap<String, u32>>;
 
 pub(super) async fn serve(shared: &Shared) {
-    let account = Rc::new(RefCell::new(shared.account()));
+    let tracker = Rc::new(RefCell::new(shared.tracker()));
     let mut attempt = 0;
     loop {
         let reason = match connect(shared).await {
             Err(broken) => broken,
             Ok((connection, pushes)) => {
-                let broken = run(shared, connection, pushes, &account).await;
+                let broken = run(shared, connection, pushes, &tracker).await;
                 if shared.is_connected() {
                     attempt = 0;
                 }
@@ -51,7 +51,7 @@ pub(super) async fn serve(shared: &Shared) {
             }
         };
         shared.set_disconnected(&reason.to_string());
-        shared.lose_subscriptions(&mut account.borrow_mut());
+        shared.lose_subscriptions(&mut tracker.borrow_mut());
         tokio::time::sleep(backoff::delay(attempt)).await;
         attempt += 1;
     }
@@ -87,15 +87,15 @@ async fn run(
     shared: &Shared,
     connection: ClusterConnection,
     pushes: UnboundedReceiver<PushInfo>,
-    account: &RefCell<Account>,
+    tracker: &RefCell<DeliveryTracker>,
 ) -> Broken {
     let result = |result: Result<Broken, Broken>| match result {
         Ok(broken) | Err(broken) => broken,
     };
     let ending = Ending::default();
-    let subscribe = std::pin::pin!(async { result(subscribe(shared, connection.clone(), account, &ending).await) });
+    let subscribe = std::pin::pin!(async { result(subscribe(shared, connection.clone(), tracker, &ending).await) });
     let publish = std::pin::pin!(async { result(publish(shared, connection.clone()).await) });
-    let read = std::pin::pin!(read(shared, pushes, account, &ending));
+    let read = std::pin::pin!(read(shared, pushes, tracker, &ending));
     let moves = future::select(publish, read);
     match future::select(subscribe, moves).await {
         future::Either::Left((broken, _)) => broken,
@@ -104,10 +104,10 @@ async fn run(
 }
 
 async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broken, Broken> {
-    let mut under_way = shared.under_way();
+    let mut in_flight = shared.in_flight();
     loop {
         shared.wait_connected().await;
-        let items = under_way.take(BATCH);
+        let items = in_flight.take(BATCH);
         if items.is_empty() {
             let notified = std::pin::pin!(shared.outgoing.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
@@ -135,13 +135,13 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
         }
         // They were not sent in the order in which they were taken: of whoever waits for some of them it is not known
         // which are his. So it is said first what is missing.
-        under_way.refuse(refused);
+        in_flight.refuse(refused);
         if let Some(broken) = broken {
-            under_way.doubt(under_way.count() - published);
-            under_way.settle(published);
+            in_flight.mark_unconfirmed(in_flight.count() - published);
+            in_flight.settle(published);
             return Err(broken);
         }
-        under_way.settle(published);
+        in_flight.settle(published);
     }
 }
 
@@ -149,8 +149,8 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
 async fn spublish<'a>(
     mut connection: ClusterConnection,
     channel: &str,
-    parcels: &'a [Parcel],
-) -> Vec<(&'a Parcel, Answer)> {
+    parcels: &'a [Batch],
+) -> Vec<(&'a Batch, Answer)> {
     let mut commands = redis::pipe();
     for parcel in parcels {
         commands.cmd("SPUBLISH").arg(channel).arg(&parcel.bytes[..]);
@@ -164,10 +164,10 @@ async fn spublish<'a>(
 }
 
 /// What is under way at once may be sent in any order: of each channel that is one pipeline.
-fn by_channel(shared: &Shared, items: Vec<Item>) -> Vec<(String, Vec<Parcel>)> {
-    let mut groups: Vec<(String, Vec<Parcel>)> = Vec::new();
+fn by_channel(shared: &Shared, items: Vec<Item>) -> Vec<(String, Vec<Batch>)> {
+    let mut groups: Vec<(String, Vec<Batch>)> = Vec::new();
     let mut places: HashMap<To, usize> = HashMap::new();
-    for parcel in parcel::pack(items, parcel::MOST) {
+    for parcel in batch::pack(items, batch::MOST) {
         match places.get(&parcel.to).and_then(|place| groups.get_mut(*place)) {
             Some((_, payloads)) => payloads.push(parcel),
             None => {
@@ -182,7 +182,7 @@ fn by_channel(shared: &Shared, items: Vec<Item>) -> Vec<(String, Vec<Parcel>)> {
 async fn subscribe(
     shared: &Shared,
     mut connection: ClusterConnection,
-    account: &RefCell<Account>,
+    tracker: &RefCell<DeliveryTracker>,
     ending: &Ending,
 ) -> Result<Broken, Broken> {
     if !shared.receives() {
@@ -191,20 +191,20 @@ async fn subscribe(
     }
     shared.forget_reserved();
     subscribe_to_all(shared, &mut connection).await?;
-    let changes = shared.take_interests(&mut account.borrow_mut());
-    change(shared, &connection, account, ending, changes).await?;
+    let changes = shared.take_interests(&mut tracker.borrow_mut());
+    change(shared, &connection, tracker, ending, changes).await?;
     // All that was wanted by then is there. What has been wanted since may never end.
     shared.set_connected();
     loop {
         if !shared.take_reserved().is_empty() {
             subscribe_to_all(shared, &mut connection).await?;
         }
-        let changes = shared.take_interests(&mut account.borrow_mut());
+        let changes = shared.take_interests(&mut tracker.borrow_mut());
         if changes.is_empty() {
             shared.wanted.notified().await;
             continue;
         }
-        change(shared, &connection, account, ending, changes).await?;
+        change(shared, &connection, tracker, ending, changes).await?;
     }
 }
 
@@ -221,19 +221,19 @@ async fn subscribe_to_all(shared: &Shared, connection: &mut ClusterConnection) -
 async fn change(
     shared: &Shared,
     connection: &ClusterConnection,
-    account: &RefCell<Account>,
+    tracker: &RefCell<DeliveryTracker>,
     ending: &Ending,
     changes: Vec<Change>,
 ) -> Result<(), Broken> {
-    account.borrow_mut().end(ended(&changes));
+    tracker.borrow_mut().end(ended(&changes));
     let (exact, wild): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(pattern, _)| pattern.is_exact());
     for (pattern, _) in wild {
-        shared.deny(&mut account.borrow_mut(), &pattern, None);
+        shared.deny(&mut tracker.borrow_mut(), &pattern, None);
     }
     // Each by itself, as those of one command must be of one slot; several at once.
     for chunk in exact.chunks(AT_ONCE) {
         for (pattern, _) in chunk.iter().filter(|(_, wanted)| *wanted) {
-            account.borrow_mut().ask(pattern);
+            tracker.borrow_mut().ask(pattern);
         }
         let answers = future::join_all(chunk.iter().map(|(pattern, wanted)| {
             let mut connection = connection.clone();
@@ -251,11 +251,11 @@ async fn change(
         .await;
         for ((pattern, wanted), answer) in chunk.iter().zip(answers) {
             if let Some(reason) = denial(answer)? {
-                shared.deny(&mut account.borrow_mut(), pattern, Some(&reason));
+                shared.deny(&mut tracker.borrow_mut(), pattern, Some(&reason));
                 continue;
             }
             if *wanted {
-                account.borrow_mut().confirm(pattern);
+                tracker.borrow_mut().confirm(pattern);
             }
             shared.done(pattern, *wanted);
         }
@@ -266,20 +266,20 @@ async fn change(
 async fn read(
     shared: &Shared,
     mut pushes: UnboundedReceiver<PushInfo>,
-    account: &RefCell<Account>,
+    tracker: &RefCell<DeliveryTracker>,
     ending: &Ending,
 ) -> Broken {
-    let mut breaths = Breaths::new();
+    let mut breaths = StallClock::new();
     while let Some(push) = pushes.recv().await {
         match (push.kind, &push.data[..]) {
             (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(payload)]) => {
                 let channel = String::from_utf8_lossy(channel);
-                shared.arrive(&mut account.borrow_mut(), &channel, None, payload);
+                shared.arrive(&mut tracker.borrow_mut(), &channel, None, payload);
             }
             // Not subscribed to again on this connection: the library has taken what nobody asked for as the answer to
             // whatever was under way there, and answers may be those of others since.
             (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
-                if is_taken_away(shared, &account.borrow(), ending, &String::from_utf8_lossy(channel)) =>
+                if is_taken_away(shared, &tracker.borrow(), ending, &String::from_utf8_lossy(channel)) =>
             {
                 return Broken::Other("a node has ended a subscription, as its slot has moved".into());
             }
@@ -288,14 +288,14 @@ async fn read(
         }
         breaths.take().await;
         if pushes.is_empty() {
-            breaths = Breaths::new();
+            breaths = StallClock::new();
         }
     }
     Broken::Closed
 }
 
 /// Whether a subscription has ended that is wanted, and that we have not ended.
-fn is_taken_away(shared: &Shared, account: &Account, ending: &Ending, channel: &str) -> bool {
+fn is_taken_away(shared: &Shared, tracker: &DeliveryTracker, ending: &Ending, channel: &str) -> bool {
     let mut ending = ending.borrow_mut();
     if let Some(count) = ending.get_mut(channel) {
         *count -= 1;
@@ -305,5 +305,5 @@ fn is_taken_away(shared: &Shared, account: &Account, ending: &Ending, channel: &
         return false;
     }
     let name = channel.strip_prefix(shared.prefix.as_str()).unwrap_or(channel);
-    name == ALL || Pattern::new(name).is_ok_and(|pattern| account.has_asked(&pattern))
+    name == ALL || Pattern::new(name).is_ok_and(|pattern| tracker.has_asked(&pattern))
 }

@@ -23,9 +23,9 @@ use wirespeed_engine::driver::tls::Stamp;
 use self::receiving::receive;
 use crate::address::{Address, Files, Kind};
 use crate::backoff;
-use crate::held::held;
-use crate::node::Shared;
-use crate::parcel;
+use crate::batch;
+use crate::client::Shared;
+use crate::stall_clock::stalled;
 
 /// Bytes that are sent at once.
 const BATCH: usize = 256 * 1024;
@@ -49,12 +49,12 @@ pub(crate) async fn serve(shared: &Shared) {
     let needed = if shared.receives() { PUBLISHES | RECEIVES } else { PUBLISHES };
     let link = Link { shared, up: Cell::new(0), needed, demoted: Notify::new() };
     let publish = again(&link, PUBLISHES, async |target| publish(&link, target).await);
-    let account = RefCell::new(shared.account());
+    let tracker = RefCell::new(shared.tracker());
     let receive = async {
         if shared.receives() {
             again(&link, RECEIVES, async |target| {
-                let error = receive(&link, target, &account).await;
-                shared.lose_subscriptions(&mut account.borrow_mut());
+                let error = receive(&link, target, &tracker).await;
+                shared.lose_subscriptions(&mut tracker.borrow_mut());
                 error
             })
             .await;
@@ -101,10 +101,10 @@ impl std::fmt::Display for Broken {
 async fn patiently<T, E: Into<Broken>>(answer: impl Future<Output = Result<T, E>>) -> Result<T, Broken> {
     let mut answer = std::pin::pin!(answer);
     loop {
-        let before = held();
+        let before = stalled();
         match tokio::time::timeout(PATIENCE, &mut answer).await {
             Ok(answered) => return answered.map_err(Into::into),
-            Err(_) if held() != before => {} // it may be there, and nobody has read
+            Err(_) if stalled() != before => {} // it may be there, and nobody has read
             Err(_) => return Err(Broken::Silent),
         }
     }
@@ -298,7 +298,7 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
     check_role(&mut connection).await?;
     let mut checked = Instant::now();
     link.set_up(PUBLISHES);
-    let mut under_way = shared.under_way();
+    let mut in_flight = shared.in_flight();
     loop {
         // If the other connection broke, this one may be broken as well, and messages taken now would be in doubt. And a
         // primary may become a replica while messages are published.
@@ -306,7 +306,7 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
             check_role(&mut connection).await?;
             checked = Instant::now();
         }
-        let items = under_way.take(BATCH);
+        let items = in_flight.take(BATCH);
         if items.is_empty() {
             let notified = std::pin::pin!(shared.outgoing.notified());
             let _ = tokio::time::timeout(PING, notified).await; // in both cases the loop continues
@@ -314,16 +314,16 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
         }
         let mut commands = redis::pipe();
         let mut counts = Vec::new();
-        for parcel in parcel::pack(items, parcel::MOST) {
+        for parcel in batch::pack(items, batch::MOST) {
             commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]);
             counts.push(parcel.count);
         }
         let answers: Vec<Answer> = patiently(commands.ignore_errors().query_async(&mut connection)).await?;
         for (count, answer) in counts.into_iter().zip(answers) {
             match fate(answer)? {
-                None => under_way.settle(count),
+                None => in_flight.settle(count),
                 Some(refusal) => {
-                    under_way.refuse(count);
+                    in_flight.refuse(count);
                     shared.set_reason(&refusal);
                 }
             }

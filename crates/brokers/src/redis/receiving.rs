@@ -10,9 +10,9 @@ use wirespeed_engine::topics::Pattern;
 
 use super::glob::glob;
 use super::{Broken, CHANNELS, Link, PING, RECEIVES, Target, check, patiently};
-use crate::account::{ALL, Account};
-use crate::held::Breaths;
-use crate::node::{Shared, ended};
+use crate::client::{Shared, ended};
+use crate::stall_clock::StallClock;
+use crate::tracker::{ALL, DeliveryTracker};
 
 /// Subscriptions, as the server knows them.
 #[derive(Default)]
@@ -25,7 +25,7 @@ struct Known {
     preceded: Vec<Pattern>,
 }
 
-pub(super) async fn receive(link: &Link<'_>, target: &mut Target, account: &RefCell<Account>) -> Broken {
+pub(super) async fn receive(link: &Link<'_>, target: &mut Target, tracker: &RefCell<DeliveryTracker>) -> Broken {
     let connected = async {
         let client = target.client().await?;
         patiently(client.get_async_pubsub()).await
@@ -37,7 +37,7 @@ pub(super) async fn receive(link: &Link<'_>, target: &mut Target, account: &RefC
     let (mut sink, mut stream) = pubsub.split();
     let known = RefCell::new(Known::default());
     let subscribe = std::pin::pin!(async {
-        match subscribe(link, &mut sink, account, &known).await {
+        match subscribe(link, &mut sink, tracker, &known).await {
             Ok(never) => never,
             Err(broken) => broken,
         }
@@ -62,14 +62,14 @@ pub(super) async fn receive(link: &Link<'_>, target: &mut Target, account: &RefC
                 let Known { confirmed, preceded, .. } = &mut *known.borrow_mut();
                 preceded.append(confirmed);
             }
-            let mut breaths = Breaths::new();
+            let mut breaths = StallClock::new();
             for message in came.drain(..) {
                 let Some(message) = message else { return Broken::Closed };
-                arrive(link.shared, &mut account.borrow_mut(), &known.borrow(), &message);
+                arrive(link.shared, &mut tracker.borrow_mut(), &known.borrow(), &message);
                 breaths.take().await;
             }
-            let mut account = account.borrow_mut();
-            known.borrow_mut().preceded.drain(..).for_each(|pattern| account.confirm(&pattern));
+            let mut tracker = tracker.borrow_mut();
+            known.borrow_mut().preceded.drain(..).for_each(|pattern| tracker.confirm(&pattern));
         }
     });
     let demoted = std::pin::pin!(link.demoted.notified());
@@ -80,7 +80,7 @@ pub(super) async fn receive(link: &Link<'_>, target: &mut Target, account: &RefC
     }
 }
 
-fn arrive(shared: &Shared, account: &mut Account, known: &Known, message: &Msg) {
+fn arrive(shared: &Shared, tracker: &mut DeliveryTracker, known: &Known, message: &Msg) {
     let via = match message.from_pattern() {
         false => None,
         true => message.get_pattern::<String>().ok().and_then(|glob| known.globs.get(&glob)).map(Vec::as_slice),
@@ -95,27 +95,27 @@ fn arrive(shared: &Shared, account: &mut Account, known: &Known, message: &Msg) 
         Some(_) => None,
     };
     let via = via.or(exact.as_ref().filter(|exact| exact.as_str() != ALL).map(std::slice::from_ref));
-    shared.arrive(account, name, via, message.get_payload_bytes());
+    shared.arrive(tracker, name, via, message.get_payload_bytes());
 }
 
 async fn subscribe(
     link: &Link<'_>,
     sink: &mut PubSubSink,
-    account: &RefCell<Account>,
+    tracker: &RefCell<DeliveryTracker>,
     known: &RefCell<Known>,
 ) -> Result<Broken, Broken> {
     let shared = link.shared;
     shared.forget_reserved();
     subscribe_to_all(shared, sink).await?;
-    let changes = shared.take_interests(&mut account.borrow_mut());
-    change(shared, sink, account, known, changes).await?;
+    let changes = shared.take_interests(&mut tracker.borrow_mut());
+    change(shared, sink, tracker, known, changes).await?;
     // All that was wanted by then is there. What has been wanted since may never end.
     link.set_up(RECEIVES);
     loop {
         if !shared.take_reserved().is_empty() {
             subscribe_to_all(shared, sink).await?;
         }
-        let changes = shared.take_interests(&mut account.borrow_mut());
+        let changes = shared.take_interests(&mut tracker.borrow_mut());
         if changes.is_empty() {
             let notified = std::pin::pin!(shared.wanted.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
@@ -123,7 +123,7 @@ async fn subscribe(
             }
             continue;
         }
-        change(shared, sink, account, known, changes).await?;
+        change(shared, sink, tracker, known, changes).await?;
     }
 }
 
@@ -131,17 +131,17 @@ async fn subscribe(
 async fn change(
     shared: &Shared,
     sink: &mut PubSubSink,
-    account: &RefCell<Account>,
+    tracker: &RefCell<DeliveryTracker>,
     known: &RefCell<Known>,
     changes: Vec<Change>,
 ) -> Result<(), Broken> {
-    account.borrow_mut().end(ended(&changes));
+    tracker.borrow_mut().end(ended(&changes));
     let (wanted, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, wanted)| *wanted);
     for chunk in ended.chunks(CHANNELS) {
         end(shared, sink, known, chunk).await?;
     }
     for chunk in wanted.chunks(CHANNELS) {
-        begin(shared, sink, account, known, chunk).await?;
+        begin(shared, sink, tracker, known, chunk).await?;
     }
     Ok(())
 }
@@ -192,13 +192,13 @@ async fn ask(sink: &PubSubSink, names: Vec<String>, globs: bool) -> Result<Vec<(
 async fn begin(
     shared: &Shared,
     sink: &PubSubSink,
-    account: &RefCell<Account>,
+    tracker: &RefCell<DeliveryTracker>,
     known: &RefCell<Known>,
     chunk: &[Change],
 ) -> Result<(), Broken> {
     let (mut channels, mut globs) = (Vec::new(), Vec::new());
     for (pattern, _) in chunk {
-        account.borrow_mut().ask(pattern);
+        tracker.borrow_mut().ask(pattern);
         if pattern.is_exact() {
             channels.push(format!("{}{pattern}", shared.prefix));
             continue;
@@ -222,7 +222,7 @@ async fn begin(
             false => glob(&shared.prefix, pattern),
         };
         match denied.get(&name) {
-            Some(reason) => shared.deny(&mut account.borrow_mut(), pattern, Some(reason)),
+            Some(reason) => shared.deny(&mut tracker.borrow_mut(), pattern, Some(reason)),
             None => {
                 known.borrow_mut().confirmed.push(pattern.clone());
                 shared.done(pattern, true);

@@ -41,7 +41,7 @@ impl Sink for Taker {
         Ok(true)
     }
 
-    fn wait_for_room(&self, deadline: Instant) -> bool {
+    fn wait_for_capacity(&self, deadline: Instant) -> bool {
         self.waits.fetch_add(1, Ordering::SeqCst);
         while self.full.load(Ordering::SeqCst) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -49,7 +49,7 @@ impl Sink for Taker {
         !self.full.load(Ordering::SeqCst)
     }
 
-    fn has_room_again(&self) {}
+    fn resume(&self) {}
 
     fn noticed(&self) {
         self.noticed.fetch_add(1, Ordering::SeqCst);

@@ -5,30 +5,30 @@ use std::time::{Duration, Instant};
 
 use wirespeed_brokers::engine::broker::{Broker, Sink, State};
 use wirespeed_brokers::engine::topics::Pattern;
-use wirespeed_brokers::{Address, Hub, Node, Publisher};
+use wirespeed_brokers::{Address, BrokerClient, BrokerConfig, Publisher};
 
 use super::servers::{Server, free_port};
 use super::{Taker, text, topic, wait};
 
-pub fn hub(url: &str) -> Hub {
-    Hub::new(Address::parse(url).unwrap())
+pub fn hub(url: &str) -> BrokerConfig {
+    BrokerConfig::new(Address::parse(url).unwrap())
 }
 
-pub fn node(hub: &Hub) -> (Node, Arc<Taker>) {
+pub fn node(hub: &BrokerConfig) -> (BrokerClient, Arc<Taker>) {
     let taker = Arc::new(Taker::default());
-    let node = Node::start(hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
+    let node = BrokerClient::start(hub, Some(Arc::clone(&taker) as Arc<dyn Sink>)).unwrap();
     wait(|| node.status().state == State::Connected);
     (node, taker)
 }
 
-pub fn want(node: &Node, patterns: &[&str]) {
+pub fn want(node: &BrokerClient, patterns: &[&str]) {
     for text in patterns {
         node.interest(&Pattern::new(text).unwrap(), true);
     }
 }
 
 /// What is published there comes; the broker has had no reason to connect again.
-pub fn comes(node: &Node, taker: &Taker, publisher: &Publisher, names: &[&str]) {
+pub fn comes(node: &BrokerClient, taker: &Taker, publisher: &Publisher, names: &[&str]) {
     taker.came.lock().unwrap().clear();
     for name in names {
         publisher.publish(Some(&topic(name)), text(name)).unwrap();
@@ -74,7 +74,7 @@ pub fn cluster(nodes: usize, options: &[&str]) -> Option<(Vec<Server>, String)> 
 }
 
 /// The thread waits for room, for longer than a server may be silent, while an answer is under way.
-pub fn is_not_taken_for_dead_while_there_is_no_room(hub: &Hub) {
+pub fn is_not_taken_for_dead_while_there_is_no_room(hub: &BrokerConfig) {
     let (node, taker) = node(hub);
     want(&node, &["a"]);
     wait(|| node.status().subscriptions == 1);

@@ -62,12 +62,12 @@ impl Default for Limits {
 
 /// Why somebody has no place, and when to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turned {
+pub(crate) struct Rejection {
     pub(crate) reason: Reason,
     retry_after: Duration,
 }
 
-impl Turned {
+impl Rejection {
     /// What it is told.
     pub(crate) fn response(self, handshake: &ServerHandshake) -> Response {
         let (status, text) = match self.reason {
@@ -118,16 +118,16 @@ impl Admission {
     ///
     /// # Errors
     /// There were too many.
-    pub(crate) fn count(&self, origin: Origin) -> Result<(), Turned> {
+    pub(crate) fn count(&self, origin: Origin) -> Result<(), Rejection> {
         match self.rate.as_ref().map(|rate| rate.check(origin)) {
-            Some(Err(retry_after)) => Err(Turned { reason: Reason::RateLimited, retry_after }),
+            Some(Err(retry_after)) => Err(Rejection { reason: Reason::RateLimited, retry_after }),
             _ => Ok(()),
         }
     }
 
     /// The answer to a client for which there is no descriptor.
-    pub(crate) fn full(&self) -> Turned {
-        Turned { reason: Reason::Full, retry_after: self.limits.retry_after }
+    pub(crate) fn full(&self) -> Rejection {
+        Rejection { reason: Reason::Full, retry_after: self.limits.retry_after }
     }
 
     /// Whether one of this address would be refused now.
@@ -155,8 +155,8 @@ impl Admission {
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn admit(self: &Arc<Self>, origin: Origin) -> Result<Permit, Turned> {
-        let turned = |reason| Turned { reason, retry_after: self.limits.retry_after };
+    pub(crate) fn admit(self: &Arc<Self>, origin: Origin) -> Result<Permit, Rejection> {
+        let turned = |reason| Rejection { reason, retry_after: self.limits.retry_after };
         if !take(&self.sessions, self.limits.max_connections) {
             return Err(turned(Reason::Full));
         }
@@ -198,14 +198,14 @@ impl Permit {
     ///
     /// # Errors
     /// The user has as many sessions as one may.
-    pub(crate) fn count_user(&mut self, user: &str) -> Result<(), Turned> {
+    pub(crate) fn count_user(&mut self, user: &str) -> Result<(), Rejection> {
         let Limits { max_sessions_per_user: limit, retry_after, .. } = self.admission.limits;
         if limit == usize::MAX || user.is_empty() || self.user.is_some() {
             return Ok(());
         }
         let user: Box<str> = user.into();
         if !self.admission.users.take(&user, limit) {
-            return Err(Turned { reason: Reason::User, retry_after });
+            return Err(Rejection { reason: Reason::User, retry_after });
         }
         self.user = Some(user);
         Ok(())

@@ -15,13 +15,13 @@ pub struct AclOptions {
     /// The claim. Default: `topics`.
     pub claim: String,
     /// What the claim leaves unsaid: all of it, `subscribe` or `publish` beside the other, or `allow`. Default:
-    /// [`Unsaid::Nothing`].
-    pub unsaid: Unsaid,
+    /// [`DefaultPolicy::Nothing`].
+    pub unsaid: DefaultPolicy,
 }
 
 /// What a client may do where its token does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unsaid {
+pub enum DefaultPolicy {
     /// Everything that is not denied.
     All,
     /// Nothing.
@@ -47,7 +47,7 @@ pub struct Acl {
 
 impl Default for AclOptions {
     fn default() -> Self {
-        Self { claim: "topics".to_owned(), unsaid: Unsaid::default() }
+        Self { claim: "topics".to_owned(), unsaid: DefaultPolicy::default() }
     }
 }
 
@@ -95,7 +95,7 @@ impl AclOptions {
     }
 }
 
-impl Unsaid {
+impl DefaultPolicy {
     /// What whoever has no token may do.
     pub fn rights(self) -> Rights {
         Rights { subscribe: self.acl(), publish: self.acl() }

@@ -64,7 +64,7 @@ impl Jwt {
     /// Who the client is that has sent this head, at this unix second.
     pub fn verify(&self, head: &impl Head, now: u64) -> Result<Identity, Denied> {
         let (token, source) = source::find(head, &self.options.sources)?;
-        let mut identity = self.identify(&token, now)?;
+        let mut identity = self.authenticate(&token, now)?;
         identity.source = Some(source.clone());
         Ok(identity)
     }
@@ -72,7 +72,7 @@ impl Jwt {
     /// Who this token is for, at this unix second: for a session that is to go on after its first token has expired.
     /// Whether that is the same user as before is for the caller to check.
     pub fn verify_token(&self, token: &str, now: u64) -> Result<Identity, Denied> {
-        self.identify(token.as_bytes(), now)
+        self.authenticate(token.as_bytes(), now)
     }
 
     /// Looks whether the file of keys has changed, and reads it then, but does nothing if that was done in this
@@ -111,7 +111,7 @@ impl Jwt {
         self.options.sources.iter().any(|source| matches!(source, Source::Subprotocol(_)))
     }
 
-    fn identify(&self, token: &[u8], now: u64) -> Result<Identity, Denied> {
+    fn authenticate(&self, token: &[u8], now: u64) -> Result<Identity, Denied> {
         if token.is_empty() {
             return Err(Denied::Missing);
         }

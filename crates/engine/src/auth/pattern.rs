@@ -29,7 +29,7 @@ enum Segment {
 
 /// A segment of a question, which is not taken apart beforehand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked<'a> {
+enum RequestedTopic<'a> {
     Word(&'a str),
     /// Any word: a strange one decides.
     One,
@@ -41,9 +41,9 @@ impl Pattern {
     /// `None`: it is not a pattern.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let segment = |asked| match asked {
-            Asked::Word(word) => Segment::Word(word.into()),
-            Asked::One => Segment::One,
-            Asked::Rest => Segment::Rest,
+            RequestedTopic::Word(word) => Segment::Word(word.into()),
+            RequestedTopic::One => Segment::One,
+            RequestedTopic::Rest => Segment::Rest,
         };
         is_question(text).then(|| Self { segments: asked(text).map(segment).collect() })
     }
@@ -57,8 +57,8 @@ impl Pattern {
                 (None, None) => return true,
                 (None, Some(_)) | (Some(_), None) => return false,
                 // What is left on the other side is one segment or more, which it takes whatever they are.
-                (Some(Segment::Rest), Some(_)) | (Some(_), Some(Asked::Rest)) => return true,
-                (Some(Segment::Word(word)), Some(Asked::Word(other))) if **word != *other => return false,
+                (Some(Segment::Rest), Some(_)) | (Some(_), Some(RequestedTopic::Rest)) => return true,
+                (Some(Segment::Word(word)), Some(RequestedTopic::Word(other))) if **word != *other => return false,
                 _ => {}
             }
         }
@@ -67,7 +67,7 @@ impl Pattern {
     /// Whether it matches every topic of the question, in which `Rest` counts for this many strange words.
     fn covers(&self, question: &str, rest: usize) -> bool {
         let expand = |asked| match asked {
-            Asked::Rest => (Asked::One, rest),
+            RequestedTopic::Rest => (RequestedTopic::One, rest),
             other => (other, 1),
         };
         let mut words = asked(question).map(expand).flat_map(|(asked, times)| std::iter::repeat_n(asked, times));
@@ -75,7 +75,7 @@ impl Pattern {
             match (segment, words.next()) {
                 (Segment::Rest, Some(_)) => return true,
                 (Segment::One, Some(_)) => {}
-                (Segment::Word(word), Some(Asked::Word(other))) if **word == *other => {}
+                (Segment::Word(word), Some(RequestedTopic::Word(other))) if **word == *other => {}
                 _ => return false,
             }
         }
@@ -113,10 +113,10 @@ pub(super) fn is_question(text: &str) -> bool {
     true
 }
 
-fn asked(question: &str) -> impl Iterator<Item = Asked<'_>> {
+fn asked(question: &str) -> impl Iterator<Item = RequestedTopic<'_>> {
     question.split('.').map(|segment| match segment {
-        "*" => Asked::One,
-        ">" => Asked::Rest,
-        word => Asked::Word(word),
+        "*" => RequestedTopic::One,
+        ">" => RequestedTopic::Rest,
+        word => RequestedTopic::Word(word),
     })
 }

@@ -1,12 +1,12 @@
 //! One client of a worker: its opening, then its session. It moves bytes, and says what is next; who it is
 //! called by, and when, is the worker's.
 
-mod live;
-mod opening;
+mod established;
+mod handshaking;
 mod relaying;
 
-pub(crate) use self::live::Live;
-pub(crate) use self::opening::{Accepted, Detail, Opened, Opening};
+pub(crate) use self::established::Established;
+pub(crate) use self::handshaking::{Accepted, Detail, Opened, Opening};
 
 /// What a turn of a session has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) enum Turn {
     /// The same, once whoever handles its messages wants more.
     Stopped,
     /// The same, once those who get what it publishes have room. `moved`: some of it has gone on before.
-    Roomless {
+    BackpressureWaiters {
         /// Whether it had a turn.
         moved: bool,
     },
@@ -33,5 +33,5 @@ pub(crate) enum Turn {
 /// A client, on whichever side of its opening.
 pub(crate) enum Client {
     Opening(Box<Opening>),
-    Live(Box<Live>),
+    Established(Box<Established>),
 }

@@ -3,11 +3,11 @@
 
 use wirespeed_driver::protocol::MessageKind;
 
-use crate::publishing::{Posting, has_room};
+use crate::publishing::{FanOut, has_capacity};
 use crate::relay::Relay;
-use crate::session::{Deed, Session};
+use crate::session::{Session, TopicPermission};
 use crate::topics::Topic;
-use crate::worker::Common;
+use crate::worker::EngineShared;
 
 /// See the module.
 pub(crate) struct Relaying {
@@ -51,10 +51,10 @@ impl Relaying {
 
     /// Looks for room before anything is read: so that of all who wait one at a time goes on, and what is too much is
     /// one message of each worker.
-    pub(crate) fn look(&mut self, common: &Common) {
+    pub(crate) fn look(&mut self, shared: &EngineShared) {
         wirespeed_driver::protocol::failpoint::reach("engine.relay");
-        let here = common.homes.get().is_none_or(|homes| has_room(homes, Some(&self.topic)).unwrap_or(true));
-        (self.waits, self.moved) = (!here || !has_broker_room(common), false);
+        let here = shared.homes.get().is_none_or(|homes| has_capacity(homes, Some(&self.topic)).unwrap_or(true));
+        (self.waits, self.moved) = (!here || !has_broker_room(shared), false);
     }
 
     /// Publishes a message. False: it sends nothing here.
@@ -64,29 +64,29 @@ impl Relaying {
         relay: &Relay,
         kind: MessageKind,
         payload: &[u8],
-        common: &Common,
+        shared: &EngineShared,
     ) -> bool {
         if !relay.send {
             return false;
         }
-        if !session.may(Deed::Publish, self.topic.as_str()) {
+        if !session.may(TopicPermission::Publish, self.topic.as_str()) {
             self.denied += 1;
             return true;
         }
-        let (Ok(message), Some(homes)) = (common.encode(kind, payload), common.homes.get()) else { return true };
-        if common.broker.get().is_some_and(|broker| !broker.admits(payload.len())) {
+        let (Ok(message), Some(homes)) = (shared.encode(kind, payload), shared.homes.get()) else { return true };
+        if shared.broker.get().is_some_and(|broker| !broker.admits(payload.len())) {
             self.waits = true;
             return true; // nobody gets it, and it is counted: the sender cannot be told
         }
         let except = (!relay.echo).then(|| session.id());
-        let mut posting = Posting::new(common, homes).after_waiting();
-        let published = posting.publish(&session.home().registry, &self.topic, message, except, None);
+        let mut posting = FanOut::new(shared, homes).after_waiting();
+        let published = posting.publish(&session.worker().registry, &self.topic, message, except, None);
         self.moved = true;
-        self.waits = published.is_ok_and(|published| !published.room) || !has_broker_room(common);
+        self.waits = published.is_ok_and(|published| !published.room) || !has_broker_room(shared);
         true
     }
 }
 
-fn has_broker_room(common: &Common) -> bool {
-    common.broker.get().is_none_or(|broker| broker.has_room())
+fn has_broker_room(shared: &EngineShared) -> bool {
+    shared.broker.get().is_none_or(|broker| broker.has_capacity())
 }

@@ -8,7 +8,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::count::{BOUNDS, Distribution};
-use super::figures::{Figures, WorkerFigures};
+use super::snapshot::{Figures, WorkerFigures};
 use crate::broker::{State, Status};
 
 /// What HTTP says that the text is.

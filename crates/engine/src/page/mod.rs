@@ -19,7 +19,7 @@ use crate::metrics::{BOUNDS, Distribution, Figures, State, WorkerFigures};
 use crate::operator_tokens::{self, Area};
 use crate::routes;
 use crate::session::Session;
-use crate::worker::Common;
+use crate::worker::EngineShared;
 
 /// Where it is.
 const ROOT: &str = "/_wirespeed/";
@@ -42,23 +42,28 @@ pub(crate) struct Kept {
 }
 
 /// The answer to a request below [`ROOT`]; `None`: it is not there, or there is no page.
-pub(crate) fn answer(request: &Request, path: &str, remote: Option<SocketAddr>, common: &Common) -> Option<Answer> {
-    let token = common.config.http.page.as_deref()?;
+pub(crate) fn answer(
+    request: &Request,
+    path: &str,
+    remote: Option<SocketAddr>,
+    shared: &EngineShared,
+) -> Option<Answer> {
+    let token = shared.config.http.page.as_deref()?;
     let below = path.strip_prefix(ROOT)?;
     let (method, reads) = (request.method.as_str(), matches!(request.method.as_str(), "GET" | "HEAD"));
     if below.is_empty() {
         return Some(if reads { page() } else { not_allowed("GET, HEAD") });
     }
-    if let Err(refused) = operator_tokens::check(request, token, Area::Page, remote, common) {
+    if let Err(refused) = operator_tokens::check(request, token, Area::Page, remote, shared) {
         return Some(refused);
     }
     let mut parts = below.split('/');
     let parts = (parts.next(), parts.next(), parts.next(), parts.next());
     let answer = match parts {
-        (Some("figures"), None, ..) if reads => to_json(&figures(common)),
-        (Some("sessions"), None, ..) if reads => to_json(&sessions(request, common)),
-        (Some("sessions"), Some(id), None, _) if reads => found(id, common, |session| to_json(&details(session))),
-        (Some("sessions"), Some(id), Some("disconnect"), None) if method == "POST" => found(id, common, |session| {
+        (Some("figures"), None, ..) if reads => to_json(&figures(shared)),
+        (Some("sessions"), None, ..) if reads => to_json(&sessions(request, shared)),
+        (Some("sessions"), Some(id), None, _) if reads => found(id, shared, |session| to_json(&details(session))),
+        (Some("sessions"), Some(id), Some("disconnect"), None) if method == "POST" => found(id, shared, |session| {
             // RFC 6455 7.4.1, 1008: for whoever is to go, "when there is no other more suitable status code".
             let _ = session.close(CloseCode::POLICY_VIOLATION, "disconnected by the operator"); // a valid code
             to_json(&json!({"id": session.id()}))
@@ -118,12 +123,12 @@ fn worker(of: &WorkerFigures) -> Value {
 }
 
 #[allow(clippy::indexing_slicing, reason = "members of an object, which are made")]
-fn figures(common: &Common) -> Value {
+fn figures(shared: &EngineShared) -> Value {
     wirespeed_driver::protocol::failpoint::reach("engine.page");
     let now = Instant::now();
-    let figures: Figures = common.figures();
+    let figures: Figures = shared.figures();
     let total = figures.total();
-    let state = |sheet: &crate::metrics::Sheet| match sheet.state(now) {
+    let state = |metrics: &crate::metrics::WorkerMetrics| match metrics.state(now) {
         State::Waits => json!("waits"),
         State::Busy(_) => json!("busy"),
         State::Ended => json!("ended"),
@@ -131,10 +136,10 @@ fn figures(common: &Common) -> Value {
     let workers: Vec<Value> = figures
         .workers
         .iter()
-        .zip(&common.sheets)
-        .map(|(of, sheet)| {
+        .zip(&shared.sheets)
+        .map(|(of, metrics)| {
             let mut value = worker(of);
-            value["state"] = state(sheet);
+            value["state"] = state(metrics);
             value
         })
         .collect();
@@ -148,9 +153,9 @@ fn figures(common: &Common) -> Value {
         "events_waiting": figures.events_waiting,
         "event_bytes_waiting": figures.event_bytes_waiting,
         "oldest_event": figures.oldest_event.as_secs_f64(),
-        "draining": common.leaving.load(std::sync::atomic::Ordering::Relaxed),
-        "uptime": common.start.elapsed().as_secs_f64(),
-        "topics": topics(common, now),
+        "draining": shared.leaving.load(std::sync::atomic::Ordering::Relaxed),
+        "uptime": shared.start.elapsed().as_secs_f64(),
+        "topics": topics(shared, now),
         "broker": figures.broker.as_ref().map(broker),
         // Upper bounds of the counts of durations, in milliseconds; the last count has none.
         "bounds": BOUNDS.map(|microseconds| microseconds as f64 / 1000.0),
@@ -163,14 +168,14 @@ fn broker(of: &Status) -> Value {
     Value::Object(told.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(counted).collect())
 }
 
-fn topics(common: &Common, now: Instant) -> Value {
-    let mut kept = lock(&common.page.topics);
+fn topics(shared: &EngineShared, now: Instant) -> Value {
+    let mut kept = lock(&shared.page.topics);
     if let Some((at, value)) = &*kept
         && now.saturating_duration_since(*at) < TOPICS_KEPT
     {
         return value.clone();
     }
-    let registry = common.homes.get().and_then(|homes| homes.first()).map(|home| &home.registry);
+    let registry = shared.homes.get().and_then(|homes| homes.first()).map(|worker| &worker.registry);
     let most = registry.map(|registry| registry.most(TOPICS)).unwrap_or_default();
     let value: Value =
         most.iter().map(|(topic, count)| json!({"topic": topic.as_str(), "subscribers": count})).collect();
@@ -193,7 +198,7 @@ fn brief(session: &Session) -> Value {
 }
 
 /// Those that fit what is looked for: a part of the address, path or user, or the number; the newest first.
-fn sessions(request: &Request, common: &Common) -> Value {
+fn sessions(request: &Request, shared: &EngineShared) -> Value {
     let wanted = routes::query(request).split('&').find_map(|pair| pair.strip_prefix("find=")).unwrap_or_default();
     let wanted = percent_encoding::percent_decode_str(wanted).decode_utf8_lossy();
     let fits = |session: &Session| {
@@ -203,11 +208,11 @@ fn sessions(request: &Request, common: &Common) -> Value {
             || user(session).is_some_and(|user| user.contains(&*wanted))
             || session.remote_address().is_some_and(|remote| remote.to_string().contains(&*wanted))
     };
-    common.roster.find(SESSIONS, fits).iter().map(brief).collect()
+    shared.sessions_registry.find(SESSIONS, fits).iter().map(brief).collect()
 }
 
-fn found(id: &str, common: &Common, then: impl FnOnce(&Session) -> Answer) -> Answer {
-    let session = id.parse().ok().and_then(|id| common.roster.session(id));
+fn found(id: &str, shared: &EngineShared, then: impl FnOnce(&Session) -> Answer) -> Answer {
+    let session = id.parse().ok().and_then(|id| shared.sessions_registry.session(id));
     session.as_ref().map_or_else(|| Answer::text(404, "There is no such session.\n"), then)
 }
 

@@ -99,7 +99,7 @@ impl Registry {
         let _ = self.interest.set(interest); // once
     }
 
-    fn tell(&self, pattern: &Pattern, wanted: bool) {
+    fn notify(&self, pattern: &Pattern, wanted: bool) {
         if let Some(interest) = self.interest.get() {
             interest(pattern, wanted);
         }
@@ -132,7 +132,7 @@ impl Registry {
             let set = exact.entry(pattern.clone()).or_default();
             set.insert(id, worker);
             if set.len() == 1 {
-                self.tell(pattern, true);
+                self.notify(pattern, true);
             }
             apply();
         } else {
@@ -140,7 +140,7 @@ impl Registry {
             let set = wild.members_mut(pattern);
             set.insert(id, worker);
             if set.len() == 1 {
-                self.tell(pattern, true);
+                self.notify(pattern, true);
             }
             self.has_wild.store(true, Ordering::Release);
             apply();
@@ -266,7 +266,7 @@ impl Registry {
                 removed
             });
             if last {
-                self.tell(pattern, false);
+                self.notify(pattern, false);
             }
             apply();
             if wild.is_empty() {
@@ -279,7 +279,7 @@ impl Registry {
             set.remove(id);
             if set.len() == 0 {
                 exact.remove(pattern);
-                self.tell(pattern, false);
+                self.notify(pattern, false);
             }
         }
         apply();

@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::waiting::CONGESTION_PAUSE;
+use super::poll::CONGESTION_PAUSE;
 use super::{Client, Command, Key, Worker};
-use crate::congestion::{ALLOWANCE, Budget, Congestion};
-use crate::connection::Live;
+use crate::connection::Established;
+use crate::slow_consumer::{ALLOWANCE, SlowConsumerBudget, SlowConsumerState};
 use crate::topics::Topic;
 
 /// Audiences that are known one by one. Where there are more, all of this worker's count for as long as half of these
@@ -59,7 +59,7 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    pub(super) fn count(&mut self, live: &mut Live, high: usize, now: impl FnOnce() -> Instant) {
+    pub(super) fn count(&mut self, live: &mut Established, high: usize, now: impl FnOnce() -> Instant) {
         self.add(live.is_behind(high, now));
     }
 
@@ -96,12 +96,12 @@ impl Worker {
         } else if self.congested.len() < MAX_CONGESTED {
             self.add_congested(audience.clone(), Congested { holds: true, sender, delays: HashMap::new() });
         } else {
-            return self.home.congestion.set_all(true);
+            return self.worker.congestion.set_all(true);
         }
-        self.home.congestion.add(audience.clone());
-        for home in self.common.homes.get().into_iter().flatten() {
-            if home.worker != self.home.worker {
-                let _ = home.mailbox.put(Command::Observe(audience.clone(), sender), 0); // it has ended
+        self.worker.congestion.add(audience.clone());
+        for worker in self.shared.homes.get().into_iter().flatten() {
+            if worker.worker != self.worker.worker {
+                let _ = worker.mailbox.put(Command::Observe(audience.clone(), sender), 0); // it has ended
             }
         }
     }
@@ -136,33 +136,33 @@ impl Worker {
         let mut congested = std::mem::take(&mut self.congested);
         congested.retain(|audience, congested| {
             let found = self.find_behind(audience.as_ref(), congested, now);
-            self.home.congestion.set_starved(audience, found.starved);
+            self.worker.congestion.set_starved(audience, found.starved);
             if congested.holds && !self.charge(audience, congested, &found, before, now) {
                 congested.holds = false;
-                self.home.congestion.remove(audience);
+                self.worker.congestion.remove(audience);
                 fewer = true;
             }
             let keep = congested.holds || found.any && self.others(|congestion| congestion.holds(audience));
             if !keep {
-                self.home.congestion.set_starved(audience, false);
+                self.worker.congestion.set_starved(audience, false);
             }
             keep
         });
         self.congested = congested;
         if self.congested.len() <= MAX_CONGESTED / 2 {
-            self.home.congestion.set_all(false);
+            self.worker.congestion.set_all(false);
         }
         // However many they are, looking at them is a small part of the work.
         self.look_after = now + CONGESTION_PAUSE.max(now.elapsed() * 20);
         if fewer {
-            self.home.room.tell();
+            self.worker.room.notify();
         }
     }
 
     /// Whether something holds for another worker.
-    fn others(&self, holds: impl Fn(&Congestion) -> bool) -> bool {
-        let homes = self.common.homes.get().into_iter().flatten();
-        homes.filter(|home| home.worker != self.home.worker).any(|home| holds(&home.congestion))
+    fn others(&self, holds: impl Fn(&SlowConsumerState) -> bool) -> bool {
+        let homes = self.shared.homes.get().into_iter().flatten();
+        homes.filter(|worker| worker.worker != self.worker.worker).any(|worker| holds(&worker.congestion))
     }
 
     /// The sessions here that publishers of the audience wait for, and whether one has nothing left to read.
@@ -174,7 +174,7 @@ impl Worker {
         self.published += 1;
         let mut found = Found::default();
         for key in keys {
-            let Some(Client::Live(live)) = self.clients.get_mut(key) else { continue };
+            let Some(Client::Established(live)) = self.clients.get_mut(key) else { continue };
             // A session that subscribes in several ways is counted once, and a broadcast does not go to all clients.
             if std::mem::replace(&mut live.published, self.published) == self.published
                 || live.is_ending()
@@ -209,8 +209,8 @@ impl Worker {
     ) -> bool {
         let waited = now.saturating_duration_since(before);
         let starved = found.starved || self.others(|congestion| congestion.is_starved(audience));
-        let budgets = &self.common.budgets;
-        let spend = |budget: &mut Budget| {
+        let budgets = &self.shared.budgets;
+        let spend = |budget: &mut SlowConsumerBudget| {
             if starved {
                 budget.spend_between(before, now);
             }
@@ -220,12 +220,12 @@ impl Worker {
         let mut lost = Duration::ZERO;
         for (key, delay) in &congested.delays {
             // Those that left did not catch up.
-            let here = matches!(self.clients.get(*key), Some(Client::Live(live)) if !live.is_ending());
+            let here = matches!(self.clients.get(*key), Some(Client::Established(live)) if !live.is_ending());
             lost = if here { lost } else { lost.max(delay.unpaid) };
         }
         let mut delays = HashMap::with_capacity(found.behind.len());
         for key in &found.behind {
-            let Some(Client::Live(live)) = self.clients.get_mut(*key) else { continue };
+            let Some(Client::Established(live)) = self.clients.get_mut(*key) else { continue };
             let taken = live.taken();
             let none = Delay { waited: Duration::ZERO, unpaid: Duration::ZERO, taken };
             let mut delay = congested.delays.get(key).copied().unwrap_or(none);
@@ -247,7 +247,7 @@ impl Worker {
             }
         }
         if !lost.is_zero() {
-            self.common.budgets.with(audience.as_ref(), now, |budget| budget.spend(lost));
+            self.shared.budgets.with(audience.as_ref(), now, |budget| budget.spend(lost));
         }
         congested.delays = delays;
         !congested.delays.is_empty()

@@ -1,14 +1,14 @@
 //! One thread: its listeners, its clients, its time. All that others want of it comes by its mailbox.
 
-mod commands;
-mod common;
+mod accept;
+mod backpressure;
+mod client_io;
 mod congested;
-mod crowd;
-mod doors;
-mod moving;
-mod roomless;
-mod total;
-mod waiting;
+mod execute;
+mod handshake_limit;
+mod memory_limit;
+mod poll;
+mod shared;
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -24,26 +24,26 @@ use mio::{Events as Ready, Interest, Poll, Token};
 use wirespeed_driver::entropy;
 use wirespeed_driver::opening::handshake_limiter::HandshakeLimiter;
 
+use crate::capacity::CapacityNotifier;
 use crate::certificate::Certificate;
-use crate::congestion::Congestion;
 use crate::connection::Client;
 use crate::events::{Batch, Put};
 use crate::logs::Cause;
 use crate::mailbox::{Mailbox, Wake};
-use crate::metrics::Sheet;
+use crate::metrics::WorkerMetrics;
 use crate::reasons::Reason;
-use crate::room::Room;
-use crate::session::Home;
+use crate::session::WorkerHandle;
 use crate::slab::Slab;
+use crate::slow_consumer::SlowConsumerState;
+use crate::timer_wheel::TimerWheel;
 use crate::topics::{Index, Registry, Topic, WorkerId};
-use crate::wheel::Wheel;
 
-pub(crate) use self::commands::Command;
-pub(crate) use self::common::Common;
+pub(crate) use self::accept::AcceptedSocket;
+use self::backpressure::BackpressureWaiters;
 use self::congested::Congested;
-pub(crate) use self::doors::Guest;
-use self::roomless::Roomless;
-pub(crate) use self::total::Share;
+pub(crate) use self::execute::Command;
+pub(crate) use self::memory_limit::Share;
+pub(crate) use self::shared::EngineShared;
 pub(crate) use crate::slab::Key;
 
 /// Tokens of listeners; those of clients follow.
@@ -61,7 +61,7 @@ pub(crate) const BATCH_BYTES: usize = 1 << 20;
 const ENDINGS: usize = 4;
 
 /// A listener.
-pub(crate) struct Door {
+pub(crate) struct Listener {
     /// `None`: it is closed.
     pub(crate) listener: Option<OwnedFd>,
     pub(crate) entrance: Entrance,
@@ -73,23 +73,23 @@ pub(crate) struct Entrance {
     pub(crate) tls: Option<Arc<Certificate>>,
     pub(crate) unix: bool,
     /// That of [`crate::Http::at`]: no sessions begin there, and it is open to the last.
-    pub(crate) inside: bool,
+    pub(crate) internal: bool,
 }
 
 /// See the module.
 pub(crate) struct Worker {
-    home: Arc<Home>,
-    common: Arc<Common>,
-    sheet: Arc<Sheet>,
+    worker: Arc<WorkerHandle>,
+    shared: Arc<EngineShared>,
+    metrics: Arc<WorkerMetrics>,
     poll: Poll,
     mailbox: Arc<Mailbox<Command>>,
     wake: Arc<dyn Wake>,
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
     clients: Slab<Client>,
     /// Those whose request is awaited.
     pending: HandshakeLimiter<Key>,
     /// Those of them that will be refused, as it seems.
-    foreseen: HandshakeLimiter<Key>,
+    to_be_refused: HandshakeLimiter<Key>,
     /// Which of them subscribe to what.
     topics: Index<Key>,
     /// Who gets what is published: empty between two messages.
@@ -97,17 +97,17 @@ pub(crate) struct Worker {
     /// Messages published here: a client that subscribes to one in several ways gets it once.
     published: u64,
     /// Of what is due, and when: one entry or two for each client, as a rule.
-    wheel: Wheel<Key>,
+    wheel: TimerWheel<Key>,
     /// Those that have something to read, and have had their turn.
-    again: VecDeque<Key>,
+    ready: VecDeque<Key>,
     /// Those that wait until events have room.
-    held: Vec<Key>,
+    paused: Vec<Key>,
     /// Those that would be sessions by now, and wait for the same; who has gone meanwhile may be among them.
-    parked: Vec<Key>,
+    awaiting_admission: Vec<Key>,
     /// Of those that are held, who is being ended, and read all the same.
-    late: Vec<Key>,
+    draining_input: Vec<Key>,
     /// Those whose topics have no room.
-    roomless: Roomless,
+    backpressured: BackpressureWaiters,
     /// Those that have something to write.
     dirty: Vec<Key>,
     /// Messages given to sessions in this turn.
@@ -128,15 +128,15 @@ pub(crate) struct Worker {
     /// Listeners where more clients wait.
     accepting: Vec<usize>,
     /// Who was accepted there, and waits to come in; and how many may.
-    guests: VecDeque<Guest>,
-    most_guests: usize,
+    accepted: VecDeque<AcceptedSocket>,
+    max_accepted: usize,
     /// Until then nobody is accepted.
     accept_after: Option<Instant>,
     draining: bool,
     /// What is left when the doors are closed is shed until the last session is over.
     sheds: bool,
     /// Who waits comes in, and then nobody any more.
-    last_call: bool,
+    drain_backlog: bool,
     /// Doors that are about to be closed, and how many have come in there since.
     closing: Vec<(usize, usize)>,
     /// It has no clients, and gets none.
@@ -155,13 +155,14 @@ pub(crate) struct Worker {
 /// What a worker is made of before its thread begins.
 pub(crate) fn prepare(
     worker: WorkerId,
-    common: Arc<Common>,
+    shared: Arc<EngineShared>,
     registry: Arc<Registry>,
-    room: Arc<Room>,
-    doors: Vec<Door>,
+    room: Arc<CapacityNotifier>,
+    listeners: Vec<Listener>,
 ) -> io::Result<Worker> {
     let poll = Poll::new()?;
-    let sheet = common.sheets.get(worker.index()).map(Arc::clone).ok_or_else(|| io::Error::other("no such worker"))?;
+    let metrics =
+        shared.sheets.get(worker.index()).map(Arc::clone).ok_or_else(|| io::Error::other("no such worker"))?;
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let wake: Arc<dyn Wake> = Arc::new(move || {
         // It fails only if its counter is full, and then the worker is awake.
@@ -169,55 +170,55 @@ pub(crate) fn prepare(
     });
     let mailbox = Arc::new(Mailbox::new(
         // What is under way when a session is found to be behind must find room in its outbox.
-        common.config.mailbox_limit.min(common.least_outbox() / 8).max(1),
-        common.config.mailbox_limit,
+        shared.config.mailbox_limit.min(shared.least_outbox() / 8).max(1),
+        shared.config.mailbox_limit,
         Arc::clone(&wake),
         Arc::clone(&room),
     ));
-    let (pending, acl) = (common.pending, common.config.acl.clone());
-    let most_guests = doors::most_guests(pending, common.sheets.len());
-    for (index, door) in doors.iter().enumerate() {
+    let (pending, acl) = (shared.pending, shared.config.acl.clone());
+    let max_accepted = accept::max_accepted(pending, shared.sheets.len());
+    for (index, door) in listeners.iter().enumerate() {
         if let Some(listener) = &door.listener {
             poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE)?;
         }
     }
     Ok(Worker {
-        home: Arc::new(Home {
+        worker: Arc::new(WorkerHandle {
             worker,
             mailbox: Arc::clone(&mailbox),
             registry,
             process: entropy::forks(),
             room,
-            congestion: Congestion::default(),
+            congestion: SlowConsumerState::default(),
             arriving: AtomicUsize::new(0),
-            ledger: Arc::clone(&common.ledger),
-            logs: Arc::clone(&common.logs),
+            memory: Arc::clone(&shared.memory),
+            logs: Arc::clone(&shared.logs),
             acl,
         }),
         total_after: Instant::now(),
         share: Share::default(),
         taken_in: 0,
-        common,
-        sheet,
+        shared,
+        metrics,
         poll,
         mailbox,
         wake,
         pending: HandshakeLimiter::new(pending),
-        foreseen: HandshakeLimiter::new(usize::MAX), // the engine counts them
-        accepting: (0..doors.len()).collect(),
-        guests: VecDeque::new(),
-        most_guests,
-        doors,
+        to_be_refused: HandshakeLimiter::new(usize::MAX), // the engine counts them
+        accepting: (0..listeners.len()).collect(),
+        accepted: VecDeque::new(),
+        max_accepted,
+        listeners,
         clients: Slab::default(),
         topics: Index::new(),
         audience: Vec::new(),
         published: 0,
-        wheel: Wheel::new(Instant::now()),
-        again: VecDeque::new(),
-        held: Vec::new(),
-        parked: Vec::new(),
-        late: Vec::new(),
-        roomless: Roomless::default(),
+        wheel: TimerWheel::new(Instant::now()),
+        ready: VecDeque::new(),
+        paused: Vec::new(),
+        awaiting_admission: Vec::new(),
+        draining_input: Vec::new(),
+        backpressured: BackpressureWaiters::default(),
         dirty: Vec::new(),
         delivered: 0,
         congested: HashMap::new(),
@@ -231,7 +232,7 @@ pub(crate) fn prepare(
         accept_after: None,
         draining: false,
         sheds: false,
-        last_call: false,
+        drain_backlog: false,
         closing: Vec::new(),
         vacant: false,
         leaving: Vec::new(),
@@ -240,13 +241,13 @@ pub(crate) fn prepare(
 }
 
 impl Worker {
-    pub(crate) fn home(&self) -> Arc<Home> {
-        Arc::clone(&self.home)
+    pub(crate) fn worker(&self) -> Arc<WorkerHandle> {
+        Arc::clone(&self.worker)
     }
 
     /// Serves until it is stopped; at these doors too.
-    pub(crate) fn run(mut self, doors: Vec<Door>) -> io::Result<()> {
-        doors.into_iter().for_each(|door| self.open_door(door));
+    pub(crate) fn run(mut self, listeners: Vec<Listener>) -> io::Result<()> {
+        listeners.into_iter().for_each(|door| self.open_door(door));
         let result = loop {
             // A defect of ours costs the client whose turn it is, and nobody else.
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
@@ -259,8 +260,8 @@ impl Worker {
             }
         };
         if let Err(error) = &result {
-            let text = || format!("worker {} has ended, and its sessions with it: {error}", self.home.worker.index());
-            self.common.logs.note(Cause::WorkerEnded, Instant::now(), text);
+            let text = || format!("worker {} has ended, and its sessions with it: {error}", self.worker.worker.index());
+            self.shared.logs.note(Cause::WorkerEnded, Instant::now(), text);
         }
         self.end();
         result
@@ -285,15 +286,15 @@ impl Worker {
 
     /// A panic ends the session whose turn it is.
     pub(super) fn lose_current(&mut self, panic: &(dyn Any + Send)) {
-        self.sheet.panics.add(1);
+        self.metrics.panics.add(1);
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let worker = self.home.worker.index();
-        self.common.logs.note(Cause::Panic, Instant::now(), || {
+        let worker = self.worker.worker.index();
+        self.shared.logs.note(Cause::Panic, Instant::now(), || {
             format!("worker {worker} has panicked, and ended one session: {}", said.unwrap_or("it did not say why"))
         });
         if let Some(key) = self.current.take() {
             match self.clients.get_mut(key) {
-                Some(Client::Live(live)) => drop(live.session.set_closed()),
+                Some(Client::Established(live)) => drop(live.session.set_closed()),
                 Some(Client::Opening(opening)) => opening.note_failure(Reason::Panic),
                 None => {}
             }
@@ -305,15 +306,15 @@ impl Worker {
         self.lose_current(panic);
         self.note_done();
         // Of what was under way some may be lost: everybody has a turn.
-        self.accepting = (0..self.doors.len()).collect();
+        self.accepting = (0..self.listeners.len()).collect();
         self.congested.clear();
-        self.home.congestion.clear();
-        self.home.room.tell();
-        self.again.clear();
-        self.held.clear();
-        self.parked.clear();
-        self.late.clear();
-        self.roomless = Roomless::default();
+        self.worker.congestion.clear();
+        self.worker.room.notify();
+        self.ready.clear();
+        self.paused.clear();
+        self.awaiting_admission.clear();
+        self.draining_input.clear();
+        self.backpressured = BackpressureWaiters::default();
         self.dirty.clear();
         let now = Instant::now();
         for key in self.clients.keys() {
@@ -322,11 +323,11 @@ impl Worker {
                 Some(Client::Opening(opening)) => {
                     // Nobody knows any more which edges told of what: it is read to the end.
                     opening.note_read_closed();
-                    if let Some(at) = now.checked_add(self.common.config.open_timeout) {
+                    if let Some(at) = now.checked_add(self.shared.config.open_timeout) {
                         self.wheel.set(at, key);
                     }
                 }
-                Some(Client::Live(live)) => {
+                Some(Client::Established(live)) => {
                     live.note_read_closed();
                     (live.dirty, live.unread) = (true, true);
                     live.listed.take_due(now);
@@ -334,7 +335,7 @@ impl Worker {
                     self.set_time(key, now);
                 }
             }
-            self.again.push_back(key);
+            self.ready.push_back(key);
         }
     }
 
@@ -343,22 +344,22 @@ impl Worker {
         let mut due = Vec::new();
         loop {
             self.note_vacancy();
-            if self.common.stop.load(Ordering::Acquire) {
+            if self.shared.stop.load(Ordering::Acquire) {
                 return Ok(());
             }
             let accepts = self.has_guests();
-            let idle = self.again.is_empty()
-                && self.late.is_empty()
-                && !self.roomless.is_told()
+            let idle = self.ready.is_empty()
+                && self.draining_input.is_empty()
+                && !self.backpressured.is_told()
                 && !accepts
                 && self.dirty.is_empty()
-                && !self.last_call
+                && !self.drain_backlog
                 && self.commands.is_empty();
             self.wait(idle, &mut ready)?;
             let began = Instant::now();
-            self.sheet.begin_turn(began);
+            self.metrics.begin_turn(began);
             self.look_for_room();
-            self.roomless.take_told(&mut self.again);
+            self.backpressured.take_told(&mut self.ready);
             for event in &ready {
                 match event.token() {
                     WAKER => {}
@@ -367,19 +368,19 @@ impl Worker {
                 }
             }
             self.current = None;
-            if self.last_call {
+            if self.drain_backlog {
                 self.accept_last();
             }
             self.accept();
-            for _ in 0..self.again.len() {
-                let Some(key) = self.again.pop_front() else { break };
+            for _ in 0..self.ready.len() {
+                let Some(key) = self.ready.pop_front() else { break };
                 self.read(key);
             }
             self.current = None;
             self.look_at_total(began);
             self.obey_some();
             self.write_dirty();
-            for key in std::mem::take(&mut self.late) {
+            for key in std::mem::take(&mut self.draining_input) {
                 self.read_late(key);
             }
             self.look_at_congestion();
@@ -393,49 +394,50 @@ impl Worker {
 
     /// Whoever drains ends with the last client of all workers.
     pub(super) fn note_vacancy(&mut self) {
-        let vacant = self.draining && self.clients.is_empty() && self.guests.is_empty();
+        let vacant = self.draining && self.clients.is_empty() && self.accepted.is_empty();
         if vacant == self.vacant {
             return;
         }
         self.vacant = vacant;
         if vacant {
-            self.common.leave();
+            self.shared.leave();
         } else {
-            self.common.occupied.fetch_add(1, Ordering::AcqRel); // somebody asks inside
+            self.shared.occupied.fetch_add(1, Ordering::AcqRel); // somebody asks inside
         }
     }
 
     fn end_turn(&mut self, began: Instant, now: Instant) {
         if let Some(at) = self.published_at.take() {
-            self.sheet.note_published(now.saturating_duration_since(at));
+            self.metrics.note_published(now.saturating_duration_since(at));
         }
         let closed = self.draining || !self.roomy || self.accept_after.is_some();
-        self.sheet.closed.store(closed, Ordering::Relaxed);
-        self.sheet.end_turn(began, now);
+        self.metrics.closed.store(closed, Ordering::Relaxed);
+        self.metrics.end_turn(began, now);
     }
 
     /// Events may have room again: those that wait for it go on.
     fn look_for_room(&mut self) {
-        if !self.roomy && self.common.events.has_room(self.home.worker.index(), &self.wake) {
+        if !self.roomy && self.shared.events.has_capacity(self.worker.worker.index(), &self.wake) {
             self.roomy = true;
             // Who waits to come in adds one event, and those that are held may fill all the room again.
-            self.again.extend(self.parked.drain(..).chain(self.held.drain(..)));
+            self.ready.extend(self.awaiting_admission.drain(..).chain(self.paused.drain(..)));
         }
     }
 
     /// Hands on what has happened.
     fn hand_on(&mut self) {
         if !self.batch.is_empty() {
-            self.sheet.events.add(self.batch.len() as u64);
+            self.metrics.events.add(self.batch.len() as u64);
             // At the end of the worker there is no turn.
-            let now = Some(self.sheet.turn()).filter(|began| *began > 0).unwrap_or_else(|| self.common.since_start());
-            let Put { room, late } = self.common.events.put(&mut self.batch, now, self.home.worker.index(), &self.wake);
-            if late > self.common.config.http.stuck_after {
-                self.common.note_late_events(late);
+            let now = Some(self.metrics.turn()).filter(|began| *began > 0).unwrap_or_else(|| self.shared.since_start());
+            let Put { room, draining_input } =
+                self.shared.events.put(&mut self.batch, now, self.worker.worker.index(), &self.wake);
+            if draining_input > self.shared.config.http.stuck_after {
+                self.shared.note_late_events(draining_input);
             }
             if self.roomy && !room {
                 let full = || "events are not taken as fast as they come: nothing is read until they are".to_owned();
-                self.common.logs.note(Cause::EventsFull, Instant::now(), full);
+                self.shared.logs.note(Cause::EventsFull, Instant::now(), full);
             }
             self.roomy &= room;
         }
@@ -444,24 +446,24 @@ impl Worker {
     fn handle_time(&mut self, now: Instant, due: &mut Vec<Key>) {
         if self.accept_after.is_some_and(|after| after <= now) {
             self.accept_after = None;
-            self.accepting = (0..self.doors.len()).collect();
+            self.accepting = (0..self.listeners.len()).collect();
         }
         self.trim(now);
         self.wheel.take_due(now, due);
         for key in due.drain(..) {
             self.current = Some(key);
-            let held = !self.roomy;
+            let paused = !self.roomy;
             match self.clients.get_mut(key) {
                 None => {}
                 Some(Client::Opening(_)) => self.end_opening(key, now),
-                Some(Client::Live(live)) => {
+                Some(Client::Established(live)) => {
                     // Something was due earlier, and has set another time.
                     if !live.listed.take_due(now) {
                         continue;
                     }
                     let resumed = live.take_resumed(now);
                     let answers = live.waits_to_answer();
-                    live.handle_deadline(now, held, &self.common.config);
+                    live.handle_deadline(now, paused, &self.shared.config);
                     self.write(key);
                     self.set_time(key, now);
                     if resumed {
@@ -475,7 +477,7 @@ impl Worker {
     }
 
     fn set_time(&mut self, key: Key, now: Instant) {
-        if let Some(Client::Live(live)) = self.clients.get_mut(key)
+        if let Some(Client::Established(live)) = self.clients.get_mut(key)
             && let Some(deadline) = live.deadline(now)
             && live.listed.add(deadline)
         {
@@ -493,29 +495,29 @@ impl Worker {
             }
         }
         drop(catch_unwind(AssertUnwindSafe(|| self.hand_on())));
-        self.sheet.ended.store(true, Ordering::Release);
+        self.metrics.ended.store(true, Ordering::Release);
         if !self.vacant {
-            self.common.leave();
+            self.shared.leave();
         }
-        if self.common.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.common.events.close();
+        if self.shared.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.events.close();
         }
     }
 
     fn end_clients(&mut self) {
-        for index in 0..self.doors.len() {
+        for index in 0..self.listeners.len() {
             self.close_door(index);
         }
         // Whoever has asked something there is answered, in the end, by what is known of a session that is over.
         let left: Vec<_> = std::mem::take(&mut self.commands).into_iter().chain(self.mailbox.close()).collect();
         self.forget(&left);
-        while let Some(guest) = self.guests.pop_front() {
+        while let Some(guest) = self.accepted.pop_front() {
             self.fail(Reason::Stopping, guest.remote);
         }
         for key in self.clients.keys() {
             self.current = Some(key);
             match self.clients.get_mut(key) {
-                Some(Client::Live(live)) => live.abort(),
+                Some(Client::Established(live)) => live.abort(),
                 Some(Client::Opening(opening)) => opening.note_failure(Reason::Stopping),
                 None => {}
             }

@@ -7,12 +7,12 @@ use pyo3::exceptions::{PyRuntimeError, PyUnicodeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
-use wirespeed_brokers::{Address, Hub, Policy, Publisher, Refusal};
+use wirespeed_brokers::{Address, BrokerConfig, Policy, Publisher, Refusal};
 use wirespeed_engine::broker::{Message, Notice, State, Status};
 
-use super::bell::RoomBell;
 use super::operations::NativeLogs;
 use super::session::{topic, with_message};
+use super::wakers::RoomBell;
 use crate::errors;
 
 /// How long a signal may wait for its handler while a thread waits for a broker.
@@ -22,8 +22,9 @@ const SIGNALS: Duration = Duration::from_millis(50);
 const KNOWN: usize = 1024;
 
 /// The broker of a URL.
-pub(super) fn hub(url: &str, prefix: &str, limit: usize, policy: &str) -> PyResult<Hub> {
-    let mut hub = Hub::new(Address::parse(url).map_err(|error| PyValueError::new_err(format!("broker: {error}")))?);
+pub(super) fn hub(url: &str, prefix: &str, limit: usize, policy: &str) -> PyResult<BrokerConfig> {
+    let mut hub =
+        BrokerConfig::new(Address::parse(url).map_err(|error| PyValueError::new_err(format!("broker: {error}")))?);
     hub.set_prefix(prefix).map_err(|error| PyValueError::new_err(format!("broker_prefix {prefix:?}: {error}")))?;
     hub.limit = limit;
     hub.policy = match policy {
@@ -74,7 +75,7 @@ pub(super) fn told(notice: &Notice) -> Told {
         Notice::Lost(count) => ("lost", *count, String::new()),
         Notice::Refused(count) => ("refused", *count, String::new()),
         Notice::Dropped(count) => ("dropped", *count, String::new()),
-        Notice::Doubtful(count) => ("doubtful", *count, String::new()),
+        Notice::Unconfirmed(count) => ("unconfirmed", *count, String::new()),
         Notice::Unsupported(pattern) => ("unsupported", 0, pattern.to_string()),
         Notice::Denied { pattern, reason } => ("denied", 0, format!("{pattern}: {reason}")),
         _ => ("unknown", 0, String::new()),
@@ -189,7 +190,7 @@ impl NativePublisher {
     fn _wait_for_room(&self, py: Python<'_>, size: usize, timeout: Option<f64>) -> PyResult<bool> {
         let publisher = self.publisher()?;
         let deadline = deadline(timeout)?;
-        Ok(wait(py, deadline, |slice| publisher.wait_for_room(size, slice).then_some(()))?.is_some())
+        Ok(wait(py, deadline, |slice| publisher.wait_for_capacity(size, slice).then_some(()))?.is_some())
     }
 
     /// How many messages were published, ever.
@@ -211,7 +212,7 @@ impl NativePublisher {
 
     /// Whether a message of so many bytes finds room, or there will be none any more.
     fn _has_room(&self, size: usize) -> PyResult<bool> {
-        Ok(self.publisher()?.has_room(size))
+        Ok(self.publisher()?.has_capacity(size))
     }
 
     /// Rings when the queue has room, and when messages are settled.

@@ -13,21 +13,21 @@ use pyo3::types::{PyDict, PyTuple};
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::{CloseCode, Limits};
 use wirespeed_engine::auth::acl::AclOptions;
-use wirespeed_engine::broker::Took;
+use wirespeed_engine::broker::EnqueueResult;
 use wirespeed_engine::events::Batch;
 use wirespeed_engine::{Config, Engine, Listen, Place, Role, Route, Routes, Session};
 
 use super::arguments::{deadline, seconds};
 use super::auth::PyJwt;
 use super::batch::{Codec, Codecs, Part, PyBatch};
-use super::bell::{EventsBell, RoomBell};
 use super::broker;
+use super::capacity;
 use super::limits::PyLimits;
 use super::many;
 use super::operations::{self, NativeDraining, NativeHandover, NativeLogs};
-use super::room;
 use super::routes;
 use super::session::{PySession, forked, refused_by_engine, with_message};
+use super::wakers::{EventsBell, RoomBell};
 use crate::errors;
 use crate::tls::ServerTLS;
 
@@ -340,7 +340,7 @@ impl NativeEngine {
             engine.publish_everywhere(&topic, kind, bytes, except, key.map(Arc::from))
         })?
         .map_err(|refusal| refused_by_engine(message.py(), refusal))?;
-        broker::published(message.py(), published.count, published.took == Took::Yes)
+        broker::published(message.py(), published.count, published.took == EnqueueResult::Yes)
     }
 
     /// Publishes what an iterable yields.
@@ -370,17 +370,19 @@ impl NativeEngine {
 
     /// Whether there is room for more: of everybody, or of who subscribes to a topic.
     #[pyo3(signature = (topic = None))]
-    fn has_room(&self, py: Python<'_>, topic: Option<&str>) -> PyResult<bool> {
+    fn has_capacity(&self, py: Python<'_>, topic: Option<&str>) -> PyResult<bool> {
         let topic = topic.map(super::session::topic).transpose()?;
-        self.running()?.has_room(topic.as_ref()).map_err(|refused| refused_by_engine(py, refused.into()))
+        self.running()?.has_capacity(topic.as_ref()).map_err(|refused| refused_by_engine(py, refused.into()))
     }
 
     /// Waits until there is; false: not in time.
     #[pyo3(signature = (topic = None, timeout = None))]
-    fn wait_for_room(&self, py: Python<'_>, topic: Option<&str>, timeout: Option<f64>) -> PyResult<bool> {
+    fn wait_for_capacity(&self, py: Python<'_>, topic: Option<&str>, timeout: Option<f64>) -> PyResult<bool> {
         let engine = self.running()?;
         let topic = topic.map(super::session::topic).transpose()?;
-        room::wait(py, timeout, refused_by_engine, |deadline| engine.wait_for_room(topic.as_ref(), Some(deadline)))
+        capacity::wait(py, timeout, refused_by_engine, |deadline| {
+            engine.wait_for_capacity(topic.as_ref(), Some(deadline))
+        })
     }
 
     /// Rings whenever there may be room again, until it is dropped.

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use wirespeed_engine::admission::{ForwardedHeader, Limits, Networks, Proxies, Rate};
-use wirespeed_engine::auth::acl::Unsaid;
+use wirespeed_engine::auth::acl::DefaultPolicy;
 use wirespeed_engine::inbound::{Inbound, RatePolicy};
 
 use super::arguments::seconds;
@@ -14,7 +14,7 @@ pub(crate) struct PyLimits {
     pub(super) admission: Limits,
     pub(super) proxies: Proxies,
     pub(super) inbound: Inbound,
-    pub(super) unsaid: Unsaid,
+    pub(super) unsaid: DefaultPolicy,
 }
 
 /// A number that must be one at least; `None`: no limit.
@@ -115,8 +115,8 @@ impl PyLimits {
             policy: self::rate_policy(rate_policy)?,
         };
         let unsaid = match topics_by_default {
-            "all" => Unsaid::All,
-            "none" => Unsaid::Nothing,
+            "all" => DefaultPolicy::All,
+            "none" => DefaultPolicy::Nothing,
             other => {
                 return Err(PyValueError::new_err(format!(
                     "topics_by_default must be \"all\" or \"none\", not {other:?}"

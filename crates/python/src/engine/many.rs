@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyBlockingIOError, PyException, PyTypeError, PyUnicodeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use wirespeed_engine::broker::Took;
+use wirespeed_engine::broker::EnqueueResult;
 use wirespeed_engine::topics::Topic;
 use wirespeed_engine::{Engine, Item};
 
@@ -60,7 +60,7 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
                 (Err(error), _) => return Err(error),
             };
             count += published.count;
-            forwarded &= published.took == Took::Yes;
+            forwarded &= published.took == EnqueueResult::Yes;
             before += len;
         }
         if let Some(end) = end {

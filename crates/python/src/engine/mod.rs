@@ -3,14 +3,14 @@
 mod arguments;
 pub(crate) mod auth;
 pub(crate) mod batch;
-pub(crate) mod bell;
 pub(crate) mod broker;
+pub(crate) mod capacity;
 pub(crate) mod event;
 pub(crate) mod handle;
 pub(crate) mod limits;
 mod many;
 pub(crate) mod message;
 pub(crate) mod operations;
-pub(crate) mod room;
 mod routes;
 pub(crate) mod session;
+pub(crate) mod wakers;

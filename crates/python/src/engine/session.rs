@@ -13,11 +13,11 @@ use wirespeed_driver::blocking::Source;
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_engine::mailbox::Refused;
 use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Deed, Engine, NotRefreshed, Refusal, Session};
+use wirespeed_engine::{Engine, NotRefreshed, Refusal, Session, TopicPermission};
 
-use super::bell::RoomBell;
+use super::capacity::{self, Sent};
 use super::handle::SIGNALS;
-use super::room::{self, Sent};
+use super::wakers::RoomBell;
 use crate::{errors, headers, source};
 
 /// "Resource temporarily unavailable", of Linux and, as `errno` has it, most others.
@@ -101,8 +101,8 @@ fn pattern(text: &str) -> PyResult<Pattern> {
     Pattern::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
 }
 
-fn deeds(subscribe: bool, publish: bool) -> Vec<Deed> {
-    [(Deed::Subscribe, subscribe), (Deed::Publish, publish)]
+fn deeds(subscribe: bool, publish: bool) -> Vec<TopicPermission> {
+    [(TopicPermission::Subscribe, subscribe), (TopicPermission::Publish, publish)]
         .into_iter()
         .filter_map(|(deed, wanted)| wanted.then_some(deed))
         .collect()
@@ -244,15 +244,15 @@ impl PySession {
 
     /// Whether there is room for more.
     #[getter]
-    fn has_room(&self) -> PyResult<bool> {
-        Ok(self.here()?.has_room() == Ok(true))
+    fn has_capacity(&self) -> PyResult<bool> {
+        Ok(self.here()?.has_capacity() == Ok(true))
     }
 
     /// Waits until there is; false: not in time.
     #[pyo3(signature = (timeout = None))]
-    fn wait_for_room(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+    fn wait_for_capacity(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let session = self.here()?;
-        room::wait(py, timeout, refused, |deadline| session.wait_for_room(Some(deadline)))
+        capacity::wait(py, timeout, refused, |deadline| session.wait_for_capacity(Some(deadline)))
     }
 
     /// Rings whenever there may be room again, until it is dropped.
@@ -284,11 +284,11 @@ impl PySession {
     }
 
     fn may_subscribe(&self, topic: &str) -> PyResult<bool> {
-        Ok(self.here()?.may(Deed::Subscribe, pattern(topic)?.as_str()))
+        Ok(self.here()?.may(TopicPermission::Subscribe, pattern(topic)?.as_str()))
     }
 
     fn may_publish(&self, topic: &str) -> PyResult<bool> {
-        Ok(self.here()?.may(Deed::Publish, self::topic(topic)?.as_str()))
+        Ok(self.here()?.may(TopicPermission::Publish, self::topic(topic)?.as_str()))
     }
 
     /// Publishes for the session, if it may.

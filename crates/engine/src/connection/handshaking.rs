@@ -1,0 +1,576 @@
+//! A client that has no session yet: its handshakes, and the judgement of its request.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wirespeed_driver::opening::handshake_limiter::Origin;
+use wirespeed_driver::opening::{Carrier, Error, Moved, Opening as _, Server};
+use wirespeed_driver::protocol::handshake::{self, HeaderList, Request, Response, ServerConfig, ServerHandshake};
+use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::tls::Layer;
+use wirespeed_driver::{Endpoint, Keepalive, buffer_pool};
+
+use crate::admission::{self, Answer, NoHeader, Permit, ProxyHead, Rejection};
+use crate::auth::Denied;
+use crate::authenticate::{authenticate, refusal};
+use crate::config::{Admission, Config, Role};
+use crate::descriptors;
+use crate::http;
+use crate::principal::User;
+use crate::reasons::Reason;
+use crate::relay::Relay;
+use crate::request_head::RequestHead;
+use crate::routes::Route;
+use crate::session::About;
+use crate::topics::Topic;
+use crate::worker::EngineShared;
+
+/// Bytes that one who was refused may still send until it has read why: what was under way by then.
+const LINGER: u64 = 256 * 1024;
+
+/// Characters of an origin that the log shows, at most.
+const ORIGIN: usize = 100;
+
+/// What an opening has come to.
+pub(crate) enum Opened {
+    /// It goes on.
+    NotYet,
+    /// There will be no session.
+    Over,
+    /// There is one.
+    Session(Box<Accepted>),
+}
+
+/// What a session begins with.
+pub(crate) struct Accepted {
+    pub(crate) endpoint: Endpoint<Vec<u8>>,
+    pub(crate) route: Arc<Route>,
+    pub(crate) about: About,
+    pub(crate) user: Option<User>,
+    /// Of a relay.
+    pub(crate) topic: Option<Topic>,
+    pub(crate) permit: Permit,
+}
+
+/// What the log says of a refusal beside its reason.
+pub(crate) enum Detail {
+    /// What is wrong with the token.
+    Token(Denied),
+    /// The page's origin, as the client says.
+    Origin(String),
+    /// Why the TLS handshake failed.
+    Tls(String),
+    /// It may not subscribe to the topic of a relay.
+    Topic,
+}
+
+impl Detail {
+    /// Of the page that a request is from; not what could be anything, or fill the log.
+    fn origin(request: &Request) -> Self {
+        let text: String = request.headers.value_str("Origin").unwrap_or_default().chars().take(ORIGIN).collect();
+        Self::Origin(text)
+    }
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(denied) => denied.fmt(f),
+            Self::Origin(origin) => write!(f, "pages of {origin:?} are forbidden by `origins`"),
+            Self::Tls(error) => error.fmt(f),
+            Self::Topic => f.write_str("the client may not subscribe to the topic of its path"),
+        }
+    }
+}
+
+/// A client that has no session yet.
+pub(crate) struct Opening {
+    server: Option<Server>,
+    carrier: Carrier,
+    socket: Option<Socket>,
+    /// The socket by a descriptor that a session may have, if its own is in the reserve.
+    lowered: Option<Socket>,
+    /// Others give descriptors back soon: it may become a session with one of the reserve.
+    crowded: bool,
+    /// Who it is, as far as that is known.
+    remote: Option<SocketAddr>,
+    /// Why there will be no session.
+    failure: Option<Reason>,
+    /// More about that.
+    detail: Option<Detail>,
+    /// It came to where no sessions begin.
+    internal: bool,
+    /// It was answered, and is no failure.
+    answered: bool,
+    /// An edge has told that the client has ended its direction.
+    read_closed: bool,
+    /// The PROXY header that comes first.
+    proxy: Option<ProxyHead>,
+    /// Who it is has changed.
+    relocated: bool,
+    /// It was answered since the last question.
+    refused: bool,
+    /// What stands against it, whatever it asks for.
+    turned: Option<Rejection>,
+    /// It will be refused as it seems, and may be told so.
+    answer: Option<Answer>,
+    /// The same, since the last question.
+    to_be_refused: bool,
+    /// When it came.
+    came: Instant,
+    /// It has sent something.
+    spoken: bool,
+    /// It holds up the end of the engine: until when it may, silent and not.
+    hurried: Option<(Instant, Instant)>,
+    /// It may be a session, and waits until it can be told of.
+    awaiting_admission: Option<Box<Accepted>>,
+}
+
+impl Opening {
+    /// `None`: TLS cannot begin. `internal`: it came to where no sessions begin, and where nobody speaks for clients.
+    pub(crate) fn new(
+        socket: Socket,
+        remote: Option<SocketAddr>,
+        layer: Option<Box<dyn Layer>>,
+        config: &Config,
+        internal: bool,
+    ) -> Option<Self> {
+        let server = ServerConfig { deflate: config.compression, ..ServerConfig::default() };
+        let server = Server::new(server, handshake::Limits::default(), layer).ok()?;
+        Some(Self {
+            server: Some(server),
+            carrier: Carrier::lingering(LINGER),
+            socket: Some(socket),
+            lowered: None,
+            crowded: false,
+            remote,
+            detail: None,
+            failure: None,
+            internal,
+            answered: false,
+            read_closed: false,
+            proxy: (!internal && config.proxies.announces(remote)).then(ProxyHead::default),
+            relocated: false,
+            refused: false,
+            turned: None,
+            answer: None,
+            to_be_refused: false,
+            came: Instant::now(),
+            spoken: false,
+            hurried: None,
+            awaiting_admission: None,
+        })
+    }
+
+    /// Notes why there will be no session; what was noted first stands.
+    pub(crate) fn note_failure(&mut self, reason: Reason) {
+        self.failure.get_or_insert(reason);
+    }
+
+    /// Why there is no session; `None`: there was to be none.
+    pub(crate) fn failure(&self) -> Option<Reason> {
+        if self.answered { None } else { Some(self.failure.unwrap_or(Reason::Reset)) }
+    }
+
+    /// More about why there is no session.
+    pub(crate) fn detail(&self) -> Option<&Detail> {
+        self.detail.as_ref()
+    }
+
+    pub(crate) fn note_read_closed(&mut self) {
+        self.read_closed = true;
+    }
+
+    pub(crate) fn is_read_closed(&self) -> bool {
+        self.read_closed
+    }
+
+    pub(crate) fn remote(&self) -> Option<SocketAddr> {
+        self.remote
+    }
+
+    /// Counts the connection for its address. False: it cannot become a session, and cannot be told so either.
+    pub(crate) fn screen(&mut self, shared: &EngineShared) -> bool {
+        if self.proxy.is_some() {
+            return true; // once it says who it is
+        }
+        let admission = &shared.admission;
+        // Whom a proxy speaks for is in the request.
+        let origin = (!shared.config.proxies.forwards(self.remote)).then(|| self.origin());
+        self.turned = origin.and_then(|origin| admission.count(origin).err());
+        let full = self.is_short().then_some(Reason::Full);
+        let to_be_refused = self.turned.map(|turned| turned.reason).or(full).or_else(|| admission.foresee(origin));
+        if let Some(reason) = to_be_refused {
+            self.answer = admission.answer();
+            self.to_be_refused = self.answer.is_some();
+            if self.answer.is_none() {
+                self.note_failure(reason);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether sessions have all descriptors that they may.
+    pub(crate) fn is_short(&self) -> bool {
+        let reserved = |socket: &Socket| descriptors::is_reserved(socket.raw());
+        self.socket.as_ref().is_some_and(|socket| reserved(socket) && descriptors::lower(socket.options()).is_none())
+    }
+
+    /// Gives it a descriptor that a session may have. False: all of them are taken.
+    fn lower(&mut self) -> bool {
+        if let Some(socket) = self.socket.as_ref().filter(|socket| descriptors::is_reserved(socket.raw())) {
+            self.lowered = descriptors::lower(socket.options()).map(Socket::new);
+            return self.lowered.is_some() || self.crowded;
+        }
+        true
+    }
+
+    pub(crate) fn set_crowded(&mut self, crowded: bool) {
+        self.crowded = crowded;
+    }
+
+    /// See [`Self::lowered`], of one that has become a session.
+    pub(crate) fn take_lowered(&mut self) -> Option<Socket> {
+        self.lowered.take()
+    }
+
+    /// What its address counts for.
+    pub(crate) fn origin(&self) -> Origin {
+        admission::origin(self.remote)
+    }
+
+    /// The socket that its request is to come from; `None`: it has come.
+    pub(crate) fn awaited(&self) -> Option<&Socket> {
+        self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered && self.awaiting_admission.is_none())
+    }
+
+    /// Nobody else comes any more: it has so long from now on, and no longer; `silent`: unless it has said something,
+    /// so long from when it came, and a little more. Both times.
+    pub(crate) fn hurry(&mut self, now: Instant, silent: Duration, most: Duration) -> [Instant; 2] {
+        let by = now + most;
+        let silent = (self.came + most).max(now + silent).min(by);
+        self.hurried = Some((silent, by));
+        [silent, by]
+    }
+
+    /// Whether its time is over, as it is told that some of it is. `unread`: it has sent what was not read yet.
+    pub(crate) fn is_due(&self, now: Instant, unread: bool) -> bool {
+        let spoken = self.spoken || self.carrier.total() > 0 || unread;
+        self.hurried.is_none_or(|(silent, by)| by <= now || !spoken && silent <= now)
+    }
+
+    /// Whether it has yet to say who it is.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.proxy.is_some()
+    }
+
+    /// Puts off what [`Self::proceed`] has said.
+    pub(crate) fn park(&mut self, accepted: Box<Accepted>) {
+        self.awaiting_admission = Some(accepted);
+        self.answer = None; // it has cost what it costs
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.awaiting_admission.is_some()
+    }
+
+    pub(crate) fn take_socket(&mut self) -> Option<Socket> {
+        self.socket.take()
+    }
+
+    /// Does what can be done without waiting.
+    pub(crate) fn proceed(&mut self, shared: &EngineShared) -> Opened {
+        wirespeed_driver::protocol::failpoint::reach("engine.opening");
+        if let Some(accepted) = self.awaiting_admission.take() {
+            return Opened::Session(accepted);
+        }
+        let mut early = match self.receive_proxy(shared) {
+            Ok(early) => early,
+            Err(opened) => return opened,
+        };
+        loop {
+            let (Some(server), Some(socket)) = (&mut self.server, &self.socket) else { return Opened::Over };
+            let mut reason = Reason::Reset;
+            let moved = match early.take() {
+                Some(error) => {
+                    if let Error::Tls(_) = error {
+                        let _ = self.carrier.proceed(server, socket); // an alert, as far as it goes
+                    }
+                    Err(error)
+                }
+                None => self.carrier.proceed(server, socket),
+            };
+            match moved {
+                Ok(Moved::Waits(_)) => return Opened::NotYet,
+                Ok(Moved::Over) => return Opened::Over,
+                Ok(Moved::Done) => match self.answer(shared) {
+                    Some(opened) => return opened,
+                    None => continue,
+                },
+                Err(Error::Tls(error)) => {
+                    reason = Reason::Tls;
+                    self.detail = Some(Detail::Tls(error.to_string()));
+                }
+                Err(_) => {}
+            }
+            // What is no request is told so; where nobody can be told, it is over.
+            let Some(response) = server.fault().map(|fault| server.handshake().reject_error(fault)) else {
+                self.note_failure(reason);
+                return Opened::Over;
+            };
+            server.refuse(&response);
+            self.refused = true;
+            self.note_failure(Reason::Malformed);
+        }
+    }
+
+    /// Takes the PROXY header off, if there is to be one; what followed it has gone on, perhaps with an error.
+    fn receive_proxy(&mut self, shared: &EngineShared) -> Result<Option<Error>, Opened> {
+        while let Some(proxy) = &mut self.proxy {
+            let (Some(server), Some(socket)) = (&mut self.server, &self.socket) else { return Err(Opened::Over) };
+            let mut buffer = buffer_pool::take_read();
+            match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
+                Ok(0) => return Err(Opened::Over),
+                Ok(_) => self.spoken = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Opened::NotYet),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Err(Opened::Over),
+            }
+            let (client, rest) = match proxy.receive(&buffer) {
+                Ok(None) => continue,
+                Ok(Some(taken)) => taken,
+                Err(NoHeader) => {
+                    self.note_failure(Reason::Proxy);
+                    return Err(Opened::Over);
+                }
+            };
+            let received = server.receive(&rest);
+            self.proxy = None;
+            self.relocated = client.is_some();
+            self.remote = client.or(self.remote);
+            if !self.screen(shared) {
+                return Err(Opened::Over);
+            }
+            return Ok(received.err());
+        }
+        Ok(None)
+    }
+
+    /// Whether it was answered, with whatever is no session, since the last question.
+    pub(crate) fn take_refused(&mut self) -> bool {
+        if self.refused {
+            self.answer = None; // what is left of it costs no handshake
+        }
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Whether it has turned out since the last question that it will be refused, and may be told so.
+    pub(crate) fn take_foreseen(&mut self) -> bool {
+        std::mem::take(&mut self.to_be_refused)
+    }
+
+    /// Whether who it is has become known since the last question.
+    pub(crate) fn take_relocated(&mut self) -> bool {
+        std::mem::take(&mut self.relocated)
+    }
+
+    /// Answers the request; `None`: by a refusal, which has yet to be told.
+    fn answer(&mut self, shared: &EngineShared) -> Option<Opened> {
+        wirespeed_driver::protocol::failpoint::reach("engine.answer");
+        let config = &shared.config;
+        let server = self.server.as_mut()?;
+        if let Some(response) = http::answer(server.handshake(), self.remote, self.internal, shared) {
+            (self.answered, self.refused) = (true, true);
+            server.refuse(&response);
+            return None;
+        }
+        if config.proxies.forwards(self.remote)
+            && let Some(request) = server.handshake().request()
+        {
+            self.remote = config.proxies.client(self.remote, &request.headers);
+            self.turned = shared.admission.count(admission::origin(self.remote)).err();
+        }
+        if self.turned.is_none() && !self.lower() {
+            self.turned = Some(shared.admission.full());
+        }
+        let server = self.server.as_mut()?;
+        let found = server.handshake().request().map_or(Found::Nothing, |request| find(request, shared));
+        if let Found::Route(route) = &found {
+            server.set_deflate(route.compression);
+        }
+        let Refused { reason, detail, response } = match Self::judge(server, found, self.remote, self.turned, shared) {
+            Ok(Judged { response, route, subprotocol, user, topic, permit }) => {
+                let now = Instant::now();
+                let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
+                let (mut endpoint, handshake) = self.server.take()?.finish(route.limits, keepalive)?;
+                endpoint.send_half.send_head(&response.to_bytes());
+                let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
+                let subprotocol = subprotocol.map(String::into_boxed_str);
+                let about = About { remote: self.remote, asked: RequestHead::new(&request), subprotocol };
+                return Some(Opened::Session(Box::new(Accepted { endpoint, route, about, user, topic, permit })));
+            }
+            Err(refused) => refused,
+        };
+        self.lowered = None;
+        server.refuse(&response);
+        self.refused = true;
+        self.detail = detail;
+        self.note_failure(reason);
+        None
+    }
+
+    fn judge(
+        server: &Server,
+        found: Found,
+        remote: Option<SocketAddr>,
+        turned: Option<Rejection>,
+        shared: &EngineShared,
+    ) -> Result<Judged, Refused> {
+        let config = &shared.config;
+        let handshake = server.handshake();
+        let failed = |error| {
+            let response = handshake.reject_error(&error);
+            (Reason::of_status(response.status), response)
+        };
+        let refused = |turned: Rejection| (turned.reason, turned.response(handshake));
+        let request = handshake.request().ok_or_else(|| (Reason::Panic, Response::new(500, Default::default())))?;
+        // What is no WebSocket is told so, and not that it lacks a token.
+        handshake.check().map_err(failed)?;
+        if let Some(turned) = turned {
+            return Err(refused(turned).into());
+        }
+        // Before its token is verified, which costs more than to count.
+        let mut permit = shared.admission.admit(admission::origin(remote)).map_err(refused)?;
+        let text = |status, text: &str| {
+            let response = reject(handshake, status, text);
+            (Reason::of_status(status), response)
+        };
+        let auth = match &found {
+            Found::Nothing => return Err(text(404, "There is no WebSocket at this path.\n").into()),
+            Found::Ask => &config.auth,
+            Found::Route(route) => {
+                if !route.origins.admit(request) {
+                    let response = reject(handshake, 403, "Pages of this origin may not connect.\n");
+                    return Err(Refused { reason: Reason::Origin, detail: Some(Detail::origin(request)), response });
+                }
+                &route.auth
+            }
+        };
+        let user = match auth {
+            None => None,
+            Some(auth) => {
+                let denied = |denied: Denied| {
+                    let (reason, response) = (Reason::of_status(denied.status()), refusal(handshake, &denied));
+                    Refused { reason, detail: Some(Detail::Token(denied)), response }
+                };
+                let user = authenticate(auth, &config.acl, request, &shared.logs).map_err(denied)?;
+                permit.count_user(&user.identity.user).map_err(refused)?;
+                Some(user)
+            }
+        };
+        if let Found::Route(route) = found {
+            let topic = match &route.role {
+                Role::Relay(relay) => Some(judge_relay(relay, &route, request, user.as_ref(), config).map_err(
+                    |refused| match refused {
+                        HandshakeError::NoTopic => text(404, "There is no such topic.\n").into(),
+                        HandshakeError::Denied => Refused {
+                            detail: Some(Detail::Topic),
+                            ..text(403, "This topic may not be subscribed to.\n").into()
+                        },
+                    },
+                )?),
+                _ => None,
+            };
+            let subprotocol = route.subprotocol(&request.headers).map(ToOwned::to_owned);
+            let accepted = handshake.accept(subprotocol.as_deref(), &HeaderList::new()).map_err(failed)?;
+            return Ok(Judged { response: accepted.response, route, subprotocol, user, topic, permit });
+        }
+        match (config.admit)(request, remote) {
+            // Its topic is what a route says.
+            Admission::Accept { role: Role::Relay(_), .. } => Err(text(500, "A relay needs a route.\n").into()),
+            Admission::Accept { role, subprotocol, headers } => {
+                let accepted = handshake.accept(subprotocol.as_deref(), &headers).map_err(failed)?;
+                let route = shared.plain(role);
+                Ok(Judged { response: accepted.response, route, subprotocol, user, topic: None, permit })
+            }
+            Admission::Refuse { status, headers, body } => {
+                let response = handshake.reject(status, &headers, &body);
+                let response = response.unwrap_or_else(|error| handshake.reject_error(&error));
+                Err((Reason::of_status(status), response).into())
+            }
+            Admission::Respond(response) => Err((Reason::of_status(response.status), response).into()),
+        }
+    }
+}
+
+/// What a request becomes that is accepted.
+struct Judged {
+    response: Response,
+    route: Arc<Route>,
+    subprotocol: Option<String>,
+    user: Option<User>,
+    /// Of a relay.
+    topic: Option<Topic>,
+    permit: Permit,
+}
+
+/// What a request is answered with that is not accepted.
+struct Refused {
+    reason: Reason,
+    detail: Option<Detail>,
+    response: Response,
+}
+
+impl From<(Reason, Response)> for Refused {
+    fn from((reason, response): (Reason, Response)) -> Self {
+        Self { reason, detail: None, response }
+    }
+}
+
+/// Where a request goes.
+enum Found {
+    Route(Arc<Route>),
+    /// The application says.
+    Ask,
+    Nothing,
+}
+
+fn find(request: &Request, shared: &EngineShared) -> Found {
+    match &shared.config.routes {
+        None => Found::Ask,
+        Some(routes) => routes.find(request).map_or(Found::Nothing, Found::Route),
+    }
+}
+
+/// The topic of a relay's client, if it may have what it would get.
+fn judge_relay(
+    relay: &Relay,
+    route: &Route,
+    request: &Request,
+    user: Option<&User>,
+    config: &Config,
+) -> Result<Topic, HandshakeError> {
+    let topic = relay.topic(route, request).ok_or(HandshakeError::NoTopic)?;
+    let may = match user {
+        Some(user) => user.rights.subscribe.may(topic.as_str()),
+        None => config.acl.unsaid.may(topic.as_str()),
+    };
+    if relay.receive && !may { Err(HandshakeError::Denied) } else { Ok(topic) }
+}
+
+/// Why somebody is no client of a relay.
+enum HandshakeError {
+    NoTopic,
+    Denied,
+}
+
+/// An answer in words.
+fn reject(handshake: &ServerHandshake, status: u16, text: &str) -> Response {
+    let mut headers = HeaderList::new();
+    let _ = headers.push("Content-Type", "text/plain; charset=utf-8"); // valid
+    handshake.reject(status, &headers, text.as_bytes()).unwrap_or_else(|error| handshake.reject_error(&error))
+}

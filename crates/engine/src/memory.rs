@@ -1,0 +1,129 @@
+//! The memory of all messages that wait, of one engine: each counted once, however many sessions it waits for.
+//!
+//! Whoever makes or frees a message counts on a line of its own thread's, or nearly so: nobody waits for anybody.
+//! What a worker's sessions hold beside, their queues and what was copied into them, is on its
+//! [`WorkerMetrics`](crate::metrics::Sheet). The sum is looked at a few times in a turn at most.
+//!
+//! Of what there is, messages that wait for workers are counted beside: each once, in however many mailboxes it is.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use wirespeed_driver::frames::Account;
+
+use crate::outbox;
+
+/// Threads that count have so many lines.
+const LINES: usize = 16;
+
+/// What a message takes beside its bytes: what holds them.
+const OVERHEAD: usize = 192;
+
+/// Two lines are fetched at a time on x86.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Line {
+    made: AtomicUsize,
+    posted: AtomicUsize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryAccounting {
+    lines: [Line; LINES],
+}
+
+fn number() -> usize {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = Cell::new(LAST.fetch_add(1, Ordering::Relaxed) % LINES);
+    }
+    // A message may be freed while its thread ends.
+    NUMBER.try_with(Cell::get).unwrap_or(0)
+}
+
+impl MemoryAccounting {
+    /// What there is. While others count it may be off by what they do at that moment.
+    pub(crate) fn sum(&self) -> usize {
+        self.sum_of(|line| &line.made)
+    }
+
+    /// Of that, what waits for workers, as their mailboxes count it. Not more than there is.
+    pub(crate) fn posted(&self) -> usize {
+        self.sum_of(|line| &line.posted)
+    }
+
+    fn sum_of(&self, of: impl Fn(&Line) -> &AtomicUsize) -> usize {
+        // A line may have less than nothing: what one thread makes another frees.
+        let sum = self.lines.iter().fold(0_usize, |sum, line| sum.wrapping_add(of(line).load(Ordering::Relaxed)));
+        usize::try_from(sum.cast_signed()).unwrap_or(0)
+    }
+
+    fn line(&self) -> &Line {
+        #[allow(clippy::indexing_slicing, reason = "a number below LINES, by its making")]
+        &self.lines[number()]
+    }
+}
+
+impl Account for MemoryAccounting {
+    fn add(&self, bytes: usize) {
+        self.line().made.fetch_add(bytes + OVERHEAD, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.line().made.fetch_sub(bytes + OVERHEAD, Ordering::Relaxed);
+    }
+
+    fn post(&self, bytes: usize) {
+        self.line().posted.fetch_add(bytes + outbox::OVERHEAD, Ordering::Relaxed);
+    }
+
+    fn collect(&self, bytes: usize) {
+        self.line().posted.fetch_sub(bytes + outbox::OVERHEAD, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
+mod tests {
+    use std::sync::Arc;
+
+    use wirespeed_driver::encoded::Encoded;
+    use wirespeed_driver::protocol::MessageKind;
+
+    use super::*;
+    use crate::outbox::Pending;
+    use crate::publishing::Envelope;
+
+    #[test]
+    fn what_one_thread_makes_another_frees() {
+        let memory = Arc::new(MemoryAccounting::default());
+        let make = || {
+            let account: Arc<dyn Account> = Arc::<MemoryAccounting>::clone(&memory);
+            Encoded::counted(MessageKind::Binary, &[0; 1000], Some(account)).unwrap()
+        };
+        let made: Vec<_> = (0..40).map(|_| std::thread::scope(|scope| scope.spawn(make).join().unwrap())).collect();
+        let size = made[0].size();
+        assert_eq!(memory.sum(), 40 * (size + OVERHEAD));
+        drop(made);
+        assert_eq!(memory.sum(), 0);
+    }
+
+    #[test]
+    fn what_is_in_several_mailboxes_is_counted_once() {
+        let memory = Arc::new(MemoryAccounting::default());
+        let account: Arc<dyn Account> = Arc::<MemoryAccounting>::clone(&memory);
+        let message = Arc::new(Encoded::counted(MessageKind::Binary, &[0; 1000], Some(account)).unwrap());
+        let pending = Pending { message, key: None };
+        for _ in 0..2 {
+            let first = Envelope::new(pending.clone());
+            let others: Vec<_> = (0..5).map(|_| Envelope::new(pending.clone())).collect();
+            assert_eq!(memory.posted(), pending.cost());
+            drop(first);
+            assert_eq!(memory.posted(), pending.cost());
+            std::thread::spawn(|| drop(others)).join().unwrap();
+            assert_eq!(memory.posted(), 0);
+        }
+        assert!(memory.sum() > pending.cost());
+    }
+}

@@ -1,0 +1,223 @@
+//! What one worker counts.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use wirespeed_driver::endpoint::Stats;
+
+use super::count::{Count, Histogram};
+use crate::auth::Denied;
+use crate::outbox::Policy;
+use crate::reasons::Reason;
+
+/// See the module. On cache lines of its own (two are fetched at a time on x86).
+#[repr(align(128))]
+#[derive(Debug)]
+pub(crate) struct WorkerMetrics {
+    /// Clients that are connected, with a session or about to have one.
+    pub(crate) connections: Count,
+    pub(crate) sessions: Count,
+    /// Sessions that there ever were.
+    pub(crate) opened: Count,
+    pub(crate) messages_received: Count,
+    pub(crate) bytes_received: Count,
+    pub(crate) messages_sent: Count,
+    pub(crate) bytes_sent: Count,
+    /// What is handed to the application.
+    pub(crate) events: Count,
+    /// Bytes that wait for all its sessions.
+    pub(crate) outbox_bytes: Count,
+    /// Memory that they hold beside what the messages do.
+    pub(crate) buffered_bytes: Count,
+    /// By policy.
+    dropped: [Count; Policies::COUNT],
+    failures: [Count; Reason::COUNT],
+    /// Clients that got no session because of their token, by the kind of [`Denied`].
+    tokens_denied: [Count; Denied::NAMES.len()],
+    pub(crate) panics: Count,
+    /// Messages dropped, because a client sends too many.
+    pub(crate) limited: Count,
+    /// Messages dropped, because a client of a relay may not publish.
+    pub(crate) denied: Count,
+    /// Times that a client was not read from for a while, because it sends too much.
+    pub(crate) delayed: Count,
+    /// How long its turns take: so long whoever comes in meanwhile waits at most.
+    lag: Histogram,
+    /// From being published to the last socket of the turn.
+    latency: Histogram,
+    /// Nobody is accepted at present.
+    pub(crate) closed: AtomicBool,
+    /// Its thread has ended.
+    pub(crate) ended: AtomicBool,
+    start: Instant,
+    /// When its turn began, in nanoseconds since `start`, and never 0; 0: it waits for its sockets.
+    turn: AtomicU64,
+    /// Of what is published the next is not timed: one is under way.
+    timed: AtomicBool,
+}
+
+/// Policies as they are counted.
+pub(crate) struct Policies;
+
+impl Policies {
+    pub(crate) const COUNT: usize = 5;
+    /// The last is no policy: messages for sessions that have ended before these left.
+    pub(crate) const NAMES: [&str; Self::COUNT] = ["disconnect", "drop_oldest", "drop_newest", "conflate", "closing"];
+    const CLOSING: usize = 4;
+
+    const fn index(policy: Policy) -> usize {
+        match policy {
+            Policy::Disconnect => 0,
+            Policy::DropOldest => 1,
+            Policy::DropNewest => 2,
+            Policy::Conflate => 3,
+        }
+    }
+}
+
+/// What a worker is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It waits for its sockets.
+    Waits,
+    /// It has a turn, since so long.
+    Busy(Duration),
+    Ended,
+}
+
+impl WorkerMetrics {
+    pub(crate) fn new(start: Instant) -> Self {
+        Self {
+            connections: Count::default(),
+            sessions: Count::default(),
+            opened: Count::default(),
+            messages_received: Count::default(),
+            bytes_received: Count::default(),
+            messages_sent: Count::default(),
+            bytes_sent: Count::default(),
+            events: Count::default(),
+            outbox_bytes: Count::default(),
+            buffered_bytes: Count::default(),
+            dropped: Default::default(),
+            failures: Default::default(),
+            tokens_denied: Default::default(),
+            panics: Count::default(),
+            limited: Count::default(),
+            denied: Count::default(),
+            delayed: Count::default(),
+            lag: Histogram::default(),
+            latency: Histogram::default(),
+            closed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            start,
+            turn: AtomicU64::new(0),
+            timed: AtomicBool::new(false),
+        }
+    }
+
+    // ---- by its worker ----
+
+    pub(crate) fn fail(&self, reason: Reason) {
+        if let Some(count) = self.failures.get(reason.index()) {
+            count.add(1);
+        }
+    }
+
+    pub(crate) fn deny_token(&self, denied: &Denied) {
+        if let Some(count) = self.tokens_denied.get(denied.index()) {
+            count.add(1);
+        }
+    }
+
+    pub(crate) fn drop_messages(&self, policy: Policy, count: u64) {
+        if count > 0
+            && let Some(dropped) = self.dropped.get(Policies::index(policy))
+        {
+            dropped.add(count);
+        }
+    }
+
+    /// Messages that were taken for sessions that have ended since.
+    pub(crate) fn drop_undelivered(&self, count: u64) {
+        if count > 0 {
+            self.dropped[Policies::CLOSING].add(count);
+        }
+    }
+
+    /// What has moved on a connection between two looks at it.
+    pub(crate) fn move_messages(&self, before: &Stats, after: &Stats) {
+        if after.messages_received != before.messages_received || after.bytes_received != before.bytes_received {
+            self.messages_received.add(after.messages_received - before.messages_received);
+            self.bytes_received.add(after.bytes_received - before.bytes_received);
+        }
+        if after.messages_sent != before.messages_sent || after.bytes_sent != before.bytes_sent {
+            self.messages_sent.add(after.messages_sent - before.messages_sent);
+            self.bytes_sent.add(after.bytes_sent - before.bytes_sent);
+        }
+    }
+
+    pub(crate) fn begin_turn(&self, now: Instant) {
+        let since = now.saturating_duration_since(self.start).as_nanos();
+        self.turn.store(u64::try_from(since).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+    }
+
+    /// When the turn began, in nanoseconds since the start; 0: there is none.
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_turn(&self, began: Instant, now: Instant) {
+        self.lag.add(now.saturating_duration_since(began));
+        self.turn.store(0, Ordering::Relaxed);
+    }
+
+    /// What was published then has left, as far as the sockets took it.
+    pub(crate) fn note_published(&self, since: Duration) {
+        self.latency.add(since);
+        self.timed.store(false, Ordering::Relaxed);
+    }
+
+    // ---- by others ----
+
+    /// Whether what is published now is to be timed: one at a time is.
+    pub(crate) fn begin_timing(&self) -> bool {
+        !self.timed.load(Ordering::Relaxed) && !self.timed.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn state(&self, now: Instant) -> State {
+        if self.ended.load(Ordering::Acquire) {
+            return State::Ended;
+        }
+        match self.turn.load(Ordering::Relaxed) {
+            0 => State::Waits,
+            began => {
+                let since = now.saturating_duration_since(self.start);
+                State::Busy(since.saturating_sub(Duration::from_nanos(began)))
+            }
+        }
+    }
+
+    pub(crate) fn read(&self) -> super::WorkerFigures {
+        super::WorkerFigures {
+            connections: self.connections.value(),
+            sessions: self.sessions.value(),
+            sessions_opened: self.opened.value(),
+            messages_received: self.messages_received.value(),
+            bytes_received: self.bytes_received.value(),
+            messages_sent: self.messages_sent.value(),
+            bytes_sent: self.bytes_sent.value(),
+            events: self.events.value(),
+            outbox_bytes: self.outbox_bytes.value(),
+            mailbox_bytes: 0,
+            dropped: self.dropped.each_ref().map(Count::value),
+            failures: self.failures.each_ref().map(Count::value),
+            tokens_denied: self.tokens_denied.each_ref().map(Count::value),
+            panics: self.panics.value(),
+            limited: self.limited.value(),
+            denied: self.denied.value(),
+            delayed: self.delayed.value(),
+            lag: self.lag.read(),
+            latency: self.latency.read(),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Where an engine that begins listens, and which of its workers accept where.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::certificate::Certificate;
+use crate::config::Place;
+use crate::handoff::{ListenerSet, ReceivedListeners};
+use crate::listen::{self, Late, Shared, SocketFile};
+use crate::locks::lock;
+use crate::logs::{Cause, Level};
+use crate::worker::{self, EngineShared, Entrance, Listener};
+
+/// A worker's place among those who listen at an address, which it takes when nothing can fail any more.
+pub(crate) struct Joining {
+    worker: usize,
+    draining_input: Late,
+    /// To be handed over.
+    copy: OwnedFd,
+    place: Place,
+    tls: Option<Arc<Certificate>>,
+    internal: bool,
+}
+
+/// The listeners of an engine that begins.
+pub(crate) struct Opened {
+    /// Of each worker.
+    pub(crate) listeners: Vec<Vec<Listener>>,
+    pub(crate) joining: Vec<Joining>,
+    /// Copies, to be handed over.
+    pub(crate) offers: Vec<ListenerSet>,
+    /// Of Unix sockets that were bound here.
+    pub(crate) files: Vec<SocketFile>,
+    reuse_port: bool,
+}
+
+impl Opened {
+    pub(crate) fn new(workers: usize, reuse_port: bool) -> Self {
+        let listeners = (0..workers).map(|_| Vec::new()).collect();
+        Self { listeners, joining: Vec::new(), offers: Vec::new(), files: Vec::new(), reuse_port }
+    }
+
+    /// Gives each worker its listeners at a place: those that were handed over, or new ones.
+    pub(crate) fn open(
+        &mut self,
+        at: &Place,
+        tls: Option<&Arc<Certificate>>,
+        internal: bool,
+        inherited: Option<&mut ReceivedListeners>,
+    ) -> io::Result<Place> {
+        let count = self.listeners.len();
+        let (Shared { listeners, joining }, place) = match inherited.and_then(|inherited| inherited.take(at)) {
+            Some(offer) => {
+                let place = offer.place.clone();
+                (listen::share(offer, count)?, place)
+            }
+            None => {
+                let (listeners, place) = listen::bind(at, count, self.reuse_port)?;
+                self.files.extend(file_of(&place));
+                let listeners = listeners.into_iter().map(|listener| vec![listener]).collect();
+                (Shared { listeners, joining: Vec::new() }, place)
+            }
+        };
+        let first = count - joining.len();
+        for (draining_input, worker) in joining.into_iter().zip(first..) {
+            let (copy, place, tls) = (draining_input.socket.try_clone()?.into(), place.clone(), tls.cloned());
+            self.joining.push(Joining { worker, draining_input, copy, place, tls, internal });
+        }
+        let unix = matches!(place, Place::Unix(_));
+        let mut offer = ListenerSet { place: place.clone(), listeners: Vec::new() };
+        for (listeners, own) in self.listeners.iter_mut().zip(listeners) {
+            for listener in own {
+                if !unix || offer.listeners.is_empty() {
+                    offer.listeners.push(listener.try_clone()?);
+                }
+                listeners.push(Listener {
+                    listener: Some(listener),
+                    entrance: Entrance { tls: tls.cloned(), unix, internal },
+                });
+            }
+        }
+        let all = |(worker, listeners): (usize, &Vec<Listener>)| {
+            listeners.len() + self.joining.iter().filter(|joining| joining.worker == worker).count()
+        };
+        if self.listeners.iter().enumerate().map(all).any(|count| count > worker::DOORS) {
+            return Err(io::Error::other("a worker has too many listeners"));
+        }
+        self.offers.push(offer);
+        Ok(place)
+    }
+}
+
+/// The file of a place, if it has one: an abstract name has none.
+pub(crate) fn file_of(place: &Place) -> Option<SocketFile> {
+    match place {
+        Place::Unix(path) => SocketFile::of(path).ok(),
+        Place::Tcp(_) => None,
+    }
+}
+
+/// Has clients wait there, and says at which doors of each worker. Nobody else serves any more: if that fails, the others
+/// go on.
+pub(crate) fn join(joining: Vec<Joining>, workers: usize, shared: &EngineShared) -> Vec<Vec<Listener>> {
+    let mut listeners: Vec<Vec<Listener>> = (0..workers).map(|_| Vec::new()).collect();
+    for Joining { worker, draining_input, copy, place, tls, internal } in joining {
+        let listener = match draining_input.listen() {
+            Ok(listener) => Some(listener),
+            Err(error) => {
+                shared.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+                    format!("worker {worker} cannot listen: {error}")
+                });
+                continue;
+            }
+        };
+        if let Some(listeners) = listeners.get_mut(worker) {
+            listeners.push(Listener { listener, entrance: Entrance { tls, unix: false, internal } });
+        }
+        if let Some(offer) = lock(&shared.listeners).iter_mut().find(|offer| offer.place == place) {
+            offer.listeners.push(copy);
+        }
+    }
+    listeners
+}

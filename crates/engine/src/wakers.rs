@@ -1,0 +1,42 @@
+//! Those who watch something, by numbers, until they are taken out.
+
+pub(crate) struct Wakers<T> {
+    /// In the order in which they were put in.
+    list: Vec<(u64, T)>,
+    last: u64,
+}
+
+impl<T> Default for Wakers<T> {
+    fn default() -> Self {
+        Self { list: Vec::new(), last: 0 }
+    }
+}
+
+impl<T> Wakers<T> {
+    /// The number of the new one.
+    pub(crate) fn add(&mut self, watch: T) -> u64 {
+        self.last += 1;
+        self.list.push((self.last, watch));
+        self.last
+    }
+
+    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
+        let index = self.list.iter().position(|(one, _)| *one == number)?;
+        Some(self.list.remove(index).1)
+    }
+
+    /// One of them, which is the last one from now on.
+    pub(crate) fn put_last(&mut self, number: u64) -> Option<&mut T> {
+        let index = self.list.iter().position(|(one, _)| *one == number)?;
+        self.list.get_mut(index..)?.rotate_left(1);
+        self.list.last_mut().map(|(_, watch)| watch)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.list.iter().map(|(_, watch)| watch)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.list.iter_mut().map(|(_, watch)| watch)
+    }
+}

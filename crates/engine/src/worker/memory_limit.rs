@@ -1,0 +1,120 @@
+//! What waits for all sessions together: as it nears its limit each may have less, and beyond it those who hold most
+//! have to give.
+
+use std::time::{Duration, Instant};
+
+use super::{Key, Worker};
+use crate::connection::Client;
+use crate::logs::Cause;
+
+/// Between two looks, as long as little comes in.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What may come in before the next look, as a part of all that may wait.
+const PART: usize = 64;
+
+/// A session may always have so much, as long as all together are not beyond their limit.
+const LEAST: usize = 64 * 1024;
+
+/// What one outbox may hold, of a session that takes nothing: all of its own limit until half of the total is used,
+/// and from there on as much less as there is less left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share(f64);
+
+impl Default for Share {
+    fn default() -> Self {
+        Self(1.0)
+    }
+}
+
+impl Share {
+    fn new(used: usize, total: usize) -> Self {
+        let half = total / 2;
+        if used <= half { Self::default() } else { Self(total.saturating_sub(used) as f64 / half.max(1) as f64) }
+    }
+
+    /// Of a session's own limit.
+    pub(crate) fn of(self, own: usize) -> usize {
+        if self.0 >= 1.0 { own } else { ((own as f64 * self.0) as usize).max(LEAST).min(own) }
+    }
+}
+
+impl Worker {
+    /// Has the limit of each outbox follow what waits for all, and makes room if that is too much.
+    pub(super) fn look_at_total(&mut self, now: Instant) {
+        let total = self.shared.config.total_outbox_limit;
+        if now < self.total_after && self.taken_in < total / PART {
+            return;
+        }
+        (self.total_after, self.taken_in) = (now + LOOK, 0);
+        let used = self.shared.held_by_sessions();
+        self.share = Share::new(used, total);
+        if used <= total {
+            return;
+        }
+        // Somewhat more than has to go: else it would have to again at once. Each worker has its part of it.
+        let excess = used - (total - total / 8);
+        let all: u64 = self.shared.sheets.iter().map(|metrics| metrics.outbox_bytes.value()).sum();
+        let part = excess as f64 * self.metrics.outbox_bytes.value() as f64 / all.max(1) as f64;
+        self.make_room(part.ceil() as usize, now);
+        if let Some(homes) = self.shared.homes.get() {
+            homes.iter().for_each(|worker| worker.mailbox.nudge());
+        }
+        // However many there are, looking at them is a small part of the work.
+        self.total_after = now + LOOK.max(now.elapsed() * 20);
+    }
+
+    /// After how long to look again; `None`: when something happens.
+    pub(super) fn look_in(&self, now: Instant) -> Option<Duration> {
+        let over = self.shared.held_by_sessions() > self.shared.config.total_outbox_limit;
+        // Where nothing waits, others have to look.
+        (over && self.metrics.outbox_bytes.value() > 0).then(|| self.total_after.saturating_duration_since(now))
+    }
+
+    /// Those who take nothing and hold most meet their policy, until so many bytes are gone.
+    fn make_room(&mut self, wanted: usize, now: Instant) {
+        let mut holders: Vec<(bool, usize, Key)> = Vec::new();
+        for key in self.clients.keys() {
+            if let Some(Client::Established(live)) = self.clients.get_mut(key)
+                && live.queued() > 0
+            {
+                holders.push((live.is_stalled(now), live.queued(), key));
+                if live.take_asked() {
+                    self.mark(key);
+                }
+            }
+        }
+        holders.sort_unstable_by_key(|(stalled, queued, _)| std::cmp::Reverse((*stalled, *queued)));
+        let mut left = wanted;
+        for (_, _, key) in holders {
+            if left == 0 {
+                return;
+            }
+            let Some(Client::Established(live)) = self.clients.get_mut(key) else { continue };
+            let gone = live.give_way(left, &self.shared.config);
+            left = left.saturating_sub(gone.bytes);
+            if gone.cut {
+                self.shared.logs.note(Cause::SlowConsumer, Instant::now(), || live.describe_cut());
+            }
+            self.mark(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_for_each_as_there_is_less_left() {
+        let (own, total) = (1 << 20, 1 << 30);
+        let share = |own, used, total| Share::new(used, total).of(own);
+        let of = |used| share(own, used, total);
+        assert_eq!([of(0), of(total / 2)], [own, own]);
+        assert_eq!(of(total / 4 * 3), own / 2);
+        assert_eq!([of(total), of(usize::MAX)], [LEAST, LEAST]);
+        assert_eq!(share(1000, total, total), 1000);
+        assert_eq!([share(own, 1, 0), share(own, 1, 1)], [LEAST, LEAST]);
+        assert_eq!(share(usize::MAX, 1 << 40, usize::MAX), usize::MAX);
+    }
+}
