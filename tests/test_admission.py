@@ -13,7 +13,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the rules are ours")
 
 if IS_WIRESPEED:
-    from wirespeed._handshake.admission import BURST, GRACE, PATIENCE, Admission, Lingering, origin_of
+    from wirespeed._handshake.admission import BURST, GRACE, PATIENCE, Admission, LingeringSocket, origin_of
 
 
 class Client:
@@ -154,7 +154,7 @@ def test_who_goes_on_with_a_place() -> None:
 
 def test_refused_client() -> None:
     calls: list[str] = []
-    candidate = Lingering(lambda: calls.append("abort"))
+    candidate = LingeringSocket(lambda: calls.append("abort"))
     assert not candidate.has_unread()
     candidate.drop()
     assert calls == ["abort"]

@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from interop.certificates import Certificates
 from interop.patience import patience
 from interop.uvicorn_server import UvicornServer
-from wirespeed.asgi import _lateness as lateness
+from wirespeed.asgi import _send_after_close as lateness
 from wirespeed.close_codes import Close
 from wirespeed.exceptions import ConnectionClosed
 
@@ -319,7 +319,7 @@ def test_the_other_task_of_an_application() -> None:
 
 def test_for_how_long() -> None:
     """Each message that is received gives time anew, the last one less of it."""
-    late = lateness.Lateness()
+    late = lateness.SendAfterClose()
     closed = ConnectionClosed(Close(4001, "bye"), Close(4001, "bye"), True)
 
     def delay(received: int, waiting: int, now: float) -> float | None:
@@ -348,7 +348,7 @@ def test_for_how_long() -> None:
 )
 def test_only_after_a_close_of_the_client(closed: ConnectionClosed) -> None:
     stats: Any = {"messages_received": 5, "receive_queue_messages": 3}
-    assert lateness.Lateness().delay(closed, stats, 0.0) is None
+    assert lateness.SendAfterClose().delay(closed, stats, 0.0) is None
 
 
 @LOOPS

@@ -131,8 +131,8 @@ def test_tls_and_metrics(serve: Serve, certificates: Certificates) -> None:
 
 def test_a_new_process_takes_over(serve: Serve, tmp_path: Path) -> None:
     path = str(tmp_path / "app.sock")
-    old = serve("--port", "0", "--handover", path, "--drain", "2")
-    new = serve("--port", old.uri.rpartition(":")[2], "--handover", path)
+    old = serve("--port", "0", "--handoff", path, "--drain", "2")
+    new = serve("--port", old.uri.rpartition(":")[2], "--handoff", path)
     assert old.child.process.wait(20) == 0
     assert said(new.uri, "hello") == "hello"
     assert new.end() == 0

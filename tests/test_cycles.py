@@ -59,7 +59,7 @@ NOTHING = {
     "Invalid": "a session, text and bytes",
     "Loan": "bytes of a read buffer",
     "NativeDraining": "parts of the engine",
-    "NativeHandover": "a channel",
+    "NativeHandoff": "a channel",
     "NativeLogs": "text",
     "NativePublisher": "a thread of Rust",
     "PyJwt": "keys",

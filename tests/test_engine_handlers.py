@@ -521,11 +521,11 @@ def test_stop_before_the_start_is_over() -> None:
 
 def test_who_asks_while_it_starts_stops_nobody(tmp_path: Path) -> None:
     """The interpreter goes on, and so does whoever starts it."""
-    path = tmp_path / "handover"
+    path = tmp_path / "handoff"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         other.listen()
-        engine = Engine("127.0.0.1", workers=1, handover=path)
+        engine = Engine("127.0.0.1", workers=1, handoff=path)
         errors: list[str] = []
 
         def start() -> None:

@@ -165,11 +165,11 @@ def test_a_start_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_the_file_of_a_unix_socket_outlives_a_handover(tmp_path: Path) -> None:
-    path, handover = tmp_path / "app.sock", tmp_path / "next"
-    old = Engine(path=path, handover=handover)
+def test_the_file_of_a_unix_socket_outlives_a_handoff(tmp_path: Path) -> None:
+    path, handoff = tmp_path / "app.sock", tmp_path / "next"
+    old = Engine(path=path, handoff=handoff)
     old.start()
-    with Engine(path=path, handover=handover) as new:
+    with Engine(path=path, handoff=handoff) as new:
         for _ in old.batches():
             pass
         old.stop()
@@ -177,4 +177,4 @@ def test_the_file_of_a_unix_socket_outlives_a_handover(tmp_path: Path) -> None:
         with unix_connect(str(path)):
             next_session(new)
     assert not path.exists()
-    assert not handover.exists()
+    assert not handoff.exists()

@@ -197,7 +197,7 @@ import sys
 from wirespeed.engine import Engine
 
 mode, port, *rest = sys.argv[1:]
-options = {"handover": rest[0]} if rest else {}
+options = {"handoff": rest[0]} if rest else {}
 engine = Engine("127.0.0.1", int(port), workers=2, drain_timeout=3, **options)
 engine.echo("/echo")
 

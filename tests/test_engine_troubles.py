@@ -49,7 +49,7 @@ def test_events_that_are_not_taken_show_everywhere(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the thread has died that was to take them."""
-    monkeypatch.setattr("wirespeed.engine._operations.STUCK_AFTER", 0.3)
+    monkeypatch.setattr("wirespeed.engine._lifecycle.STUCK_AFTER", 0.3)
     with Engine("127.0.0.1") as engine, dial(engine, "/") as ws:
         next_session(engine)
         assert get(engine, "/ready")[0] == 200
@@ -66,7 +66,7 @@ def test_events_that_are_not_taken_show_everywhere(
 
 def test_a_program_that_takes_no_events_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """It only sends."""
-    monkeypatch.setattr("wirespeed.engine._operations.STUCK_AFTER", 0.3)
+    monkeypatch.setattr("wirespeed.engine._lifecycle.STUCK_AFTER", 0.3)
     with Engine("127.0.0.1") as engine, dial(engine, "/"):
         wait_for(lambda: engine.stats()["oldest_event"] > 0.3, "it waits")
         assert get(engine, "/ready")[0] == 200
@@ -75,7 +75,7 @@ def test_a_program_that_takes_no_events_is_ready(monkeypatch: pytest.MonkeyPatch
 def test_events_that_are_not_taken_are_logged_without_a_probe(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wirespeed.engine._operations.STUCK_AFTER", 0.3)
+    monkeypatch.setattr("wirespeed.engine._lifecycle.STUCK_AFTER", 0.3)
     with Engine("127.0.0.1") as engine, dial(engine, "/") as ws:
         next_session(engine)
         ws.send("first")

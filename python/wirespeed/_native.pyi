@@ -52,7 +52,7 @@ __all__ = [
     "Message",
     "NativeDraining",
     "NativeEngine",
-    "NativeHandover",
+    "NativeHandoff",
     "NativeLogs",
     "NativePublisher",
     "NativeSelector",
@@ -1529,7 +1529,7 @@ class NativeEngine:
         """Where ``metrics`` is; ``None`` without."""
 
     def _begin_drain(self, timeout: float, batch: int, notice: float, code: int, reason: str) -> NativeDraining: ...
-    def _handed_over(self) -> NativeHandover | None: ...
+    def _handed_over(self) -> NativeHandoff | None: ...
     def _logs(self) -> NativeLogs: ...
     def metrics(self) -> str:
         """Return what :meth:`stats` does as text, in the format that Prometheus reads (OpenMetrics 1.0)."""
@@ -1551,7 +1551,7 @@ class NativeDraining:
     def drained(self) -> tuple[int, int]: ...
 
 @final
-class NativeHandover:
+class NativeHandoff:
     """The end of an engine that another one takes over from."""
 
     def wait(self) -> float | None: ...

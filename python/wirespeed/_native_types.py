@@ -56,7 +56,7 @@ class EngineSettings(TypedDict):
     page: str | None
     ready_without_broker: bool
     stuck_after: float
-    handover: str | None
+    handoff: str | None
     drain_timeout: float
     drain_batch: int
 

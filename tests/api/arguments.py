@@ -86,7 +86,7 @@ def _response(**options: Any) -> None:
 
 
 # Of each its signature, and what makes it. Descriptors of others are not to be closed, nor files written.
-_LEFT_OUT = {"self", "sock", "handover", "fd", "kwargs", "args", "connection", "create_connection", "reuse_port"}
+_LEFT_OUT = {"self", "sock", "handoff", "fd", "kwargs", "args", "connection", "create_connection", "reuse_port"}
 
 
 def makers(uri: str) -> dict[str, tuple[Any, Callable[..., None]]]:

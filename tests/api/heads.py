@@ -139,7 +139,7 @@ class Answering:
             enter = stack.enter_context
             self._addresses = {
                 "credentials": enter(_served(wirespeed.sync.serve(_echo, process_request=_credentials(), **options))),
-                "amended": enter(
+                "recompute_accept": enter(
                     _served(
                         wirespeed.sync.serve(
                             _echo, process_request=_amend, subprotocols=["chat"], origins=[None, "ws://h"], **options

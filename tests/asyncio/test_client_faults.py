@@ -83,11 +83,11 @@ def test_handshake_oddity_is_accepted(scripted: Scripted, run: Run, connect: Con
 # Frames
 
 
-def send_fault(fault: FrameFault, greetings: int, piece: int = 0) -> Callable[[Wire], Any]:
+def send_fault(fault: FrameFault, pending_handshakes: int, piece: int = 0) -> Callable[[Wire], Any]:
     """A script that greets, misbehaves, and returns what it got until the client's close frame."""
 
     def script(wire: Wire) -> Any:
-        data = text(GREETING) * greetings + fault.data
+        data = text(GREETING) * pending_handshakes + fault.data
         headers = (fault.extension,) if fault.extension else ()
         if piece:
             wire.accept(*headers)

@@ -116,12 +116,12 @@ def test_types(scripted: Scripted, run: Run, connect: Connect) -> None:
 def test_open_is_first(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     """Before ``connect`` returns, and the connection can be used in it."""
 
-    class Greeting(Recorder):
+    class PendingHandshake(Recorder):
         def on_open(self, ws: Any) -> None:
             super().on_open(ws)
             ws.send_nowait("from on_open")
 
-    recorder = Greeting()
+    recorder = PendingHandshake()
 
     async def main() -> None:
         ws = await connect(server.uri, listener=recorder)

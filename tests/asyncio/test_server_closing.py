@@ -249,7 +249,7 @@ def test_before_the_request_is_complete(setting: Setting, run: Run) -> None:
         async with serve(setting, idle) as server:
             with await Raw.connect(server) as raw:
                 await raw.send(serving.request()[:40])
-                await soon(lambda: len(server._gate))
+                await soon(lambda: len(server._limiter))
                 server.close()
                 await spin()
                 await raw.send(serving.request()[40:])
@@ -265,7 +265,7 @@ def test_silent_client(setting: Setting, run: Run) -> None:
     async def main() -> None:
         async with serve(setting, idle, open_timeout=0.2) as server:
             raw = await Raw.connect(server)
-            await soon(lambda: len(server._gate))
+            await soon(lambda: len(server._limiter))
             with within(2):
                 server.close()
                 await server.wait_closed()

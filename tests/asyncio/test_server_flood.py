@@ -115,7 +115,7 @@ def test_half_open_clients(setting: Setting, run: Run, caplog: pytest.LogCapture
     async def main() -> None:
         async with serve(setting, open_timeout=NEVER) as server, flooded(server, 2200, addresses):
             await honest_clients(server)
-            await soon(lambda: len(server._gate) <= 1024)
+            await soon(lambda: len(server._limiter) <= 1024)
             await honest_clients(server)
             await soon(lambda: logged(caplog))
             server.close()
@@ -151,7 +151,7 @@ def test_half_open_tls(setting: Setting, run: Run, certificates: Certificates) -
     async def main() -> None:
         options: dict[str, Any] = {"ssl": TLS(cert=cert, key=key), "open_timeout": NEVER}
         async with serve(setting, **options) as server, flooded(server, 1500, half="tls"):
-            await soon(lambda: len(server._gate) <= 1024)
+            await soon(lambda: len(server._limiter) <= 1024)
             reader, writer = await asyncio.open_connection(
                 "localhost", server.sockets[0].getsockname()[1], ssl=certificates.client_context()
             )
@@ -182,7 +182,7 @@ def test_silent_one_of_the_address_with_most_goes(setting: Setting, run: Run) ->
             alone = await come("127.0.0.2")
             slow = await come("127.0.0.1")
             others = [await come("127.0.0.1") for _ in range(3)]
-            await soon(lambda: len(server._gate) == 5)
+            await soon(lambda: len(server._limiter) == 5)
             whole = request()
             for at in range(3):
                 await slow.send(whole[at : at + 1])
@@ -222,7 +222,7 @@ def test_hook_at_work_does_not_go(setting: Setting, run: Run) -> None:
                 working.append(all_.enter_context(await connect_from(server, "127.0.0.1")))
                 await working[-1].send(request("/slow"))
                 await soon(lambda number=number: len(leave) == number + 1)  # type: ignore[misc]
-            assert len(server._gate) == 0
+            assert len(server._limiter) == 0
             for _ in range(5):
                 all_.enter_context(await connect_from(server, "127.0.0.1"))
                 await asyncio.sleep(0.03)
@@ -249,11 +249,11 @@ def test_refused_clients_that_stay(setting: Setting, run: Run) -> None:
                 await raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert (await raw.head()).status in (400, 426)
                 await asyncio.sleep(0.03)
-            await soon(lambda: len(server._gate) <= 3)
+            await soon(lambda: len(server._limiter) <= 3)
             with within(SOON):
                 await be_served(server, "127.0.0.1")
             await stack.aclose()
-            await soon(lambda: len(server._gate) == 0)
+            await soon(lambda: len(server._limiter) == 0)
 
     with no_leaks(), within(8):
         run(main)
@@ -320,7 +320,7 @@ def test_place_that_is_free_is_taken_at_once(setting: Setting, run: Run, monkeyp
     async def main() -> None:
         async with serve(setting, max_pending=1) as server, contextlib.AsyncExitStack() as stack:
             raws = [stack.enter_context(await connect_from(server, "127.0.0.1")) for _ in range(admission.BURST)]
-            await soon(lambda: server._gate.delay() > 0)
+            await soon(lambda: server._limiter.delay() > 0)
             last = stack.enter_context(await connect_from(server, "127.0.0.1"))
             await last.send(request())
             await soon(lambda: server._acceptor._pause is not None)
@@ -363,7 +363,7 @@ def test_closing_during_a_flood(setting: Setting, run: Run) -> None:
     async def main() -> None:
         async with serve(setting, max_pending=20, open_timeout=0.5) as server:
             with flood(server.sockets[0].getsockname()[1], 60, again=True):
-                await soon(lambda: len(server._gate) >= 20)
+                await soon(lambda: len(server._limiter) >= 20)
                 await asyncio.sleep(0.3)
                 server.close()
                 with within(4):
@@ -377,7 +377,7 @@ def test_closing_during_a_flood(setting: Setting, run: Run) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_clients_that_have_gone_leave_nothing(setting: Setting, run: Run) -> None:
     """Not even something to be collected: a flood is faster than that."""
-    from wirespeed._handshake.greeting import Greeting
+    from wirespeed._handshake.pending_handshake import PendingHandshake
 
     async def main() -> None:
         async with serve(setting, max_pending=2) as server:
@@ -387,8 +387,8 @@ def test_clients_that_have_gone_leave_nothing(setting: Setting, run: Run) -> Non
                     with contextlib.suppress(OSError):  # it may have gone already
                         await raw.send(request()[: count % 3 * 20])
                 await soon(lambda: len(select.select([raw.sock for raw in raws], [], [], 0)[0]) == 58)
-            await soon(lambda: len(server._gate) == 0)
-            await soon(lambda: not alive(Greeting))
+            await soon(lambda: len(server._limiter) == 0)
+            await soon(lambda: not alive(PendingHandshake))
 
     with no_leaks(), within(20), without_collecting():
         run(main)
@@ -555,7 +555,7 @@ def test_half_open_client_goes_when_descriptors_are_short(
         listener = Failing()
         async with serve(setting, echo, None, None, sock=listener) as server:
             silent = [await connect_from(server, "127.0.0.1") for _ in range(3)]
-            await soon(lambda: len(server._gate) == 3)
+            await soon(lambda: len(server._limiter) == 3)
             await asyncio.sleep(0.03)
             listener.failures = [number, number]
             with within(SOON / 2):

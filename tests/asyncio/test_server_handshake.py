@@ -244,7 +244,7 @@ def test_refused_client_stays(setting: Setting, run: Run, data: bytes, close_tim
             with await Raw.connect(server) as raw:
                 await raw.send(data)
                 assert (await raw.reply()).status in (400, 426)
-                await soon(lambda: len(server._gate) == 0, 2.5)
+                await soon(lambda: len(server._limiter) == 0, 2.5)
 
     with no_leaks():
         run(main)
@@ -262,7 +262,7 @@ def test_refused_client_does_not_read(setting: Setting, run: Run) -> None:
                 await raw.send(REQUEST)
                 assert (await raw.head()).status == 404
                 with within(4):
-                    await soon(lambda: len(server._gate) == 0, 4)
+                    await soon(lambda: len(server._limiter) == 0, 4)
 
     with no_leaks():
         run(main)
@@ -279,7 +279,7 @@ def test_max_pending(setting: Setting, run: Run) -> None:
             silent: list[Raw] = []
             for number in range(3):
                 silent.append(await Raw.connect(server))
-                await soon(lambda number=number: len(server._gate) == number + 1)  # type: ignore[misc]
+                await soon(lambda number=number: len(server._limiter) == number + 1)  # type: ignore[misc]
             silent.append(await Raw.connect(server))
             with within(3, at_least=0.8):
                 assert await silent[0].rest() == b""
@@ -289,7 +289,7 @@ def test_max_pending(setting: Setting, run: Run) -> None:
             await works(server)
             for raw in silent:
                 raw.close()
-            await soon(lambda: len(server._gate) == 0)
+            await soon(lambda: len(server._limiter) == 0)
 
     with no_leaks(), within(4):
         run(main)

@@ -21,8 +21,8 @@ SETTINGS = ONE_OF_EACH_PORT
 if IS_WIRESPEED:
     from wirespeed import Headers, Response
     from wirespeed._connection.status import address_text
-    from wirespeed._handshake.greeting import Greeting
-    from wirespeed._handshake.negotiation import hint, say_failed
+    from wirespeed._handshake.negotiation import hint, log_handshake_error
+    from wirespeed._handshake.pending_handshake import PendingHandshake
 
 else:
     Headers = Response = Any
@@ -195,30 +195,32 @@ class Lines:
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+    def throttled_log(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
         self.found.append(text % arguments)
 
-    def begins_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
+    def throttled_log_start(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
         return True
 
 
 def test_socket_that_is_gone_already() -> None:
     """What cannot be told of it any more is left out."""
-    gate = Lines()
+    limiter = Lines()
     with socket.socket() as sock:
-        greeting = Greeting(sock, ("192.0.2.1", 1234))
-    hint(HELLO, False, greeting, gate)
-    assert [line.partition(":")[0] for line in gate.found] == ["a client speaks TLS to a port without TLS (192.0.2.1"]
+        pending = PendingHandshake(sock, ("192.0.2.1", 1234))
+    hint(HELLO, False, pending, limiter)
+    assert [line.partition(":")[0] for line in limiter.found] == [
+        "a client speaks TLS to a port without TLS (192.0.2.1"
+    ]
 
 
 def test_failure_without_words_has_the_name_of_its_kind() -> None:
-    gate = Lines()
+    limiter = Lines()
     with socket.socket() as sock:
-        greeting = Greeting(sock, ("192.0.2.1", 1234))
-        greeting.is_silent = False
+        pending = PendingHandshake(sock, ("192.0.2.1", 1234))
+        pending.is_silent = False
         for failure in (EOFError(), EOFError("half a request")):
-            say_failed(greeting, None, failure, gate, logging.getLogger(LOGGER))
-    assert [line.partition("): ")[2] for line in gate.found] == ["EOFError", "half a request"]
+            log_handshake_error(pending, None, failure, limiter, logging.getLogger(LOGGER))
+    assert [line.partition("): ")[2] for line in limiter.found] == ["EOFError", "half a request"]
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from .core import Core
 from .generate import draw
 from .shrink import shrink
 
-__all__ = ["Tally", "campaign", "smaller"]
+__all__ = ["LogThrottle", "campaign", "smaller"]
 
 
 @dataclasses.dataclass
-class Tally:
+class LogThrottle:
     """What was counted.
 
     Attributes:
@@ -60,7 +60,7 @@ class Tally:
 
 def campaign(
     core: Core, seeds: Iterator[str], seconds: float | None = None, *, side: str | None = None, stop: bool = True
-) -> Tally:
+) -> LogThrottle:
     """Run the cases of seeds.
 
     Args:
@@ -68,7 +68,7 @@ def campaign(
         side: Only those in which our end is this one.
         stop: Whether to stop at the first failure.
     """
-    tally = Tally()
+    tally = LogThrottle()
     end = None if seconds is None else time.monotonic() + seconds
     for seed in seeds:
         if end is not None and time.monotonic() > end:

@@ -25,7 +25,7 @@ def test_server(seconds: float, sent: int) -> None:
     with serving(**options) as server, Raw(server) as raw:
         raw.send(request()[:sent])
         # The thread that accepts has gone back to wait.
-        wait_until(lambda: len(server._gate) == 1)
+        wait_until(lambda: len(server._limiter) == 1)
         with connect(uri(server)) as ws:
             ws.send("x")
             assert ws.recv(timeout=PATIENCE) == "x"

@@ -115,7 +115,7 @@ def test_half_open_clients(caplog: pytest.LogCaptureFixture, count: int, address
     with serving(open_timeout=NEVER) as server, flood(server.socket.getsockname()[1], count, addresses) as clients:
         clients.there()
         honest_clients(server)
-        wait_until(lambda: len(server._gate) <= 1024)
+        wait_until(lambda: len(server._limiter) <= 1024)
         honest_clients(server)
         assert count_threads() < 10
         wait_until(lambda: any("max_pending" in text for text in logged(caplog)))
@@ -140,7 +140,7 @@ def test_half_open_tls(certificates: Certificates) -> None:
                     assert secure.recv(4096).startswith(b"HTTP/1.1 101 ")
                     with contextlib.suppress(ssl.SSLError, OSError):
                         secure.sendall(masked(8, b"\x03\xe8"))
-        wait_until(lambda: len(server._gate) <= 100)
+        wait_until(lambda: len(server._limiter) <= 100)
         wait_until(lambda: count_threads() <= 5)
 
 
@@ -159,9 +159,9 @@ def test_half_a_handshake_of_tls_before_it_is_accepted(certificates: Certificate
         thread.start()
         # Our thread has answered, and waits for the other half.
         assert raw.sock.recv(1) == b"\x16"
-        assert len(server._gate) == 1
+        assert len(server._limiter) == 1
         raw.close()
-        wait_until(lambda: len(server._gate) == 0)
+        wait_until(lambda: len(server._limiter) == 0)
         server.shutdown()
         thread.join()
 
@@ -213,7 +213,7 @@ def test_hook_at_work_does_not_go() -> None:
             working.append(stack.enter_context(From(server, "127.0.0.1")))
             working[-1].send(request("/slow"))
             assert entered.acquire(timeout=5)
-        assert len(server._gate) == 0
+        assert len(server._limiter) == 0
         for _ in range(5):
             stack.enter_context(From(server, "127.0.0.1"))
             time.sleep(0.03)
@@ -234,7 +234,7 @@ def test_refused_clients_that_stay() -> None:
             raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert raw.head().status in (400, 426)
             time.sleep(0.03)
-        wait_until(lambda: len(server._gate) <= 3)
+        wait_until(lambda: len(server._limiter) <= 3)
         with within(SOON):
             be_served(server, "127.0.0.1")
         stack.close()
@@ -265,7 +265,7 @@ def test_place_that_is_free_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(admission, "GRACE", 600.0)
     with serving(max_pending=1) as server, contextlib.ExitStack() as stack:
         raws = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(admission.BURST)]
-        wait_until(lambda: server._gate.delay() > 0)
+        wait_until(lambda: server._limiter.delay() > 0)
         last = stack.enter_context(From(server, "127.0.0.1"))
         last.send(request())
         wait_until(lambda: server._paused)
@@ -283,7 +283,7 @@ def test_clients_that_have_gone_get_no_threads() -> None:
     with serve(echo, "127.0.0.1", 0) as server:
         begun: list[Any] = []
         go_on = server._serve
-        server._serve = lambda greeting: (begun.append(greeting.address), go_on(greeting))  # type: ignore[assignment, func-returns-value]
+        server._serve = lambda pending: (begun.append(pending.address), go_on(pending))  # type: ignore[assignment, func-returns-value]
         for number in range(60):
             with socket.create_connection(server.socket.getsockname(), 10) as sock:
                 sock.sendall((b"", request()[:20], request())[number % 3])
@@ -300,7 +300,7 @@ def test_clients_that_have_gone_get_no_threads() -> None:
                 assert begun[-1] == raw.sock.getsockname()
             # A reset may be on its way still, where much else runs.
             assert len(begun) < 20
-            wait_until(lambda: len(server._gate) == 0)
+            wait_until(lambda: len(server._limiter) == 0)
         finally:
             server.shutdown()
             thread.join()
@@ -309,7 +309,7 @@ def test_clients_that_have_gone_get_no_threads() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_clients_that_have_gone_leave_nothing() -> None:
     """Not even something to be collected: a flood is faster than that."""
-    from wirespeed._handshake.greeting import Greeting
+    from wirespeed._handshake.pending_handshake import PendingHandshake
 
     with no_leaks(), within(20), without_collecting(), serving(echo, max_pending=2) as server:
         with contextlib.ExitStack() as stack:
@@ -318,9 +318,9 @@ def test_clients_that_have_gone_leave_nothing() -> None:
                 with contextlib.suppress(OSError):  # it may have gone already
                     raw.send(request()[: count % 3 * 20])
             wait_until(lambda: len(select.select([raw.sock for raw in raws], [], [], 0)[0]) == 58)
-        wait_until(lambda: len(server._gate) == 0)
+        wait_until(lambda: len(server._limiter) == 0)
         # The thread that accepts knows those that were ready last until others are.
-        assert alive(Greeting) <= 2
+        assert alive(PendingHandshake) <= 2
 
 
 def test_wakeup_is_taken_out() -> None:
@@ -334,7 +334,7 @@ def test_wakeup_is_taken_out() -> None:
 
 def test_shutdown_during_a_flood() -> None:
     with serving(max_pending=20, open_timeout=0.5) as server, flood(server.socket.getsockname()[1], 60, again=True):
-        wait_until(lambda: len(server._gate) >= 20)
+        wait_until(lambda: len(server._limiter) >= 20)
         time.sleep(0.3)
         with within(4):
             server.shutdown()
@@ -344,7 +344,7 @@ def test_serve_forever_again(caplog: pytest.LogCaptureFixture) -> None:
     """Who was in the opening handshake when it ended is served on."""
     with serving() as server, From(server, "127.0.0.1") as raw:
         raw.send(request()[:20])
-        wait_until(lambda: len(server._gate) == 1)
+        wait_until(lambda: len(server._limiter) == 1)
         thread = threading.Thread(target=server.shutdown)
         thread.start()
         wait_until(lambda: not server.sockets)
@@ -404,7 +404,7 @@ def test_half_open_client_goes_when_descriptors_are_short(caplog: pytest.LogCapt
     listener = Failing()
     with no_leaks(), serving(sock=listener) as server, contextlib.ExitStack() as stack:
         silent = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(3)]
-        wait_until(lambda: len(server._gate) == 3)
+        wait_until(lambda: len(server._limiter) == 3)
         time.sleep(0.03)
         listener.failures = [number, number]
         with within(0.9):

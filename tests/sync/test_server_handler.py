@@ -35,7 +35,7 @@ def test_upstream_ends(caplog: pytest.LogCaptureFixture, end: Any) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
     with serving(end) as upstream:
         # Its selector is not to be taken for a leak of the other server.
-        wait_until(lambda: upstream._greetings is not None)
+        wait_until(lambda: upstream._pending_handshakes is not None)
 
         def handler(ws: Any) -> None:
             with connect(uri(upstream)) as other:
@@ -59,7 +59,7 @@ def test_upstream_ends_with_the_same_words(caplog: pytest.LogCaptureFixture) -> 
     """It is told by which connection has raised, and not by what it says."""
     with serving(close) as upstream:
         # Its selector is not to be taken for a leak of the other server.
-        wait_until(lambda: upstream._greetings is not None)
+        wait_until(lambda: upstream._pending_handshakes is not None)
 
         def handler(ws: Any) -> None:
             with connect(uri(upstream)) as other:

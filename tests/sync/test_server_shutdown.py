@@ -532,7 +532,7 @@ def test_no_more_threads(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
         start(thread)
 
     with serving(max_pending=2) as server, Raw(server) as silent:
-        wait_until(lambda: len(server._gate) == 1)
+        wait_until(lambda: len(server._limiter) == 1)
         time.sleep(0.03)
         monkeypatch.setattr(threading.Thread, "start", fail)
         used = time.process_time()
@@ -545,7 +545,7 @@ def test_no_more_threads(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
             assert ws.recv(timeout=5) == "x"
         assert time.process_time() - used < 0.5
         # Whoever needs no thread does not have to go for it.
-        assert len(server._gate) == 1
+        assert len(server._limiter) == 1
         silent.send(request())
         assert silent.head().status == 101
         silent.send(masked(CLOSE, b"\x03\xe8"))
@@ -610,9 +610,9 @@ def test_no_more_descriptors() -> None:
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: x\r\n"], ids=["silent", "slow"])
 def test_clients_without_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: str) -> None:
     """Without ``open_timeout`` their requests are waited for all the same not for ever."""
-    from wirespeed._serving.gate import GateBase
+    from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
 
-    monkeypatch.setattr(GateBase, "closing_patience", 0.4)
+    monkeypatch.setattr(HandshakeLimiterBase, "closing_patience", 0.4)
     serves = serving(idle, open_timeout=None)
     with no_leaks(), within(5), serves as server, Raw(server) as silent, Raw(server) as late:
         silent.send(sent.encode())

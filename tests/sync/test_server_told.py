@@ -17,12 +17,12 @@ from interop.threads import Raw, serving, wait_until
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
-    from wirespeed._serving import tally
+    from wirespeed._serving import log_throttle
 
 
 def test_once_for_a_cause(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number is told in time, although nobody connects any more."""
-    monkeypatch.setattr(tally, "_INTERVAL", 2.0)
+    monkeypatch.setattr(log_throttle, "_INTERVAL", 2.0)
     caplog.set_level(logging.INFO, LOGGER)
 
     def refusals() -> list[str]:

@@ -139,7 +139,7 @@ pub struct Config {
     /// What is answered over HTTP.
     pub http: Http,
     /// A Unix socket by which the next engine gets our listeners, and we got those of the one before.
-    pub handover: Option<PathBuf>,
+    pub handoff: Option<PathBuf>,
     /// Where the TLS configuration of all listeners is from; `None`: it changes by [`crate::Engine::set_tls`] only.
     pub renewal: Option<Renewal>,
     /// How it ends when the next engine has them.
@@ -185,7 +185,7 @@ impl Default for Config {
             max_event_bytes: 64 << 20,
             max_subscriptions: 1024,
             http: Http::default(),
-            handover: None,
+            handoff: None,
             renewal: None,
             drain: Drain::default(),
             admission: admission::Limits::default(),

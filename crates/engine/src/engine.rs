@@ -95,7 +95,7 @@ impl Engine {
         Self::start_checking(config, || Ok(()))
     }
 
-    /// Begins to serve, and calls `check` repeatedly while another engine with the same handover path is starting.
+    /// Begins to serve, and calls `check` repeatedly while another engine with the same handoff path is starting.
     ///
     /// # Errors
     /// As for [`Self::start`]; or the error of `check`, which ends the wait.
@@ -112,8 +112,8 @@ impl Engine {
         let mut places = Vec::new();
         let mut opened = Opened::new(count, config.reuse_port);
         // Until it serves: an engine that starts at the same moment takes over from this one then.
-        let _turn = config.handover.as_deref().map(|path| takeover_lock::take(path, check)).transpose()?;
-        let mut inherited = config.handover.as_deref().map(handoff::ask).transpose()?.flatten();
+        let _turn = config.handoff.as_deref().map(|path| takeover_lock::take(path, check)).transpose()?;
+        let mut inherited = config.handoff.as_deref().map(handoff::ask).transpose()?.flatten();
         for listen in &config.listen {
             let certificate =
                 listen.tls.clone().map(|tls| Arc::new(Certificate::new(tls, config.renewal.clone(), start)));
@@ -125,7 +125,7 @@ impl Engine {
             Some(at) => Some(opened.open(at, None, true, inherited.as_mut())?),
         };
         let Opened { listeners, joining, mut offers, files, .. } = opened;
-        if config.handover.is_none() {
+        if config.handoff.is_none() {
             offers.clear();
         }
         let shared = Arc::new(EngineShared {
@@ -209,10 +209,10 @@ impl Engine {
             gates.push(gate);
         }
         let keep = |path| handoff::keep(path, engine.control(), shared.config.drain.clone());
-        let mut keeper = shared.config.handover.as_deref().map(keep).transpose()?;
+        let mut keeper = shared.config.handoff.as_deref().map(keep).transpose()?;
         // They are about to accept: whoever had the listeners may let go.
         let confirmed = inherited.is_some();
-        if let (Some(inherited), Some(path)) = (inherited, &shared.config.handover) {
+        if let (Some(inherited), Some(path)) = (inherited, &shared.config.handoff) {
             inherited.confirm(path)?;
             shared.checked_out.store(false, Ordering::Release);
             // What others have bound is ours now.
@@ -221,7 +221,7 @@ impl Engine {
         let joined = session_setup::join(joining, count, &shared);
         match keeper.as_mut().map_or(Ok(()), HandoffServer::take_place) {
             // Nobody else serves any more.
-            Err(error) if confirmed => shared.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+            Err(error) if confirmed => shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
                 format!("nobody can take over from this engine: {error}")
             }),
             placed => placed?,

@@ -6,7 +6,7 @@
 //! over a Unix socket, and says when it is about to accept from them; then the old one lets go of them, and drains.
 //!
 //! ```text
-//! new: wirespeed handover 1
+//! new: wirespeed handoff 1
 //! old: {"tcp": "127.0.0.1:8765"} and its listeners      for each place; in reply to "next" but the first
 //! new: next
 //! old: end
@@ -44,7 +44,7 @@ use crate::drain::{Drain, Draining, EngineControl};
 use crate::listen::{self, SocketFile};
 use crate::logs::{Cause, Level};
 
-const HELLO: &str = "wirespeed handover 1";
+const HELLO: &str = "wirespeed handoff 1";
 
 /// How long the other end may take for its part.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -107,7 +107,7 @@ pub(crate) fn ask(path: &Path) -> io::Result<Option<ReceivedListeners>> {
 fn explain_timeout(error: io::Error, path: &Path) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            let text = format!("handover: the process at {} has not answered for {PATIENCE:?}", path.display());
+            let text = format!("handoff: the process at {} has not answered for {PATIENCE:?}", path.display());
             io::Error::new(io::ErrorKind::TimedOut, text)
         }
         _ => error,
@@ -119,7 +119,7 @@ fn ask_once(path: &Path) -> io::Result<Option<ReceivedListeners>> {
         Ok(stream) => stream,
         // Refused like where nobody listens; ours must not take its place.
         Err(_) if std::fs::metadata(path).is_ok_and(|about| !about.file_type().is_socket()) => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "handover: there is a file that is no socket"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "handoff: there is a file that is no socket"));
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             return Ok(None);
@@ -127,7 +127,7 @@ fn ask_once(path: &Path) -> io::Result<Option<ReceivedListeners>> {
         Err(error) => return Err(error),
     };
     if !is_ours(&stream) {
-        let text = format!("handover: {} is a socket of another user, whose listeners are not taken", path.display());
+        let text = format!("handoff: {} is a socket of another user, whose listeners are not taken", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     limit(&stream)?;
@@ -141,7 +141,7 @@ fn ask_once(path: &Path) -> io::Result<Option<ReceivedListeners>> {
         let named: Named = serde_json::from_str(&line).map_err(|_| unexpected(&line))?;
         let place = named.place();
         if !listeners.iter().all(|listener| listen::is_at(listener, &place)) {
-            let text = format!("handover: what came from {} does not listen at {place:?}", path.display());
+            let text = format!("handoff: what came from {} does not listen at {place:?}", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         match offers.iter_mut().find(|offer| offer.place == place) {
@@ -255,13 +255,13 @@ pub(crate) fn keep(path: &Path, control: EngineControl, how: Drain) -> io::Resul
     let (give, given) = channel();
     let keeper = HandoffServer { stop, file, path, process, given: Some(given) };
     std::fs::set_permissions(keeper.file.path(), std::fs::Permissions::from_mode(0o600))?;
-    std::thread::Builder::new().name("wirespeed-handover".to_owned()).spawn(move || {
+    std::thread::Builder::new().name("wirespeed-handoff".to_owned()).spawn(move || {
         let gave = wait(&listener, &stopped, &control);
         end(&listener);
         drop(listener);
         if gave {
             let begun = || "the listeners were handed over: this engine drains".to_owned();
-            control.shared.logs.note(Cause::Handover, Instant::now(), begun);
+            control.shared.logs.note(Cause::Handoff, Instant::now(), begun);
             let mut draining = Draining::begin(control, how, true, Instant::now());
             let _ = give.send(draining.deadline()); // nobody needs to want to know
             draining.finish();
@@ -280,7 +280,7 @@ fn end(listener: &UnixListener) {
 /// Whether somebody has taken over; else the engine ends without.
 fn wait(listener: &UnixListener, stopped: &UnixStream, control: &EngineControl) -> bool {
     let note = |level, text: &dyn Fn() -> String| {
-        control.shared.logs.note_as(Cause::HandoverFailed, level, Instant::now(), text);
+        control.shared.logs.note_as(Cause::HandoffFailed, level, Instant::now(), text);
     };
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
@@ -364,7 +364,7 @@ fn limit(stream: &UnixStream) -> io::Result<()> {
 
 fn unexpected(line: &str) -> io::Error {
     let line: String = line.chars().take(100).collect();
-    io::Error::new(io::ErrorKind::InvalidData, format!("handover: unexpected {line:?}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("handoff: unexpected {line:?}"))
 }
 
 fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
@@ -401,7 +401,7 @@ fn send(stream: &UnixStream, line: &str, listeners: &[OwnedFd]) -> io::Result<()
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&listeners)) {
-        return Err(io::Error::other("handover: too many listeners"));
+        return Err(io::Error::other("handoff: too many listeners"));
     }
     let bytes = format!("{line}\n");
     let sent =

@@ -62,7 +62,7 @@ pub(crate) fn share(mut offer: ListenerSet, count: usize) -> io::Result<Shared> 
                 let more: Vec<_> = (0..missing).map(|_| first.try_clone()).collect::<io::Result<_>>()?;
                 offer.listeners.extend(more);
             }
-            (Place::Unix(_), None) => return Err(io::Error::other("handover: a place without listeners")),
+            (Place::Unix(_), None) => return Err(io::Error::other("handoff: a place without listeners")),
         }
     }
     for (number, listener) in offer.listeners.into_iter().enumerate() {

@@ -52,7 +52,7 @@ pub enum Cause {
     /// A certificate was read again, or could not be.
     Certificate,
     /// The listeners were handed over.
-    Handover,
+    Handoff,
     /// A client has no good token, by the [place](Denied::index) of the reason: a flood of one kind does not hide others.
     Token(usize),
     /// A file of keys could not be read again.
@@ -60,7 +60,7 @@ pub enum Cause {
     /// It was.
     KeyFileRead,
     /// Another engine was to take over, and could not.
-    HandoverFailed,
+    HandoffFailed,
     /// A worker serves no more.
     WorkerEnded,
     /// A request for the metrics or the page had a wrong token.
@@ -112,13 +112,13 @@ impl Cause {
             Self::AcceptPause => Reason::COUNT + 2,
             Self::Panic => Reason::COUNT + 3,
             Self::Certificate => Reason::COUNT + 4,
-            Self::Handover => Reason::COUNT + 5,
+            Self::Handoff => Reason::COUNT + 5,
             Self::Invalid => Reason::COUNT + 6,
             Self::KeyFile => Reason::COUNT + 7,
             Self::OperatorToken => Reason::COUNT + 8,
             Self::EventsLate => Reason::COUNT + 9,
             Self::KeyFileRead => Reason::COUNT + 10,
-            Self::HandoverFailed => Reason::COUNT + 11,
+            Self::HandoffFailed => Reason::COUNT + 11,
             Self::WorkerEnded => Reason::COUNT + 12,
             Self::OperatorTokenMissing => Reason::COUNT + 13,
             Self::Token(kind) => Reason::COUNT + 14 + kind,
@@ -135,7 +135,7 @@ impl Cause {
             | Self::SlowConsumer
             | Self::EventsFull
             | Self::OperatorToken
-            | Self::HandoverFailed => Level::Warning,
+            | Self::HandoffFailed => Level::Warning,
             Self::Broker(trouble) => trouble.level(),
             Self::Handshake(Reason::Panic)
             | Self::AcceptPause
@@ -145,7 +145,7 @@ impl Cause {
             | Self::WorkerEnded => Level::Error,
             Self::Handshake(_)
             | Self::Certificate
-            | Self::Handover
+            | Self::Handoff
             | Self::Invalid
             | Self::Token(_)
             | Self::OperatorTokenMissing

@@ -108,7 +108,7 @@ pub(crate) fn join(joining: Vec<Joining>, workers: usize, shared: &EngineShared)
         let listener = match draining_input.listen() {
             Ok(listener) => Some(listener),
             Err(error) => {
-                shared.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+                shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
                     format!("worker {worker} cannot listen: {error}")
                 });
                 continue;

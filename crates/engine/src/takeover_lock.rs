@@ -1,4 +1,4 @@
-//! Engines with the same handover path start one after the other: of two that ask the same engine for its listeners only
+//! Engines with the same handoff path start one after the other: of two that ask the same engine for its listeners only
 //! one can have them, and the other one takes over from that.
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Between looks whether it has.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// No other engine with this handover path starts, until it is dropped.
+/// No other engine with this handoff path starts, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// Locked: the system unlocks it if this process dies.
@@ -21,16 +21,16 @@ pub(crate) struct Turn {
     path: PathBuf,
 }
 
-/// Waits until no other engine with this handover path is starting, and calls `check` between two looks.
+/// Waits until no other engine with this handoff path is starting, and calls `check` between two looks.
 ///
 /// # Errors
 /// One is, for too long; there can be no file beside the path; or the error of `check`.
-pub(crate) fn take(handover: &Path, check: impl Fn() -> io::Result<()>) -> io::Result<Turn> {
-    take_within(handover, PATIENCE, check)
+pub(crate) fn take(handoff: &Path, check: impl Fn() -> io::Result<()>) -> io::Result<Turn> {
+    take_within(handoff, PATIENCE, check)
 }
 
-fn take_within(handover: &Path, most: Duration, check: impl Fn() -> io::Result<()>) -> io::Result<Turn> {
-    let mut name = handover.as_os_str().to_owned();
+fn take_within(handoff: &Path, most: Duration, check: impl Fn() -> io::Result<()>) -> io::Result<Turn> {
+    let mut name = handoff.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
     let deadline = Instant::now() + most;
@@ -49,7 +49,7 @@ fn take_within(handover: &Path, most: Duration, check: impl Fn() -> io::Result<(
             Ok(()) | Err(TryLockError::WouldBlock) => {}
         }
         if Instant::now() >= deadline {
-            let text = format!("handover: another engine has been starting for {most:?}: {} is locked", path.display());
+            let text = format!("handoff: another engine has been starting for {most:?}: {} is locked", path.display());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         check()?;

@@ -59,9 +59,9 @@ fn files_where_sockets_are_to_be_are_kept() {
     std::fs::write(&path, "kept").unwrap();
     let at = Listen { at: Place::Unix(path.clone()), tls: None };
     let listening = Engine::start(Config { listen: vec![at], ..config() }).unwrap_err();
-    let handover = Engine::start(Config { handover: Some(path.clone()), ..config() }).unwrap_err();
+    let handoff = Engine::start(Config { handoff: Some(path.clone()), ..config() }).unwrap_err();
     let content = std::fs::read_to_string(&path);
     std::fs::remove_dir_all(&directory).unwrap();
     assert_eq!(content.unwrap(), "kept");
-    assert_eq!((listening.kind(), handover.kind()), (ErrorKind::AddrInUse, ErrorKind::AlreadyExists));
+    assert_eq!((listening.kind(), handoff.kind()), (ErrorKind::AddrInUse, ErrorKind::AlreadyExists));
 }

@@ -272,8 +272,8 @@ fn a_restart_refuses_nobody() {
             std::thread::sleep(Duration::from_micros(300));
             Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() }
         };
-        let (handover, drain, admit) = (Some(path.clone()), how.clone(), Arc::new(slow));
-        let mut config = Config { handover, drain, workers, admit, ..config() };
+        let (handoff, drain, admit) = (Some(path.clone()), how.clone(), Arc::new(slow));
+        let mut config = Config { handoff, drain, workers, admit, ..config() };
         if let Some(at) = at {
             config.listen[0].at = Place::Tcp(at);
         }
@@ -320,14 +320,14 @@ fn a_restart_refuses_nobody() {
 fn sessions_of_the_old_engine_go_on_until_it_drains_and_end_with_1012() {
     let path = socket("sessions");
     let drain = Drain { timeout: Duration::from_secs(2), ..Drain::default() };
-    let old = Engine::start(Config { handover: Some(path.clone()), drain, ..echo() }).unwrap();
+    let old = Engine::start(Config { handoff: Some(path.clone()), drain, ..echo() }).unwrap();
     let at = address(&old);
     let mut client = Client::open(&old, "/");
     // Accepted, and slower than the restart.
     let mut slow = TcpStream::connect(at).unwrap();
     slow.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n").unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    let mut config = Config { handover: Some(path), ..echo() };
+    let mut config = Config { handoff: Some(path), ..echo() };
     config.listen[0].at = Place::Tcp(at);
     let new = Engine::start(config).unwrap();
     assert_eq!(client.end().map(|(code, _)| code), Some(1012));
@@ -349,7 +349,7 @@ fn metrics_are_those_of_the_new_engine_at_once() {
     let path = socket("metrics");
     let begin = |at: Place| {
         let http = Http { at: Some(at), ..Http::default() };
-        Engine::start(Config { http, handover: Some(path.clone()), ..echo() }).unwrap()
+        Engine::start(Config { http, handoff: Some(path.clone()), ..echo() }).unwrap()
     };
     let old = begin(Place::Tcp("127.0.0.1:0".parse().unwrap()));
     let client = Client::open(&old, "/"); // it does not read, so the old engine takes its time
@@ -370,7 +370,7 @@ fn a_unix_socket_is_handed_over_too() {
     use std::os::unix::net::UnixStream;
     let (path, at) = (socket("unix"), socket("unix-clients"));
     let begin = || {
-        let mut config = Config { handover: Some(path.clone()), workers: 2, ..echo() };
+        let mut config = Config { handoff: Some(path.clone()), workers: 2, ..echo() };
         config.listen[0].at = Place::Unix(at.clone());
         Engine::start(config).unwrap()
     };
@@ -396,14 +396,14 @@ fn a_unix_socket_is_handed_over_too() {
 #[test]
 fn who_cannot_be_asked_next_takes_nothing_over() {
     let path = socket("next");
-    let old = Engine::start(Config { handover: Some(path.clone()), ..echo() }).unwrap();
+    let old = Engine::start(Config { handoff: Some(path.clone()), ..echo() }).unwrap();
     let at = address(&old);
     // Where its socket would be first.
     let mut fresh = path.clone().into_os_string();
     fresh.push(format!(".{}", std::process::id()));
     std::fs::create_dir(&fresh).unwrap();
     let begin = || {
-        let mut config = Config { handover: Some(path.clone()), ..echo() };
+        let mut config = Config { handoff: Some(path.clone()), ..echo() };
         config.listen[0].at = Place::Tcp(at);
         Engine::start(config)
     };
@@ -462,8 +462,8 @@ fn whoever_waits_when_the_doors_close_comes_in() {
 #[test]
 fn who_asks_and_fails_changes_nothing() {
     let path = socket("fails");
-    let engine = Engine::start(Config { handover: Some(path.clone()), ..echo() }).unwrap();
-    for line in ["wirespeed handover 1\n", "nonsense\n", ""] {
+    let engine = Engine::start(Config { handoff: Some(path.clone()), ..echo() }).unwrap();
+    for line in ["wirespeed handoff 1\n", "nonsense\n", ""] {
         let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
         stream.write_all(line.as_bytes()).unwrap();
         drop(stream);

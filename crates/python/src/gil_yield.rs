@@ -35,7 +35,7 @@ const SHARE: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// Whatever this thread does: run loops, wait by itself, or both.
-    static HANDOVER: RefCell<GilYield> = const { RefCell::new(GilYield::new()) };
+    static HANDOFF: RefCell<GilYield> = const { RefCell::new(GilYield::new()) };
 }
 
 /// When a thread last handed the lock over.
@@ -101,7 +101,7 @@ impl GilYield {
 /// with no lock of ours held.
 #[inline]
 pub(crate) fn begin_turn(py: Python<'_>) {
-    if HANDOVER.with_borrow_mut(GilYield::is_due) {
+    if HANDOFF.with_borrow_mut(GilYield::is_due) {
         hand_over(py);
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn begin_turn(py: Python<'_>) {
 /// connection may be held: whoever waits for that has let the interpreter go (`Blocking::lock`), so it takes nothing that
 /// the others need.
 pub(crate) fn before_much(py: Python<'_>) {
-    if HANDOVER.with_borrow_mut(GilYield::is_due_now) {
+    if HANDOFF.with_borrow_mut(GilYield::is_due_now) {
         hand_over(py);
     }
 }
@@ -120,25 +120,25 @@ fn hand_over(py: Python<'_>) {
     if has_others() {
         py.detach(pause);
     }
-    HANDOVER.with_borrow_mut(GilYield::note);
+    HANDOFF.with_borrow_mut(GilYield::note);
 }
 
 /// Runs `f`, which does not sleep. If it moves `much` and another thread is due its chance, this is it.
 #[inline]
 pub(crate) fn moving<R: Send>(py: Python<'_>, much: bool, f: impl FnOnce() -> R + Send) -> R {
-    if !much || !HANDOVER.with_borrow_mut(GilYield::is_due_now) || !has_others() {
+    if !much || !HANDOFF.with_borrow_mut(GilYield::is_due_now) || !has_others() {
         return f();
     }
     let (result, over) = py.detach(|| (f(), Instant::now()));
     // At most: the system may have kept this thread waiting as well.
-    HANDOVER.with_borrow_mut(|handover| handover.note_had(over.elapsed()));
+    HANDOFF.with_borrow_mut(|handoff| handoff.note_had(over.elapsed()));
     result
 }
 
 /// Runs `f`, which may sleep, without the lock; if this thread is due to hand it over, for long enough.
 #[inline]
 pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
-    let due = HANDOVER.with_borrow_mut(GilYield::is_due);
+    let due = HANDOFF.with_borrow_mut(GilYield::is_due);
     if !due {
         return py.detach(f);
     }
@@ -151,7 +151,7 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) ->
         }
         result
     });
-    HANDOVER.with_borrow_mut(GilYield::note);
+    HANDOFF.with_borrow_mut(GilYield::note);
     result
 }
 

@@ -65,7 +65,7 @@ mod _native {
     #[pymodule_export]
     use crate::engine::limits::PyLimits;
     #[pymodule_export]
-    use crate::engine::operations::{NativeDraining, NativeHandover, NativeLogs};
+    use crate::engine::operations::{NativeDraining, NativeHandoff, NativeLogs};
     #[pymodule_export]
     use crate::engine::session::PySession;
     #[pymodule_export]

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from .._native import HandshakeLimiter
 
-__all__ = ["BURST", "GRACE", "PATIENCE", "Admission", "Candidate", "Entry", "Lingering", "host_of", "origin_of"]
+__all__ = ["BURST", "GRACE", "PATIENCE", "Admission", "Candidate", "Entry", "LingeringSocket", "host_of", "origin_of"]
 
 PATIENCE = HandshakeLimiter.PATIENCE
 """Seconds that a client may be silent although there are more than there may be."""
@@ -39,7 +39,7 @@ class Candidate(Protocol):
         """Close it at once. It is admitted no more."""
 
 
-class Lingering:
+class LingeringSocket:
     """A client that was refused, and may read why.
 
     Args:
@@ -127,7 +127,7 @@ class Admission:
 
     def waiting(self) -> list[Entry]:
         """Return the places of all whose request is waited for, in a new list."""
-        return [entry for entry, candidate in self._entries.values() if not isinstance(candidate, Lingering)]
+        return [entry for entry, candidate in self._entries.values() if not isinstance(candidate, LingeringSocket)]
 
     def replace(self, entry: Entry, candidate: Candidate) -> None:
         """Note who goes on with a place.

@@ -19,8 +19,8 @@ from .._options.server import ServerOptions
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake, InvalidHeader, InvalidOrigin, NegotiationError
 from ..typing import LoggerLike
-from .amended import amend, offered_subprotocols
-from .greeting import Greeting
+from .accept_key import amend, offered_subprotocols
+from .pending_handshake import PendingHandshake
 from .responses import common_fields, plain_response
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "is_peers_fault",
     "negotiation",
     "refuse",
-    "say_failed",
+    "log_handshake_error",
     "say_refused",
 ]
 
@@ -44,20 +44,20 @@ LINGER = 2.0
 _FAILED = "Failed to open a WebSocket connection.\nSee server log for more information.\n"
 
 
-class Gate(Protocol):
+class HandshakeLimiter(Protocol):
     """What the gates of servers have in common: the log of what clients can cause as often as they like."""
 
-    def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+    def throttled_log(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
         """Log it, or count it."""
         ...
 
-    def begins_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
+    def throttled_log_start(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
         """Count it; return whether it is the first of its kind, to be logged by the caller."""
         ...
 
 
 def negotiation(
-    connection: Any, options: ServerOptions, gate: Gate, is_closing: Callable[[], bool]
+    connection: Any, options: ServerOptions, limiter: HandshakeLimiter, is_closing: Callable[[], bool]
 ) -> Generator[Any, Any, Exception | None]:
     """Answer the request of a connection, as the application and the rules will have it.
 
@@ -67,7 +67,7 @@ def negotiation(
     Args:
         connection: A server's connection.
         options: Those of the server.
-        gate: That of the server, for the log.
+        limiter: That of the server, for the log.
         is_closing: Whether the server closes, so that nobody is accepted any more.
 
     Returns:
@@ -82,14 +82,14 @@ def negotiation(
     changed = False
     if options.process_request is not None:
         before = list(request.headers.raw_items())
-        response, error = yield from _ask(gate, "process_request", options.process_request, connection, request)
+        response, error = yield from _ask(limiter, "process_request", options.process_request, connection, request)
         changed = list(request.headers.raw_items()) != before
     if response is None:
-        response, error = _draft(connection, options, gate, changed)
+        response, error = _draft(connection, options, limiter, changed)
     _add_server(response, options)
     if options.process_response is not None:
         other, failure = yield from _ask(
-            gate, "process_response", options.process_response, connection, request, response
+            limiter, "process_response", options.process_response, connection, request, response
         )
         if other is not None:
             response, error = other, failure
@@ -107,7 +107,7 @@ def negotiation(
         if connection._state != State.CONNECTING:
             raise
         # A response of the application's that cannot be sent.
-        _say_raised(gate, "the response cannot be sent (%s)", connection, exc)
+        _say_raised(limiter, "the response cannot be sent (%s)", connection, exc)
         refuse(connection)
         return exc
     if response.status_code != 101 and error is None:
@@ -142,19 +142,21 @@ def _add_server(response: Response, options: ServerOptions) -> None:
 
 
 def _ask(
-    gate: Gate, name: str, function: Callable[..., Any], connection: Any, *arguments: Any
+    limiter: HandshakeLimiter, name: str, function: Callable[..., Any], connection: Any, *arguments: Any
 ) -> Generator[Any, Any, tuple[Response | None, Exception | None]]:
     try:
         response = yield function(connection, *arguments)
         if response is not None and not isinstance(response, Response):
             raise TypeError(f"{name} must return a Response or None, not {type(response).__name__}")
     except Exception as exc:
-        _say_raised(gate, f"{name} failed (%s)", connection, exc)
+        _say_raised(limiter, f"{name} failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, None
 
 
-def _draft(connection: Any, options: ServerOptions, gate: Gate, changed: bool) -> tuple[Response, Exception | None]:
+def _draft(
+    connection: Any, options: ServerOptions, limiter: HandshakeLimiter, changed: bool
+) -> tuple[Response, Exception | None]:
     """Return the response that a request deserves, whose headers the application may have changed."""
     fields = common_fields(None)
     handshake: Handshake = connection._handshake
@@ -174,7 +176,7 @@ def _draft(connection: Any, options: ServerOptions, gate: Gate, changed: bool) -
     except (NegotiationError, InvalidHeader) as exc:
         return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except Exception as exc:
-        _say_raised(gate, "opening handshake failed (%s)", connection, exc)
+        _say_raised(limiter, "opening handshake failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, error
 
@@ -191,14 +193,14 @@ def _amended_draft(connection: Any, options: ServerOptions, headers: Headers) ->
     return response, error
 
 
-def hint(data: bytes, is_tls: bool, greeting: Greeting, gate: Gate) -> None:
+def hint(data: bytes, is_tls: bool, pending: PendingHandshake, limiter: HandshakeLimiter) -> None:
     """Say in the log what a client cannot be told in a language that it speaks.
 
     Args:
         data: The first that came from it, in which there is no request.
         is_tls: Whether it should have been TLS.
-        greeting: Where it came from.
-        gate: Has the log.
+        pending: Where it came from.
+        limiter: Has the log.
     """
     # RFC 8446, section 5.1: a handshake record begins with 22 and the version 3.x.
     if not is_tls and data[:2] == b"\x16\x03":
@@ -207,53 +209,57 @@ def hint(data: bytes, is_tls: bool, greeting: Greeting, gate: Gate) -> None:
         text = "a client speaks plain HTTP to a port with TLS (%s): it should connect to wss:// or https://"
     else:
         return
-    ends = address_text(greeting.address)
+    ends = address_text(pending.address)
     with contextlib.suppress(OSError):
-        ends += f" -> {address_text(greeting.sock.getsockname())}"
-    gate.count_of(greeting.address, text, logging.WARNING, text, ends)
+        ends += f" -> {address_text(pending.sock.getsockname())}"
+    limiter.throttled_log(pending.address, text, logging.WARNING, text, ends)
 
 
-def say_refused(connection: Any, error: Exception, gate: Gate) -> None:
+def say_refused(connection: Any, error: Exception, limiter: HandshakeLimiter) -> None:
     """Log that a connection was refused.
 
     Args:
         connection: A server's connection.
         error: Why.
-        gate: Has the log.
+        limiter: Has the log.
     """
     text = "connection %s refused: %s"
-    gate.count_of(connection.remote_address, f"refused: {error}", logging.INFO, text, connection._label, error)
+    limiter.throttled_log(connection.remote_address, f"refused: {error}", logging.INFO, text, connection._label, error)
 
 
-def say_failed(greeting: Greeting, connection: Any | None, exc: Exception, gate: Gate, logger: LoggerLike) -> None:
+def log_handshake_error(
+    pending: PendingHandshake, connection: Any | None, exc: Exception, limiter: HandshakeLimiter, logger: LoggerLike
+) -> None:
     """Log that an opening handshake has failed.
 
     Args:
-        greeting: Whose it was.
+        pending: Whose it was.
         connection: The connection, if it came so far.
         exc: Why.
-        gate: Has the log of what clients cause.
+        limiter: Has the log of what clients cause.
         logger: The log of everything else.
     """
-    who = address_text(greeting.address) if connection is None else connection._label
+    who = address_text(pending.address) if connection is None else connection._label
     text = "opening handshake failed (%s): %s"
     said = str(exc) or type(exc).__name__
     if not is_peers_fault(exc):
-        _say_fault(gate, logger, greeting.address, exc, text, who, said)
-    elif greeting.is_silent:
+        _say_fault(limiter, logger, pending.address, exc, text, who, said)
+    elif pending.is_silent:
         # A scan of ports, or somebody who looks whether the server is there.
         logger.debug("a client has sent nothing (%s): %s", who, said)
     else:
         # Not what it says: that may quote bytes that are others each time.
-        gate.count_of(greeting.address, f"failed: {type(exc).__name__}", logging.INFO, text, who, said)
+        limiter.throttled_log(pending.address, f"failed: {type(exc).__name__}", logging.INFO, text, who, said)
 
 
-def _say_raised(gate: Gate, text: str, connection: Any, exc: Exception) -> None:
+def _say_raised(limiter: HandshakeLimiter, text: str, connection: Any, exc: Exception) -> None:
     """Log what the application has raised before a connection was open."""
-    _say_fault(gate, connection.logger, connection.remote_address, exc, text, connection._label)
+    _say_fault(limiter, connection.logger, connection.remote_address, exc, text, connection._label)
 
 
-def _say_fault(gate: Gate, logger: LoggerLike, address: Any, exc: Exception, text: str, *arguments: Any) -> None:
+def _say_fault(
+    limiter: HandshakeLimiter, logger: LoggerLike, address: Any, exc: Exception, text: str, *arguments: Any
+) -> None:
     """Log what is not the client's fault, with its traceback; or count it: the client may have it as often as it likes.
 
     All lines that it came by are one cause, so that no bug hides behind another. A set of them is no longer when a
@@ -261,7 +267,7 @@ def _say_fault(gate: Gate, logger: LoggerLike, address: Any, exc: Exception, tex
     """
     lines = {f"{frame.f_code.co_filename}:{number}" for frame, number in traceback.walk_tb(exc.__traceback__)}
     cause = " ".join([text, type(exc).__name__, *sorted(lines)])
-    if gate.begins_of(address, cause, logging.ERROR, text, *arguments):
+    if limiter.throttled_log_start(address, cause, logging.ERROR, text, *arguments):
         logger.error(text, *arguments, exc_info=exc)
 
 

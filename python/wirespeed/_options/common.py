@@ -140,7 +140,7 @@ class AsyncOptions(ConnectionOptions):
 
 
 # As many as an application has different ways to connect.
-_WAYS = 32
+_MAX_ENTRIES = 32
 
 
 class Recalled(Generic[_T]):
@@ -170,7 +170,7 @@ class Recalled(Generic[_T]):
 
     def put(self, key: tuple[object, ...], made: _T) -> None:
         """Keep what was made. It must not be changed afterwards."""
-        if len(self._made) >= _WAYS:
+        if len(self._made) >= _MAX_ENTRIES:
             self._made.clear()
         self._made[key] = made
 

@@ -10,7 +10,7 @@ from typing import Any
 from .._native import accept
 from .._net.addresses import is_socket_replaced
 from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY
-from .gate import GateBase
+from .handshake_limiter import HandshakeLimiterBase
 
 __all__ = ["Accept", "AcceptErrors", "accepting"]
 
@@ -62,15 +62,15 @@ class AcceptErrors:
     """The errors of ``accept``.
 
     Args:
-        gate: Logs them, and closes a client that waits where the system is out of something.
+        limiter: Logs them, and closes a client that waits where the system is out of something.
 
     Attributes:
         lost: How many connections were lost since one was accepted; whoever accepts one sets it to 0.
     """
 
-    def __init__(self, gate: GateBase) -> None:
+    def __init__(self, limiter: HandshakeLimiterBase) -> None:
         self.lost = 0
-        self._gate = gate
+        self._limiter = limiter
 
     def after(self, exc: OSError, problem: str) -> float | None:
         """Return for how many seconds not to accept, ``None`` for never more from this socket.
@@ -84,7 +84,7 @@ class AcceptErrors:
         if exc.errno in LOST and self.lost < LOST_IN_A_ROW:
             self.lost += 1
             text = "a connection was lost before it was accepted: %s"
-            self._gate.count(exc.errno, logging.INFO, text, exc.strerror)
+            self._limiter.count(exc.errno, logging.INFO, text, exc.strerror)
             return 0.0
         self.lost = 0
         return self.rest(problem, exc.errno in EXHAUSTED)
@@ -97,6 +97,6 @@ class AcceptErrors:
             is_exhausted: Whether it is out of descriptors or memory, of which whoever waits in the opening handshake
                 has some.
         """
-        self._gate.count((problem,), logging.ERROR, "cannot accept connections for now: %s", problem)
-        delay = self._gate.relieve() if is_exhausted else None
+        self._limiter.count((problem,), logging.ERROR, "cannot accept connections for now: %s", problem)
+        delay = self._limiter.evict_one() if is_exhausted else None
         return RETRY_DELAY if delay is None else min(delay, RETRY_DELAY)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..exceptions import ConnectionClosed
 
-__all__ = ["check_async_handler", "not_awaitable", "tell_end"]
+__all__ = ["check_async_handler", "not_awaitable", "log_handler_error"]
 
 _HINT = "it must be a coroutine function, with async def; wirespeed.sync.serve takes plain functions"
 
@@ -39,7 +39,7 @@ def not_awaitable(result: object) -> TypeError:
     return TypeError(f"handler returned {type(result).__name__}: {_HINT}")
 
 
-def tell_end(connection: Any, exc: Exception) -> None:
+def log_handler_error(connection: Any, exc: Exception) -> None:
     """Log what has ended a handler. To be called before the connection is closed, which may take its time.
 
     Args:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from .._handshake.greeting import Greeting
 from .._handshake.negotiation import hint
+from .._handshake.pending_handshake import PendingHandshake
 from .._handshake.responses import common_fields
 from .._native import Opened, ServerOpening, ServerSettings, ServerTLS
 from .._options.server import ServerOptions
-from .gate import GateBase
+from .handshake_limiter import HandshakeLimiterBase
 
 __all__ = ["Refusal", "reception"]
 
@@ -28,18 +28,22 @@ class Refusal(bytes):
 
 
 def reception(
-    greeting: Greeting, settings: ServerSettings, tls: ServerTLS | Any | None, options: ServerOptions, gate: GateBase
+    pending: PendingHandshake,
+    settings: ServerSettings,
+    tls: ServerTLS | Any | None,
+    options: ServerOptions,
+    limiter: HandshakeLimiterBase,
 ) -> Generator[bytes | None, bytes | None, Opened]:
     """Make the TLS handshake, if there is TLS, and receive the request.
 
     It yields what is to be sent, and ``None`` for what came next, empty at the end of the stream, which it takes back.
 
     Args:
-        greeting: An accepted socket, and what was received already, if anything was.
+        pending: An accepted socket, and what was received already, if anything was.
         settings: Those of the server.
         tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for none.
         options: Those of the server.
-        gate: Is told what comes.
+        limiter: Is told what comes.
 
     Returns:
         The argument of a connection's constructor; the connection answers the request.
@@ -48,7 +52,7 @@ def reception(
         InvalidHandshake: What came is no HTTP request. The client was told.
         ssl.SSLError: TLS failed.
     """
-    data, opening = greeting.data, greeting.opening
+    data, opening = pending.data, pending.opening
     first = opening is None
     if opening is None:
         opening = ServerOpening(settings, tls)
@@ -56,9 +60,9 @@ def reception(
         if data is None:
             data = yield None
             if data:
-                greeting.is_silent = False
-                if greeting.entry is not None:
-                    gate.progress(greeting.entry)
+                pending.is_silent = False
+                if pending.entry is not None:
+                    limiter.progress(pending.entry)
         try:
             if data:
                 opening.feed(data)
@@ -66,7 +70,7 @@ def reception(
                 opening.feed_eof()
         except BaseException:
             if first:
-                hint(data or b"", tls is not None, greeting, gate)
+                hint(data or b"", tls is not None, pending, limiter)
             opening.reject(common_fields(options.server_header))
             if output := opening.take_output():
                 yield Refusal(output)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._connection.status import AcceptedStatus, address_text
-from .._handshake.greeting import Greeting
-from .._handshake.negotiation import say_failed
+from .._handshake.negotiation import log_handshake_error
+from .._handshake.pending_handshake import PendingHandshake
 from .._handshake.responses import plain_response
 from .._lazy import ssl as ssl_module
 from .._native import ServerOpening
@@ -21,7 +21,7 @@ from .._options.server import ServerOptions, ServerSSL
 from ..datastructures import Response
 from ..tls import TLS
 from ..typing import StatusLike
-from .gate import GateBase
+from .handshake_limiter import HandshakeLimiterBase
 
 __all__ = ["AcceptedBase", "ServerBase"]
 
@@ -61,7 +61,7 @@ class ServerBase:
 
     if TYPE_CHECKING:
         # Its own kind's.
-        _gate: GateBase
+        _limiter: HandshakeLimiterBase
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class ServerBase:
         if self.logger.isEnabledFor(logging.DEBUG):
             self.logger.debug("connection open (%s): %r", connection._label, connection.request)
 
-    def _opening_failed(self, greeting: Greeting, connection: Any | None, exc: BaseException) -> None:
+    def _opening_failed(self, pending: PendingHandshake, connection: Any | None, exc: BaseException) -> None:
         """End the connection, if it came so far, and log why."""
         if connection is not None:
             connection.abort()
         if isinstance(exc, Exception):
-            say_failed(greeting, connection, exc, self._gate, self.logger)
+            log_handshake_error(pending, connection, exc, self._limiter, self.logger)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["Lingering", "lingering_of"]
+__all__ = ["LingeringSocket", "lingering_of"]
 
 
 class Dismissible(Protocol):
@@ -18,7 +18,7 @@ class Dismissible(Protocol):
         """End what waits for events that cannot come."""
 
 
-class Lingering:
+class LingeringSocket:
     """Those of a server. While there are any, it is one of the connections of the server, whatever their number.
 
     Args:
@@ -57,13 +57,13 @@ class Lingering:
             member.dismiss()
 
 
-def lingering_of(server_state: Any) -> Lingering:
+def lingering_of(server_state: Any) -> LingeringSocket:
     """Return what lingers in a server.
 
     Args:
         server_state: What its connections share.
     """
-    found: Lingering | None = getattr(server_state, "_wirespeed_lingering", None)
+    found: LingeringSocket | None = getattr(server_state, "_wirespeed_lingering", None)
     if found is None:
-        found = server_state._wirespeed_lingering = Lingering(server_state.connections)
+        found = server_state._wirespeed_lingering = LingeringSocket(server_state.connections)
     return found

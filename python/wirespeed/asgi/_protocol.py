@@ -18,9 +18,9 @@ from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake
 from . import _events as events
 from . import _head as head
-from ._lateness import Lateness
 from ._lines import Lines, lines_for
 from ._lingering import lingering_of
+from ._send_after_close import SendAfterClose
 from ._server import TRACE, ClientDisconnected, http_version_of, settings_of, utils
 
 __all__ = ["WebSocketProtocol"]
@@ -57,6 +57,7 @@ class WebSocketProtocol(asyncio.Protocol):
     max_fragments: int | None = 4096
 
     __slots__ = (
+        "_after_close",
         "_app_state",
         "_changed",
         "_client",
@@ -71,7 +72,6 @@ class WebSocketProtocol(asyncio.Protocol):
         "_early",
         "_end",
         "_http_version",
-        "_lateness",
         "_left",
         "_lines",
         "_logger",
@@ -135,7 +135,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._left = 0
         self._cut_timer: asyncio.TimerHandle | None = None
         # Made when something is sent to a client that has closed.
-        self._lateness: Lateness | None = None
+        self._after_close: SendAfterClose | None = None
         # None: nobody wants them.
         self._lines: Lines | None = None
 
@@ -425,9 +425,9 @@ class WebSocketProtocol(asyncio.Protocol):
         """Return how long it takes to send to a client that has closed; ``None`` if the application must be told."""
         if self._connection is None or self._disconnect_told or self._dismissed is not False:
             return None
-        if self._lateness is None:
-            self._lateness = Lateness()
-        return self._lateness.delay(closed, self._connection.stats(), self._loop.time())
+        if self._after_close is None:
+            self._after_close = SendAfterClose()
+        return self._after_close.delay(closed, self._connection.stats(), self._loop.time())
 
     def _handle(self, message: dict[str, Any]) -> None:
         """Take an event that is no message."""

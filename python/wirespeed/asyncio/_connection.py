@@ -36,7 +36,7 @@ from ..exceptions import ConcurrencyError, ConnectionClosed, ConnectionClosedOK
 from ..typing import BytesLike, Data, DataLike
 from ._leaving import can_suspend, leave
 from ._sockets import ignore, watches_descriptors
-from ._turns import give_turn, is_turn_due
+from ._yielding import is_turn_due, yield_to_loop
 
 if TYPE_CHECKING:
     from .._options.client import AsyncClientOptions
@@ -184,7 +184,7 @@ class Connection(ConnectionStatus, AsyncConnection):
         if not isinstance(message, (Iterable, AsyncIterable)):
             raise TypeError(f"message must be str, bytes-like or an iterable of these, not {type(message).__name__}")
         if is_turn_due():
-            await give_turn()
+            await yield_to_loop()
         if self._state != State.OPEN:
             await self._room()  # it raises, and nothing is taken
         kind: bool | None = None
@@ -205,7 +205,7 @@ class Connection(ConnectionStatus, AsyncConnection):
                 kind = is_text
                 await sent
                 if is_turn_due():
-                    await give_turn()
+                    await yield_to_loop()
             if kind is not None:
                 _, sent = self._send_fragment("" if kind else b"", False, True, None, None)
                 kind = None
@@ -328,7 +328,7 @@ class Connection(ConnectionStatus, AsyncConnection):
 
     async def _control_room(self) -> None:
         if is_turn_due():
-            await give_turn()
+            await yield_to_loop()
         if self._state == State.CONNECTING:
             raise RuntimeError("the opening handshake is not complete: nothing can be sent or received yet")
         if self._state != State.OPEN:
@@ -381,7 +381,7 @@ class Connection(ConnectionStatus, AsyncConnection):
         if future is not None:
             await future
         elif is_turn_due():
-            await give_turn()
+            await yield_to_loop()
 
 
 class ClientConnection(Connection):

@@ -17,7 +17,7 @@ from typing import Any
 from .._net.binding import EXHAUSTED
 from .._serving.accepting import AcceptErrors, accepting
 from ..typing import LoggerLike
-from ._gate import Gate
+from ._handshake_limiter import HandshakeLimiter
 
 __all__ = ["Acceptor"]
 
@@ -50,7 +50,7 @@ class Acceptor:
         socks: The sockets, bound. They stay the caller's.
         backlog: Connections that the system keeps until they are accepted.
         accepted: Called with each accepted socket, non-blocking, which it takes over, and the address of its other end.
-        gate: Says whether there is a place for one more, and logs what may keep sockets from being accepted often.
+        limiter: Says whether there is a place for one more, and logs what may keep sockets from being accepted often.
         logger: For what keeps them from it for ever.
     """
 
@@ -59,7 +59,7 @@ class Acceptor:
         socks: Sequence[socket.socket],
         backlog: int,
         accepted: Callable[[socket.socket, Any], None],
-        gate: Gate,
+        limiter: HandshakeLimiter,
         logger: LoggerLike,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ class Acceptor:
         self._socks = {sock: accepting(sock) for sock in socks}
         self._backlog = backlog
         self._accepted = accepted
-        self._gate = gate
+        self._limiter = limiter
         self._logger = logger
         self._watching = False
         self._stopped = False
@@ -79,7 +79,7 @@ class Acceptor:
         # Until it is over, nothing is accepted.
         self._pause: asyncio.TimerHandle | None = None
         self._is_full = False
-        self._errors = AcceptErrors(gate)
+        self._errors = AcceptErrors(limiter)
 
     @property
     def is_broken(self) -> bool:
@@ -93,7 +93,7 @@ class Acceptor:
                 # Accepted sockets inherit it, on Linux and the BSDs.
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.listen(self._backlog)
-        self._gate.freed = self._freed
+        self._limiter.freed = self._freed
         self._watch()
 
     def stop(self) -> None:
@@ -102,7 +102,7 @@ class Acceptor:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
-        self._gate.freed = None
+        self._limiter.freed = None
         self._unwatch()
         self._plan()
 
@@ -163,8 +163,8 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         accept = self._socks[listening]
-        gate, ahead = self._gate, len(self._ahead)
-        room = min(gate.room, self._most - len(gate)) - ahead
+        limiter, ahead = self._limiter, len(self._ahead)
+        room = min(limiter.room, self._most - len(limiter)) - ahead
         # A limit of its own, whatever may wait: the loop has other things to do.
         for _ in range(min(_ACCEPTED_AT_ONCE, max(room, _LET_IN_AT_ONCE - ahead))):
             try:
@@ -194,7 +194,7 @@ class Acceptor:
         self._turn = None
         try:
             for _ in range(min(_LET_IN_AT_ONCE, len(self._ahead))):
-                if not self._stopped and (left := self._gate.delay()):
+                if not self._stopped and (left := self._limiter.delay()):
                     self._is_full = True
                     self._rest(left)
                     return
@@ -205,7 +205,7 @@ class Acceptor:
 
     async def _accept_by_loop(self, listening: socket.socket) -> None:
         while True:
-            delay: float | None = self._gate.delay()
+            delay: float | None = self._limiter.delay()
             if not delay:
                 try:
                     sock, address = await self._loop.sock_accept(listening)

@@ -17,27 +17,27 @@ from typing import Any
 from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
-from .._handshake.admission import Lingering
-from .._handshake.greeting import Greeting
-from .._handshake.negotiation import LINGER, answer, negotiation, refuse, say_failed, say_refused
+from .._handshake.admission import LingeringSocket
+from .._handshake.negotiation import LINGER, answer, log_handshake_error, negotiation, refuse, say_refused
+from .._handshake.pending_handshake import PendingHandshake
 from .._native import Opened, ServerOpening
 from .._net.binding import Listeners, Place
 from .._options.server import AsyncServerOptions, check_farewell
-from .._serving.handling import not_awaitable, tell_end
+from .._serving.handling import log_handler_error, not_awaitable
 from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
 from ._connection import Connection, attach, choose_io_backend, native_arguments
 from ._deadline import Deadline
-from ._gate import Gate, InTask
-from ._greeting import Greetings
+from ._handshake_limiter import HandshakeLimiter, InTask
 from ._leaving import can_suspend
 from ._listening import Acceptor
-from ._remaining import Remaining
+from ._pending_handshake import PendingHandshakes
 from ._serving import negotiate, receive_request
+from ._task_drain import TaskDrain
 from ._tasks import current_task
-from ._turns import give_turn, is_turn_due
+from ._yielding import is_turn_due, yield_to_loop
 
 __all__ = ["Handler", "Server", "ServerConnection"]
 
@@ -77,8 +77,8 @@ class Server(ServerBase):
     """
 
     # Once it is started.
-    _gate: Gate
-    _remaining: Remaining
+    _limiter: HandshakeLimiter
+    _task_drain: TaskDrain
     _has_factory: bool
 
     def __init__(
@@ -100,7 +100,7 @@ class Server(ServerBase):
         self._start_serving = start_serving
         self._loop: asyncio.AbstractEventLoop | None = None
         self._acceptor: Acceptor | None = None
-        self._greetings: Greetings | None = None
+        self._pending_handshakes: PendingHandshakes | None = None
         self._serving = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -130,16 +130,20 @@ class Server(ServerBase):
             return self
         self._loop = asyncio.get_running_loop()
         self._closed = self._loop.create_future()
-        self._remaining = Remaining(self._loop, self._tasks)
+        self._task_drain = TaskDrain(self._loop, self._tasks)
         self._has_factory = self._loop.get_task_factory() is not None
         self._port = choose_io_backend(self._options.io_backend, self._loop)
-        self._gate = Gate(self._loop, self._options.max_pending, self.logger)
+        self._limiter = HandshakeLimiter(self._loop, self._options.max_pending, self.logger)
         if self._port == "fd":
             patience, make_opening = self._options.open_timeout, self._make_opening()
-            self._greetings = Greetings(self._loop, patience, self._gate, make_opening, self._greeted)
+            self._pending_handshakes = PendingHandshakes(
+                self._loop, patience, self._limiter, make_opening, self._on_request
+            )
         try:
             self._listeners = await self._bind(self._loop)
-            self._acceptor = Acceptor(self._listeners.sockets, self._backlog, self._accepted, self._gate, self.logger)
+            self._acceptor = Acceptor(
+                self._listeners.sockets, self._backlog, self._accepted, self._limiter, self.logger
+            )
             if self._is_closing:
                 self._stop_listening()
             elif self._start_serving:
@@ -168,7 +172,7 @@ class Server(ServerBase):
             self._serving = True
             self._log_listening()
         elif is_turn_due():
-            await give_turn()
+            await yield_to_loop()
 
     async def serve_forever(self) -> None:
         """Serve until the server is closed: by :meth:`close`, or by cancelling this."""
@@ -273,25 +277,25 @@ class Server(ServerBase):
         if self._closed is not None:
             task = current_task()
             if task is not None and task in self._tasks and not self._closed.done():
-                await self._remaining.join(task)
+                await self._task_drain.join(task)
             else:
                 await asyncio.shield(self._closed)
         if is_turn_due():
-            await give_turn()
+            await yield_to_loop()
 
     async def _close(self) -> None:
         self.logger.info("server closing")
         try:
             self._stop_listening()
             await self._take_accepted()
-            if self._greetings is not None:
-                self._greetings.release()
+            if self._pending_handshakes is not None:
+                self._pending_handshakes.release()
             self._begin_farewell()
             await self._wait_for_tasks()
             for connection in self._connections:
                 connection.abort()
         finally:
-            self._gate.finish()
+            self._limiter.finish()
             for number in self._signals:
                 with contextlib.suppress(Exception):
                     self.get_loop().remove_signal_handler(number)
@@ -303,12 +307,12 @@ class Server(ServerBase):
         try:
             # What they had to send is not waited for without limit.
             if self._options.open_timeout is None:
-                if await self._remaining.ended(self.get_loop().time() + Gate.closing_patience):
+                if await self._task_drain.ended(self.get_loop().time() + HandshakeLimiter.closing_patience):
                     return
-                self._gate.close_all()
-            await self._remaining.ended()
+                self._limiter.close_all()
+            await self._task_drain.ended()
         finally:
-            self._remaining.release()
+            self._task_drain.release()
 
     def _begin_farewell(self) -> None:
         if self._farewell is not None:
@@ -339,32 +343,32 @@ class Server(ServerBase):
             await self._acceptor.hand_on_all()
 
     def _accepted(self, sock: socket_module.socket, address: Any) -> None:
-        if self._greetings is None:
-            self._start_opening(Greeting(sock, address))
+        if self._pending_handshakes is None:
+            self._start_opening(PendingHandshake(sock, address))
         else:
-            self._greetings.add(sock, address)
+            self._pending_handshakes.add(sock, address)
 
-    def _greeted(self, greeting: Greeting, watched: bool) -> None:
+    def _on_request(self, pending: PendingHandshake, watched: bool) -> None:
         # Most often there is nothing to wait for: not for more of the request, the application or TLS.
-        if greeting.opening is not None and greeting.opening.done:
-            self._gate.leave(greeting.entry)
-            if greeting.is_bare and self._ssl.native is None and not self._is_closing and not self._options.has_hooks:
-                self._open_at_once(greeting, greeting.opening, watched)
+        if pending.opening is not None and pending.opening.done:
+            self._limiter.leave(pending.entry)
+            if pending.is_bare and self._ssl.native is None and not self._is_closing and not self._options.has_hooks:
+                self._open_at_once(pending, pending.opening, watched)
                 return
         if watched:
-            self._ignore(greeting.sock.fileno())
-        self._start_opening(greeting)
+            self._ignore(pending.sock.fileno())
+        self._start_opening(pending)
 
     def _ignore(self, descriptor: int) -> None:
-        if self._greetings is not None:
-            self._greetings.ignore(descriptor)
+        if self._pending_handshakes is not None:
+            self._pending_handshakes.ignore(descriptor)
 
-    def _open_at_once(self, greeting: Greeting, opening: ServerOpening, watched: bool) -> None:
-        sock, address = greeting.sock, greeting.address
+    def _open_at_once(self, pending: PendingHandshake, opening: ServerOpening, watched: bool) -> None:
+        sock, address = pending.sock, pending.address
         descriptor = sock.fileno()
         connection: ServerConnection | None = None
         try:
-            connection, error = self._make_connection(opening.finish(), greeting)
+            connection, error = self._make_connection(opening.finish(), pending)
             if error is None:
                 error = answer(connection, self._options)
             # The watch is replaced, or has to go.
@@ -374,30 +378,33 @@ class Server(ServerBase):
         except BaseException as exc:
             if watched:
                 self._ignore(descriptor)
-            self._opening_failed(greeting, connection, exc)
+            self._opening_failed(pending, connection, exc)
             if not isinstance(exc, Exception):
                 raise
             return
         if error is None:
             self._log_open(connection)
             self._connections.add(connection)
-            self._start(self._handle(connection), greeting, connection)
+            self._start(self._handle(connection), pending, connection)
         else:
-            self._start(self._refused(connection, address, error), greeting, connection)
+            self._start(self._refused(connection, address, error), pending, connection)
 
-    def _start_opening(self, greeting: Greeting) -> None:
-        candidate = InTask(greeting.sock, self._tasks)
-        if greeting.is_complete:
+    def _start_opening(self, pending: PendingHandshake) -> None:
+        candidate = InTask(pending.sock, self._tasks)
+        if pending.is_complete:
             # From here on it waits for the application, and not for its client.
-            greeting.entry = None
-        elif greeting.entry is None:
-            greeting.entry = self._gate.enter(candidate, greeting.address)
+            pending.entry = None
+        elif pending.entry is None:
+            pending.entry = self._limiter.enter(candidate, pending.address)
         else:
-            self._gate.replace(greeting.entry, candidate)
-        candidate.task = self._start(self._serve(greeting), greeting)
+            self._limiter.replace(pending.entry, candidate)
+        candidate.task = self._start(self._serve(pending), pending)
 
     def _start(
-        self, coroutine: Coroutine[Any, Any, None], greeting: Greeting, connection: ServerConnection | None = None
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        pending: PendingHandshake,
+        connection: ServerConnection | None = None,
     ) -> asyncio.Task[None] | None:
         """Run it in a task of the server, which it must take out at its end; ``None`` if the loop's factory raises."""
         try:
@@ -405,10 +412,10 @@ class Server(ServerBase):
         except BaseException as exc:
             # Nobody else knows of the client.
             coroutine.close()
-            self._gate.leave(greeting.entry)
+            self._limiter.leave(pending.entry)
             self._connections.discard(connection)
-            self._opening_failed(greeting, connection, exc)
-            greeting.sock.close()
+            self._opening_failed(pending, connection, exc)
+            pending.sock.close()
             if not isinstance(exc, Exception):
                 raise
             return None
@@ -430,10 +437,10 @@ class Server(ServerBase):
         if task is not None:
             self._tasks.discard(task)
 
-    async def _serve(self, greeting: Greeting) -> None:
+    async def _serve(self, pending: PendingHandshake) -> None:
         self._began()
         try:
-            connection = await self._open(greeting)
+            connection = await self._open(pending)
             if connection is not None:
                 await self._handle(connection)
         finally:
@@ -455,7 +462,7 @@ class Server(ServerBase):
             # The listener's, which has been told when it was raised, or that of a subclass which closes in
             # its own way.
             if exc is not connection._listener_error:
-                tell_end(connection, exc)
+                log_handler_error(connection, exc)
         except asyncio.CancelledError:
             # While it was closed, or by a second signal: nobody waits for its end any more.
             connection.abort()
@@ -475,7 +482,7 @@ class Server(ServerBase):
                     await result
                 except Exception as exc:
                     # Now: closing takes its time, and may be cancelled.
-                    tell_end(connection, exc)
+                    log_handler_error(connection, exc)
                     told = exc
                     raise
         except Exception as exc:
@@ -485,25 +492,27 @@ class Server(ServerBase):
             # Its traceback refers to this frame: no cycle, please.
             told = None
 
-    async def _open(self, greeting: Greeting) -> ServerConnection | None:
+    async def _open(self, pending: PendingHandshake) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
         connection: ServerConnection | None = None
         options = self._options
-        sock, remote = greeting.sock, greeting.address
-        left = options.open_timeout if greeting.deadline is None else greeting.deadline - self.get_loop().time()
+        sock, remote = pending.sock, pending.address
+        left = options.open_timeout if pending.deadline is None else pending.deadline - self.get_loop().time()
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(sock)
                 with Deadline(left):
-                    opened = greeting.finish()
+                    opened = pending.finish()
                     if opened is None:
-                        steps = reception(greeting, self._settings, self._ssl.native, options, self._gate)
+                        steps = reception(pending, self._settings, self._ssl.native, options, self._limiter)
                         opened = await receive_request(sock, steps)
                     # Nobody closes it any more for another client: it has said all that it has to say.
-                    self._gate.leave(greeting.entry)
-                    connection, error = self._make_connection(opened, greeting)
+                    self._limiter.leave(pending.entry)
+                    connection, error = self._make_connection(opened, pending)
                     if error is None:
-                        error = await negotiate(negotiation(connection, options, self._gate, lambda: self._is_closing))
+                        error = await negotiate(
+                            negotiation(connection, options, self._limiter, lambda: self._is_closing)
+                        )
                 if connection._state == State.CLOSED:
                     return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())
@@ -514,28 +523,28 @@ class Server(ServerBase):
                 return connection
             await self._refused(connection, remote, error)
         except BaseException as exc:
-            self._opening_failed(greeting, connection, exc)
+            self._opening_failed(pending, connection, exc)
             if not isinstance(exc, Exception):
                 raise
         finally:
-            self._gate.leave(greeting.entry)
+            self._limiter.leave(pending.entry)
         return None
 
     async def _refused(self, connection: ServerConnection, remote: Any, error: Exception) -> None:
         """Let the response leave, and the client read it."""
-        entry = self._gate.enter(Lingering(connection.abort), remote)
+        entry = self._limiter.enter(LingeringSocket(connection.abort), remote)
         try:
-            say_refused(connection, error, self._gate)
+            say_refused(connection, error, self._limiter)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(connection._wait_for_end(), LINGER)
         finally:
-            self._gate.leave(entry)
+            self._limiter.leave(entry)
             connection.abort()
             self._ended()
 
-    def _make_connection(self, opened: Opened, greeting: Greeting) -> tuple[ServerConnection, Exception | None]:
+    def _make_connection(self, opened: Opened, pending: PendingHandshake) -> tuple[ServerConnection, Exception | None]:
         """Make the connection; if the application cannot, one that says so to its client, and what it has raised."""
-        sock, remote = greeting.sock, greeting.address
+        sock, remote = pending.sock, pending.address
         # Where it is of the internet, the connection can tell it by itself.
         local = None
         if self._port != "fd":
@@ -565,7 +574,7 @@ class Server(ServerBase):
                     connection = ServerConnection(
                         opened, loop=self._loop, logger=self.logger, server=self, **addresses, **self._arguments
                     )
-                    say_failed(greeting, connection, exc, self._gate, self.logger)
+                    log_handshake_error(pending, connection, exc, self._limiter, self.logger)
                     refuse(connection)
                     return connection, exc
                 raise

@@ -17,7 +17,7 @@ from ..typing import BytesLike
 from ._client import connect
 from ._connection import ClientConnection
 from ._pipe import Pipe, closed_error
-from ._turns import give_turn, is_turn_due
+from ._yielding import is_turn_due, yield_to_loop
 
 __all__ = ["StreamReader", "StreamWriter", "open_stream"]
 
@@ -98,7 +98,7 @@ class StreamReader:
             RuntimeError: Another coroutine is reading.
         """
         if is_turn_due():
-            await give_turn()
+            await yield_to_loop()
         if n < 0:
             while await self._receive("read"):
                 pass
@@ -121,7 +121,7 @@ class StreamReader:
         if n < 0:
             raise ValueError("readexactly size can not be less than zero")
         if is_turn_due():
-            await give_turn()
+            await yield_to_loop()
         while self._size < n:
             if not await self._receive("readexactly"):
                 raise asyncio.IncompleteReadError(self._take(n), n)
@@ -147,7 +147,7 @@ class StreamReader:
         if not min(lengths):
             raise ValueError("Separator should be at least one-byte string")
         if is_turn_due():
-            await give_turn()
+            await yield_to_loop()
         searched = 0
         while True:
             found = [
@@ -352,7 +352,7 @@ class StreamWriter:
             StreamClosedError: Bytes that were written could not be sent.
         """
         if is_turn_due():
-            await give_turn()
+            await yield_to_loop()
         await self._pipe.wait_closed()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -27,7 +27,7 @@ to the standard output now and then.
 
 SIGINT (Ctrl-C) and SIGTERM drain the engine: nobody is accepted any more, and
 the sessions are closed with code 1012, a few at a time; a second signal ends at
-once. With --handover a new process gets the listening sockets of the old one,
+once. With --handoff a new process gets the listening sockets of the old one,
 which drains then: no client is refused while a service restarts. The
 certificate is read again when its files have changed.
 """
@@ -37,7 +37,7 @@ examples:
   wirespeed engine --echo
   wirespeed engine --port 9000 --host 0.0.0.0 --app app:set_up
   wirespeed engine --app app:engine --metrics 127.0.0.1:9100
-  wirespeed engine --cert server.pem --key server.key --handover /run/app.sock
+  wirespeed engine --cert server.pem --key server.key --handoff /run/app.sock
 
 exit status:
   0    the engine was drained
@@ -86,7 +86,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add = parser.add_argument_group("operations").add_argument
     metrics = "answer /metrics, /health and /ready here too"
     add("--metrics", metavar="ADDRESS:PORT", type=_address, help=metrics)
-    add("--handover", metavar="FILE", help="Unix socket by which a new process takes the listening sockets over")
+    add("--handoff", metavar="FILE", help="Unix socket by which a new process takes the listening sockets over")
     add("--drain", metavar="SECONDS", type=parse_seconds, help="limit for draining (default: 30)")
     add = parser.add_argument_group("output").add_argument
     interval = "between two lines of rates, 0 for none (default: 10; on a terminal 1)"

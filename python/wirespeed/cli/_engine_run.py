@@ -31,7 +31,7 @@ OF_THE_ENGINE = {
     "subprotocol": "subprotocols",
     "compression": "compression",
     "metrics": "metrics",
-    "handover": "handover",
+    "handoff": "handoff",
     "drain": "drain_timeout",
 }
 """Options that are an argument of the engine, by its name."""

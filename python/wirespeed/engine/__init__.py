@@ -17,7 +17,7 @@ from __future__ import annotations
 from .._native import JWT, Batch, Connected, Disconnected, Invalid, Message, Sent, Session
 from ._broker import BrokerEvent, BrokerStatus, Published, Publisher
 from ._engine import Engine, Event
-from ._operations import Drained
+from ._lifecycle import Drained
 from ._routes import RouteSettings
 
 __all__ = [

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 from .._annotations import Buffer, Self
 from .._native import NativePublisher
 from ._arguments import checked_seconds
+from ._lifecycle import begin_logging
 from ._log import Log
-from ._operations import begin_logging
 from ._rooms import wait_for_publisher
 
 __all__ = ["BrokerEvent", "BrokerPolicy", "BrokerStatus", "Published", "Publisher"]

@@ -16,9 +16,9 @@ from ..tls import TLS
 from ._arguments import check_count, checked_seconds, checked_tls
 from ._broker import BrokerPolicy, BrokerStatus
 from ._ending import LAST
-from ._handlers import Handlers, Lanes, Pool, is_coroutine_function
+from ._handlers import Handlers, SessionQueues, ThreadDispatcher, is_coroutine_function
 from ._iteration import Notices, iterate
-from ._operations import Operations
+from ._lifecycle import EngineLifecycle
 from ._rooms import wait_for_engine
 from ._routes import Policy, RatePolicy, Routing
 
@@ -39,7 +39,7 @@ MAX_WORKERS = 256
 """Threads that an engine may have."""
 
 
-class Engine(Operations, Routing):
+class Engine(EngineLifecycle, Routing):
     """A WebSocket server of many threads.
 
     It serves while it is used as a context manager, or between :meth:`start` and :meth:`stop`. At the end of ``with``
@@ -93,7 +93,7 @@ class Engine(Operations, Routing):
         ready_without_broker: Whether ``/ready`` is answered with 200 though the broker is not connected; the default is
             503, as sessions here miss what others publish.
         page: The token of the live page at ``/_wirespeed/``; the default is that there is none.
-        handover: A Unix socket by which the next engine gets the listeners of this one, so that nobody is refused
+        handoff: A Unix socket by which the next engine gets the listeners of this one, so that nobody is refused
             while a service restarts: this one drains then. Whoever is at it when this engine starts gives it his.
         drain_timeout: Seconds that an end takes at most, 30 by default: see :meth:`drain`.
         drain_batch: Sessions that are closed at once then, 100 by default.
@@ -176,7 +176,7 @@ class Engine(Operations, Routing):
         metrics_token: str | None = None,
         page: str | None = None,
         ready_without_broker: bool = False,
-        handover: str | os.PathLike[str] | None = None,
+        handoff: str | os.PathLike[str] | None = None,
         drain_timeout: float = 30,
         drain_batch: int = 100,
         max_pending: int = 1024,
@@ -290,7 +290,7 @@ class Engine(Operations, Routing):
             metrics_token=metrics_token,
             page=page,
             ready_without_broker=ready_without_broker,
-            handover=handover,
+            handoff=handoff,
             drain_timeout=checked_seconds("drain_timeout", drain_timeout),
             drain_batch=drain_batch,
         )
@@ -307,12 +307,12 @@ class Engine(Operations, Routing):
             OSError: An address cannot be listened at.
             RuntimeError: It has started before.
         """
-        self._start(self._tag_of_the_rest())
+        self._start(self._fallback_tag())
         try:
             self._begin_logging()
-            self._begin_hearing_of_a_handover()
+            self._begin_hearing_of_a_handoff()
             self._started = True
-            self._end_as_told()
+            self._process_shutdown_requests()
         except BaseException:
             self.stop()
             raise
@@ -397,7 +397,7 @@ class Engine(Operations, Routing):
     async def _serve(self, max_handlers: int) -> None:
         if not self._started:
             self.start()
-        lanes = Lanes(self._handlers, self._logger, max_handlers)
+        lanes = SessionQueues(self._handlers, self._logger, max_handlers)
         loop = asyncio.get_running_loop()
         try:
             with self._patience.telling(lambda at: loop.call_soon_threadsafe(lanes.end_at, at)):
@@ -445,7 +445,7 @@ class Engine(Operations, Routing):
     def _call_in_threads(self, threads: int) -> None:
         if not self._started:
             self.start()
-        pool = Pool(self._handlers, self._logger, threads)
+        pool = ThreadDispatcher(self._handlers, self._logger, threads)
         with self._patience.telling(pool.end_at):
             try:
                 with self._leaving_handlers():

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     # Of a message that is handled later its codec makes something when its turn has come.
     Due: TypeAlias = Event | Undecoded
 
-__all__ = ["Handlers", "Lanes", "Pool", "is_coroutine_function"]
+__all__ = ["Handlers", "SessionQueues", "ThreadDispatcher", "is_coroutine_function"]
 
 # RFC 6455 7.4.1, 1011: "a server is terminating the connection because it encountered an unexpected condition".
 INTERNAL_ERROR = 1011
@@ -153,7 +153,7 @@ class Waiting:
     bytes: int = 0
 
 
-class Lane(collections.deque["Due"]):
+class SessionQueue(collections.deque["Due"]):
     """What comes next for a session whose handler is under way.
 
     A session of which more waits than its share is no longer read, and what waits does not count among what is due: a
@@ -209,7 +209,7 @@ class Lane(collections.deque["Due"]):
         return event, len(self)
 
 
-class Lanes:
+class SessionQueues:
     """Handlers on an event loop.
 
     Args:
@@ -226,7 +226,7 @@ class Lanes:
         self._share = max(1, min(MOST_OF_ONE, most // 4))
         self._loop = asyncio.get_running_loop()
         # Of sessions whose handler is under way: what comes next, if anything does.
-        self._lanes: dict[Session, Lane | None] = {}
+        self._lanes: dict[Session, SessionQueue | None] = {}
         self._in_lanes = Waiting()
         # Events in lanes whose sessions are read.
         self._waiting = 0
@@ -256,7 +256,7 @@ class Lanes:
                 continue
             lane = self._lanes[session]
             if lane is None:
-                lane = self._lanes[session] = Lane(self._in_lanes)
+                lane = self._lanes[session] = SessionQueue(self._in_lanes)
             self._waiting += lane.add(event, self._share)
 
     def _stop_fullest(self) -> bool:
@@ -394,7 +394,7 @@ class Lanes:
             task.cancel()
 
 
-class Pool:
+class ThreadDispatcher:
     """Handlers on threads, or on the caller's.
 
     Args:
@@ -406,7 +406,7 @@ class Pool:
     def __init__(self, handlers: Handlers, logger: Log, threads: int) -> None:
         self._handlers = handlers
         self._logger = logger
-        self._lanes: dict[Session, Lane] = {}
+        self._lanes: dict[Session, SessionQueue] = {}
         self._in_lanes = Waiting()
         # Events that are due, but for those of sessions that are not read: so that slow handlers stop the reading.
         self._due = 0
@@ -438,7 +438,7 @@ class Pool:
                 if lane is not None:
                     self._due += lane.add(due, self._share)
                     continue
-                self._lanes[due.session] = Lane(self._in_lanes)
+                self._lanes[due.session] = SessionQueue(self._in_lanes)
                 self._due += 1
                 self._begin_thread()
             self._begun.put(due)

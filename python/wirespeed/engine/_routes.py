@@ -87,7 +87,7 @@ class Routing(NativeEngine):
         self._codecs.append((*pair, close_invalid))
         self._set_codecs(self._codecs)
 
-    def _tag_of_the_rest(self) -> int:
+    def _fallback_tag(self) -> int:
         """Return what sessions at paths that were not added know of them."""
         if self._codec is None:
             return 0

@@ -237,9 +237,9 @@ def _open(
         opening = plan.begin(request, chain.parsed, network, options.user_agent_header)
         connected, addresses = _reach(chain, network, plan, deadline)
         try:
-            opened = opening.run(connected, _remaining(deadline))
+            opened = opening.run(connected, _task_drain(deadline))
         except InvalidStatus as exc:
-            if _remaining(deadline) == 0:
+            if _task_drain(deadline) == 0:
                 # Its body has not ended in time: it is what there is to say, where it leads to is too far.
                 raise
             chain.follow(exc)
@@ -292,5 +292,5 @@ def _take_over(sock: socket_module.socket) -> tuple[ConnectedSocket, dict[str, A
     return ConnectedSocket.adopt(sock.detach()), addresses
 
 
-def _remaining(deadline: float | None) -> float | None:
+def _task_drain(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -14,21 +14,21 @@ from typing import Any
 from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
-from .._handshake.admission import Lingering
-from .._handshake.greeting import Greeting
+from .._handshake.admission import LingeringSocket
 from .._handshake.negotiation import LINGER, negotiation, refuse, say_refused
+from .._handshake.pending_handshake import PendingHandshake
 from .._lazy import ssl as ssl_module
 from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
 from .._options.server import ServerOptions, check_farewell
 from .._serving.accepting import Accept, AcceptErrors, accepting
-from .._serving.handling import tell_end
+from .._serving.handling import log_handler_error
 from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
 from ._connection import Connection
-from ._gate import Gate, InThread
-from ._greeting import Greetings
+from ._handshake_limiter import HandshakeLimiter, InThread
+from ._pending_handshake import PendingHandshakes
 from ._serving import negotiate, receive_request
 
 __all__ = ["Handler", "Server", "ServerConnection"]
@@ -68,7 +68,7 @@ class Server(ServerBase):
         socket: The first of the listening sockets.
     """
 
-    _gate: Gate
+    _limiter: HandshakeLimiter
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class Server(ServerBase):
         # Whether the thread in serve_forever waits for somebody to go.
         self._paused = False
         self._starting: set[threading.Thread] = set()
-        self._gate = Gate(self._lock, options.max_pending, self.logger, self._freed, self._tell)
-        self._errors = AcceptErrors(self._gate)
-        self._greetings: Greetings | None = None
+        self._limiter = HandshakeLimiter(self._lock, options.max_pending, self.logger, self._freed, self._tell)
+        self._errors = AcceptErrors(self._limiter)
+        self._pending_handshakes: PendingHandshakes | None = None
         self._threads: set[threading.Thread] = set()
         # Until when they may take to read why, once the server shuts down.
         self._refused: dict[ServerConnection, float] = {}
@@ -177,16 +177,18 @@ class Server(ServerBase):
             with self._lock:
                 self._acceptor = None
                 self._paused = False
-                self._greetings = None
-                self._gate.finish()
+                self._pending_handshakes = None
+                self._limiter.finish()
                 if self._is_closing:
                     self._close_sockets()
                 self._changed.notify_all()
 
     def _accept_all(self, selector: selectors.BaseSelector) -> None:
         selector.register(self._woken, selectors.EVENT_READ)
-        greetings = Greetings(selector, self._options.open_timeout, self._gate, self._make_opening())
-        self._greetings = greetings
+        pending_handshakes = PendingHandshakes(
+            selector, self._options.open_timeout, self._limiter, self._make_opening()
+        )
+        self._pending_handshakes = pending_handshakes
         accepts = {sock: accepting(sock) for sock in self._listeners.sockets}
         watching = False
         # Seconds for which nothing is to be accepted. Whoever comes meanwhile waits in the system's queue.
@@ -195,7 +197,7 @@ class Server(ServerBase):
             with self._lock:
                 if self._is_closing:
                     return
-                rest = max(rest, self._gate.delay())
+                rest = max(rest, self._limiter.delay())
                 self._paused = rest > 0
             if watching == (rest > 0):
                 watching = not watching
@@ -204,28 +206,28 @@ class Server(ServerBase):
                         selector.register(sock, selectors.EVENT_READ)
                     else:
                         selector.unregister(sock)
-            waits = (rest, greetings.timeout(), self._gate.tell(), self._gate.trim())
+            waits = (rest, pending_handshakes.timeout(), self._limiter.tell(), self._limiter.trim())
             limits = [seconds for seconds in waits if seconds]
             ready = selector.select(min(limits) if limits else None)
             rest = 0.0
             for key, _ in ready:
-                if isinstance(key.data, Greeting):
-                    if greetings.readable(key.data):
+                if isinstance(key.data, PendingHandshake):
+                    if pending_handshakes.readable(key.data):
                         rest = max(rest, self._begin(key.data))
                 elif key.fileobj is self._woken:
                     with contextlib.suppress(BlockingIOError):
                         self._woken.recv(4096)
-            while (greeting := greetings.expired()) is not None:
-                self._begin(greeting)
+            while (pending := pending_handshakes.expired()) is not None:
+                self._begin(pending)
             listening = {key.fd for key, _ in ready if key.data is None}
             for sock, accept in accepts.items():
                 if not rest and sock.fileno() in listening:
-                    rest = self._accept_some(accept, greetings)
+                    rest = self._accept_some(accept, pending_handshakes)
 
-    def _accept_some(self, accept: Accept, greetings: Greetings) -> float:
+    def _accept_some(self, accept: Accept, pending_handshakes: PendingHandshakes) -> float:
         """Accept what waits, or some of it; return for how many seconds not to do so again."""
         for _ in range(_ACCEPTED_AT_ONCE):
-            if self._is_closing or self._gate.delay():
+            if self._is_closing or self._limiter.delay():
                 break
             try:
                 accepted = accept()
@@ -242,27 +244,27 @@ class Server(ServerBase):
                     return delay
                 continue
             self._errors.lost = 0
-            greeting = greetings.add(*accepted)
-            if greeting is not None and (rest := self._begin(greeting)):
+            pending = pending_handshakes.add(*accepted)
+            if pending is not None and (rest := self._begin(pending)):
                 return rest
         return 0.0
 
-    def _begin(self, greeting: Greeting) -> float:
+    def _begin(self, pending: PendingHandshake) -> float:
         """Let a thread go on with a client; return for how many seconds not to accept others."""
-        if greeting.look():
+        if pending.look():
             # There is nothing to wait for, and no handler to call: thousands that come and go get no threads.
-            self._open(greeting)
+            self._open(pending)
             return 0.0
-        thread = threading.Thread(target=self._serve, args=(greeting,))
+        thread = threading.Thread(target=self._serve, args=(pending,))
         with self._lock:
-            if greeting.is_complete:
+            if pending.is_complete:
                 # From here on it waits for the application, and not for its client.
-                self._gate.leave(greeting.entry)
-                greeting.entry = None
-            elif greeting.entry is None:
-                greeting.entry = self._gate.enter(InThread(greeting.sock), greeting.address)
+                self._limiter.leave(pending.entry)
+                pending.entry = None
+            elif pending.entry is None:
+                pending.entry = self._limiter.enter(InThread(pending.sock), pending.address)
             else:
-                self._gate.replace(greeting.entry, InThread(greeting.sock))
+                self._limiter.replace(pending.entry, InThread(pending.sock))
             self._threads.add(thread)
             self._starting.add(thread)
         try:
@@ -276,9 +278,9 @@ class Server(ServerBase):
                 if is_new:
                     self._starting.discard(thread)
                     self._threads.discard(thread)
-                    self._gate.leave(greeting.entry)
+                    self._limiter.leave(pending.entry)
                     self._changed.notify_all()
-                    greeting.sock.close()
+                    pending.sock.close()
             if isinstance(exc, RuntimeError):
                 return self._errors.rest(str(exc), False)
             raise
@@ -288,8 +290,8 @@ class Server(ServerBase):
 
     def _release(self) -> None:
         """Let threads go on with all clients that are in the opening handshake."""
-        while self._greetings is not None and (greeting := self._greetings.release()) is not None:
-            self._begin(greeting)
+        while self._pending_handshakes is not None and (pending := self._pending_handshakes.release()) is not None:
+            self._begin(pending)
 
     def _freed(self) -> None:
         if self._paused:
@@ -403,7 +405,7 @@ class Server(ServerBase):
         with self._lock:
             self._waiting.add(me)
             self._changed.notify_all()
-            due = time.monotonic() + Gate.closing_patience if self._options.open_timeout is None else None
+            due = time.monotonic() + HandshakeLimiter.closing_patience if self._options.open_timeout is None else None
             try:
                 while not is_over():
                     limits = [self._drop_refused()]
@@ -412,12 +414,12 @@ class Server(ServerBase):
                     elif due is not None:
                         # What they had to send is not waited for without limit.
                         due = None
-                        self._gate.close_all()
+                        self._limiter.close_all()
                     self._changed.wait(min((limit for limit in limits if limit is not None), default=None))
             finally:
                 self._waiting.discard(me)
             over = seen - self._threads
-        self._gate.finish()
+        self._limiter.finish()
         for thread in over:
             thread.join()
 
@@ -431,13 +433,13 @@ class Server(ServerBase):
 
     # Connections: each in its own thread.
 
-    def _serve(self, greeting: Greeting) -> None:
+    def _serve(self, pending: PendingHandshake) -> None:
         me = threading.current_thread()
         try:
             with self._lock:
                 self._starting.discard(me)
                 self._changed.notify_all()
-            connection = self._open(greeting)
+            connection = self._open(pending)
             if connection is not None:
                 self._handle(connection)
         finally:
@@ -458,7 +460,7 @@ class Server(ServerBase):
                 self._run_handler(connection)
         except Exception as exc:
             # That of a subclass which closes in its own way.
-            tell_end(connection, exc)
+            log_handler_error(connection, exc)
         finally:
             with self._lock:
                 self._connections.discard(connection)
@@ -471,7 +473,7 @@ class Server(ServerBase):
                     self._handler(connection)
                 except Exception as exc:
                     # Now: closing takes its time.
-                    tell_end(connection, exc)
+                    log_handler_error(connection, exc)
                     told = exc
                     raise
         except Exception as exc:
@@ -481,11 +483,11 @@ class Server(ServerBase):
             # Its traceback refers to this frame: no cycle, please.
             told = None
 
-    def _open(self, greeting: Greeting) -> ServerConnection | None:
+    def _open(self, pending: PendingHandshake) -> ServerConnection | None:
         """Make the opening handshake; ``None`` if it failed, which was logged."""
         connection: ServerConnection | None = None
         options = self._options
-        sock, remote = greeting.sock, greeting.address
+        sock, remote = pending.sock, pending.address
         is_kept = True
         try:
             with sock:
@@ -493,14 +495,14 @@ class Server(ServerBase):
                     if sock.family != getattr(socket_module, "AF_UNIX", None):
                         sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
                     local = sock.getsockname()
-                    opened = greeting.finish()
+                    opened = pending.finish()
                     if opened is None:
-                        steps = reception(greeting, self._settings, self._ssl.native, options, self._gate)
-                        opened = receive_request(sock, greeting.deadline, steps)
+                        steps = reception(pending, self._settings, self._ssl.native, options, self._limiter)
+                        opened = receive_request(sock, pending.deadline, steps)
                 finally:
                     # Before the descriptor is closed or the connection's: from here on nobody else touches
                     # it.
-                    is_kept = self._gate.leave(greeting.entry)
+                    is_kept = self._limiter.leave(pending.entry)
                 if not is_kept:
                     return None
                 sock.settimeout(None)
@@ -517,15 +519,15 @@ class Server(ServerBase):
                 raise
             connection = made
             connection.server = self
-            error = negotiate(negotiation(connection, options, self._gate, lambda: self._is_closing))
+            error = negotiate(negotiation(connection, options, self._limiter, lambda: self._is_closing))
             if error is None:
                 self._log_open(connection)
                 return connection
-            say_refused(connection, error, self._gate)
+            say_refused(connection, error, self._limiter)
             self._let_read(connection)
         except BaseException as exc:
             if is_kept:
-                self._opening_failed(greeting, connection, exc)
+                self._opening_failed(pending, connection, exc)
             if not isinstance(exc, Exception):
                 raise
         return None
@@ -534,7 +536,7 @@ class Server(ServerBase):
         """Send the response that refuses, and wait for the client to read it."""
         with self._lock:
             self._refused[connection] = time.monotonic() + LINGER
-            entry = self._gate.join(Lingering(connection.abort), connection.remote_address)
+            entry = self._limiter.join(LingeringSocket(connection.abort), connection.remote_address)
             self._changed.notify_all()
         try:
             connection.close()
@@ -542,4 +544,4 @@ class Server(ServerBase):
             connection.abort()
             with self._lock:
                 self._refused.pop(connection, None)
-                self._gate.leave(entry)
+                self._limiter.leave(entry)

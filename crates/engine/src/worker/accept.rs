@@ -106,7 +106,7 @@ impl Worker {
         if let Err(error) = watched {
             listen::shut(listener); // there is a copy, at which clients would wait
             let worker = self.worker.worker.index();
-            return self.shared.logs.note_as(Cause::Handover, Level::Error, Instant::now(), || {
+            return self.shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
                 format!("worker {worker} cannot listen: {error}")
             });
         }

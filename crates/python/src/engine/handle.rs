@@ -24,7 +24,7 @@ use super::broker;
 use super::capacity;
 use super::limits::PyLimits;
 use super::many;
-use super::operations::{self, NativeDraining, NativeHandover, NativeLogs};
+use super::operations::{self, NativeDraining, NativeHandoff, NativeLogs};
 use super::routes;
 use super::session::{PySession, forked, refused_by_engine, with_message};
 use super::wakers::{EventsBell, RoomBell};
@@ -495,8 +495,8 @@ impl NativeEngine {
     }
 
     /// Where it is told that another engine has taken over; `None`: none can.
-    fn _handed_over(&self) -> PyResult<Option<NativeHandover>> {
-        Ok(self.running()?.handed_over().map(|given| NativeHandover(Mutex::new(given))))
+    fn _handed_over(&self) -> PyResult<Option<NativeHandoff>> {
+        Ok(self.running()?.handed_over().map(|given| NativeHandoff(Mutex::new(given))))
     }
 
     fn _logs(&self) -> PyResult<NativeLogs> {

@@ -45,7 +45,7 @@ pub(crate) struct Settings {
     #[pyo3(item)]
     stuck_after: f64,
     #[pyo3(item)]
-    handover: Option<PathBuf>,
+    handoff: Option<PathBuf>,
     #[pyo3(item)]
     drain_timeout: f64,
     #[pyo3(item)]
@@ -76,7 +76,7 @@ impl Settings {
             ready_without_broker: self.ready_without_broker,
             stuck_after: seconds("stuck_after", Some(self.stuck_after))?.unwrap_or_default(),
         };
-        config.handover = self.handover;
+        config.handoff = self.handoff;
         config.drain = Drain {
             timeout: seconds("drain_timeout", Some(self.drain_timeout))?.unwrap_or_default(),
             batch: self.drain_batch,
@@ -275,10 +275,10 @@ impl NativeDraining {
 
 /// The end of an engine that another one takes over from: it does not keep the engine alive by a thread that waits.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct NativeHandover(pub(crate) Mutex<Receiver<Instant>>);
+pub(crate) struct NativeHandoff(pub(crate) Mutex<Receiver<Instant>>);
 
 #[pymethods]
-impl NativeHandover {
+impl NativeHandoff {
     /// Waits until that begins; how many seconds it may take. `None`: the engine has ended otherwise.
     fn wait(&self, py: Python<'_>) -> Option<f64> {
         py.detach(|| {

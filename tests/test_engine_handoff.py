@@ -44,7 +44,7 @@ def test_a_child_that_ends_leaves_the_socket(tmp_path: Path) -> None:
         from wirespeed.engine import Engine
         warnings.simplefilter("ignore")
         path = sys.argv[1]
-        old = Engine("127.0.0.1", workers=1, handover=path, drain_timeout=5)
+        old = Engine("127.0.0.1", workers=1, handoff=path, drain_timeout=5)
         old.start()
         child = os.fork()
         if not child:
@@ -53,7 +53,7 @@ def test_a_child_that_ends_leaves_the_socket(tmp_path: Path) -> None:
             sys.exit(0)  # with all that the interpreter does at its end
         assert os.waitpid(child, 0)[1] == 0
         assert os.path.exists(path)
-        with Engine(*old.addresses[0], workers=1, handover=path):
+        with Engine(*old.addresses[0], workers=1, handoff=path):
             for batch in old.batches():
                 pass
             print("taken over")
@@ -72,7 +72,7 @@ def test_handlers_that_never_return_do_not_hold_up_who_was_taken_over_from(how: 
         from wirespeed.engine import Engine
         from wirespeed.sync import connect
         path, how = sys.argv[1:]
-        old = Engine("127.0.0.1", workers=1, handover=path, drain_timeout=1)
+        old = Engine("127.0.0.1", workers=1, handoff=path, drain_timeout=1)
         called = threading.Event()
         if how == "loop":
             @old.on_message
@@ -90,7 +90,7 @@ def test_handlers_that_never_return_do_not_hold_up_who_was_taken_over_from(how: 
             with connect(f"ws://{host}:{port}/", proxy=None) as ws:
                 ws.send("for ever")
                 called.wait()
-                new = Engine(host, port, workers=1, handover=path)
+                new = Engine(host, port, workers=1, handoff=path)
                 new.start()
                 taken_over.append(time.monotonic())
                 time.sleep(30)
@@ -105,8 +105,8 @@ def test_handlers_that_never_return_do_not_hold_up_who_was_taken_over_from(how: 
     assert said == "True\n"
 
 
-def test_who_waits_for_a_handover_ends_with_the_engine(tmp_path: Path) -> None:
-    engine = Engine("127.0.0.1", workers=1, handover=tmp_path / "next")
+def test_who_waits_for_a_handoff_ends_with_the_engine(tmp_path: Path) -> None:
+    engine = Engine("127.0.0.1", workers=1, handoff=tmp_path / "next")
     with engine:
         waiting = [thread for thread in threading.enumerate() if thread.name == "wirespeed-ending"]
         assert len(waiting) == 1
@@ -122,7 +122,7 @@ def test_nobody_waits_at_the_socket_of_one_that_has_ended(tmp_path: Path) -> Non
         from wirespeed.engine import Engine
         warnings.simplefilter("ignore")
         path = sys.argv[1]
-        old = Engine("127.0.0.1", workers=1, handover=path)
+        old = Engine("127.0.0.1", workers=1, handoff=path)
         old.start()
         child = os.fork()
         if not child:
@@ -152,7 +152,7 @@ def test_a_lack_of_descriptors_costs_no_time(tmp_path: Path) -> None:
         import os, resource, socket, sys, time
         from wirespeed.engine import Engine
         path = sys.argv[1]
-        with Engine("127.0.0.1", workers=1, handover=path):
+        with Engine("127.0.0.1", workers=1, handoff=path):
             other = socket.socket(socket.AF_UNIX)
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limit[1]))
@@ -179,10 +179,10 @@ def test_a_lack_of_descriptors_costs_no_time(tmp_path: Path) -> None:
     assert float(said) < 0.3
 
 
-def test_signals_do_not_end_a_handover(tmp_path: Path) -> None:
+def test_signals_do_not_end_a_handoff(tmp_path: Path) -> None:
     """A handled signal interrupts a call on a socket that has a timeout; the new engine's are made where it starts."""
     path = tmp_path / "next"
-    with Engine("127.0.0.1", workers=1, handover=path, drain_timeout=5) as old:
+    with Engine("127.0.0.1", workers=1, handoff=path, drain_timeout=5) as old:
         host, port = old.addresses[0]
         before = signal.signal(signal.SIGUSR1, lambda *_: None)
         over = threading.Event()
@@ -196,7 +196,7 @@ def test_signals_do_not_end_a_handover(tmp_path: Path) -> None:
         knocker = threading.Thread(target=knock)
         knocker.start()
         try:
-            new = Engine(host, port, workers=1, handover=path)
+            new = Engine(host, port, workers=1, handoff=path)
             new.start()
         finally:
             over.set()
@@ -214,7 +214,7 @@ def test_signals_do_not_end_a_handover(tmp_path: Path) -> None:
 def test_whoever_asks_while_it_starts_does_not_stop_the_interpreter(tmp_path: Path) -> None:
     """Somebody is at the socket, and does not answer."""
     path = str(tmp_path / "next")
-    engine = Engine("127.0.0.1", workers=1, handover=path)
+    engine = Engine("127.0.0.1", workers=1, handoff=path)
     failed: list[BaseException] = []
 
     def start() -> None:
@@ -244,7 +244,7 @@ def test_ctrl_c_ends_the_wait_for_another_engine_that_is_starting(tmp_path: Path
         import sys
         from wirespeed.engine import Engine
 
-        engine = Engine("127.0.0.1", workers=1, handover=sys.argv[1])
+        engine = Engine("127.0.0.1", workers=1, handoff=sys.argv[1])
         print("starting", flush=True)
         engine.start()
     """
@@ -304,7 +304,7 @@ def take_over_from_foreign(path: Path, user: int) -> tuple[BaseException, str]:
         assert child.stdout is not None
         assert child.stdout.readline() == "waits\n"
         with pytest.raises(OSError) as raised:
-            Engine("127.0.0.1", port, handover=path).start()
+            Engine("127.0.0.1", port, handoff=path).start()
         return raised.value, child.communicate(timeout=20)[0]
 
 

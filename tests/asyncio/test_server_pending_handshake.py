@@ -118,9 +118,9 @@ def test_server_closes_over_clients_without_limit(
     setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: str
 ) -> None:
     """Without ``open_timeout`` it waits for requests all the same not for ever."""
-    from wirespeed._serving.gate import GateBase
+    from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
 
-    monkeypatch.setattr(GateBase, "closing_patience", 0.4)
+    monkeypatch.setattr(HandshakeLimiterBase, "closing_patience", 0.4)
 
     async def main() -> None:
         async with serve(setting, open_timeout=None) as server:

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.wirespeed_only("the gates are ours")
 
 if IS_WIRESPEED:
     from wirespeed._handshake.admission import BURST, GRACE, PATIENCE
-    from wirespeed._handshake.greeting import Greeting
-    from wirespeed.asyncio._gate import Gate as LoopGate
-    from wirespeed.asyncio._gate import InTask
-    from wirespeed.sync import _gate as sync_gate
+    from wirespeed._handshake.pending_handshake import PendingHandshake
+    from wirespeed.asyncio._handshake_limiter import HandshakeLimiter as LoopGate
+    from wirespeed.asyncio._handshake_limiter import InTask
+    from wirespeed.sync import _handshake_limiter as sync_gate
 
-    class Silent(Greeting):
+    class Silent(PendingHandshake):
         def has_unread(self) -> bool:
             return False
 
@@ -107,7 +107,7 @@ class Clock:
         self.woken = 0
         monkeypatch.setattr(sync_gate, "time", SimpleNamespace(monotonic=lambda: self.now))
 
-    def gate(self, limit: int) -> Any:
+    def limiter(self, limit: int) -> Any:
         lock = threading.Condition(threading.RLock())
 
         def freed() -> None:
@@ -116,7 +116,7 @@ class Clock:
         def wake() -> None:
             self.woken += 1
 
-        return sync_gate.Gate(lock, limit, logging.getLogger(LOGGER), freed, wake)
+        return sync_gate.HandshakeLimiter(lock, limit, logging.getLogger(LOGGER), freed, wake)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -133,16 +133,16 @@ def gate_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "loop":
         return loop_gate
     clock = Clock(monkeypatch)
-    return lambda limit: (clock.gate(limit), clock)
+    return lambda limit: (clock.limiter(limit), clock)
 
 
 GateOf = Callable[[int], tuple[Any, Any]]
 
 
-def come(gate: Any, count: int) -> list[Client]:
+def come(limiter: Any, count: int) -> list[Client]:
     clients = [Client() for _ in range(count)]
     for client in clients:
-        gate.enter(client, PEER)
+        limiter.enter(client, PEER)
     return clients
 
 
@@ -155,81 +155,81 @@ def gone(clients: list[Client]) -> list[int]:
 
 def test_two_late_ones_go_for_one_that_comes(gate_of: GateOf) -> None:
     """So that there are fewer in the end; but no more of them than are too many."""
-    gate, clock = gate_of(3)
-    clients = come(gate, 5)
+    limiter, clock = gate_of(3)
+    clients = come(limiter, 5)
     clock.now += PATIENCE - 0.01
-    clients += come(gate, 1)
+    clients += come(limiter, 1)
     assert gone(clients) == [0] * 6
     clock.now += 0.01
-    gate.enter(Client(), PEER)
+    limiter.enter(Client(), PEER)
     assert gone(clients) == [1, 1, 0, 0, 0, 0]
-    assert len(gate) == 5
+    assert len(limiter) == 5
 
 
 def test_one_goes_where_that_is_enough(gate_of: GateOf) -> None:
-    gate, clock = gate_of(3)
-    clients = come(gate, 3)
+    limiter, clock = gate_of(3)
+    clients = come(limiter, 3)
     clock.now += PATIENCE
-    gate.enter(Client(), PEER)
+    limiter.enter(Client(), PEER)
     assert gone(clients) == [1, 0, 0]
-    assert len(gate) == 3
+    assert len(limiter) == 3
 
 
 def test_nobody_goes_while_there_are_places(gate_of: GateOf) -> None:
-    gate, clock = gate_of(3)
-    clients = come(gate, 2)
+    limiter, clock = gate_of(3)
+    clients = come(limiter, 2)
     clock.now += 99
-    gate.enter(Client(), PEER)
+    limiter.enter(Client(), PEER)
     assert gone(clients) == [0, 0]
 
 
 def test_far_too_many_wait_and_then_go(gate_of: GateOf) -> None:
-    gate, clock = gate_of(2)
-    clients = come(gate, 2 * BURST - 1)
-    assert gate.delay() == 0
-    clients += come(gate, 1)
-    assert gate.delay() == pytest.approx(GRACE)
+    limiter, clock = gate_of(2)
+    clients = come(limiter, 2 * BURST - 1)
+    assert limiter.delay() == 0
+    clients += come(limiter, 1)
+    assert limiter.delay() == pytest.approx(GRACE)
     clock.now += GRACE
-    assert gate.delay() == 0
+    assert limiter.delay() == 0
     # Who comes all the same takes the place of the first, late or not.
-    clients += come(gate, 1)
+    clients += come(limiter, 1)
     assert gone(clients) == [1] + [0] * (2 * BURST)
-    assert len(gate) == 2 * BURST
+    assert len(limiter) == 2 * BURST
 
 
 def test_progress_is_time_anew(gate_of: GateOf) -> None:
-    gate, clock = gate_of(1)
+    limiter, clock = gate_of(1)
     client = Client()
-    entry = gate.enter(client, PEER)
+    entry = limiter.enter(client, PEER)
     clock.now += PATIENCE
-    gate.progress(entry)
-    gate.enter(Client(), PEER)
+    limiter.progress(entry)
+    limiter.enter(Client(), PEER)
     assert client.gone == 0
 
 
 def test_descriptors_are_short(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> None:
-    gate, clock = gate_of(9)
-    assert gate.relieve() is None
+    limiter, clock = gate_of(9)
+    assert limiter.evict_one() is None
     with socket.socket() as sock:
         for _ in range(2):
-            gate.enter(Silent(sock, PEER), PEER)
-    assert gate.relieve() == pytest.approx(GRACE)
-    assert len(gate) == 2
+            limiter.enter(Silent(sock, PEER), PEER)
+    assert limiter.evict_one() == pytest.approx(GRACE)
+    assert len(limiter) == 2
     clock.now += GRACE
-    assert gate.relieve() == 0
-    assert len(gate) == 1
-    gate.finish()
+    assert limiter.evict_one() == 0
+    assert len(limiter) == 1
+    limiter.finish()
     assert [line.endswith(": 192.0.2.1, one of 2") for line in logged(caplog)] == [True]
 
 
 def test_lines_of_many(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> None:
     """The port of a client does not make it another."""
-    gate, _ = gate_of(9)
+    limiter, _ = gate_of(9)
     for number in range(3):
-        gate.count_of(("192.0.2.1", number), "kind", logging.WARNING, "line %d", number)
-        gate.count("other", logging.ERROR, "other %d", number)
+        limiter.throttled_log(("192.0.2.1", number), "kind", logging.WARNING, "line %d", number)
+        limiter.count("other", logging.ERROR, "other %d", number)
     assert logged(caplog) == ["line 0"]
-    gate.finish()
+    limiter.finish()
     assert logged(caplog) == ["line 0", "line 2; 2 more like it", "other 2 (3 times)"]
 
 
@@ -336,29 +336,29 @@ def test_task_ends_when_its_client_goes(state: str) -> None:
 
 
 def test_loop_is_told_of_a_place_only_if_there_was_none() -> None:
-    gate, _ = loop_gate(1)
+    limiter, _ = loop_gate(1)
     calls: list[int] = []
-    entries = [gate.enter(Client(), PEER) for _ in range(BURST)]
-    gate.leave(entries[0])
-    gate.freed = lambda: calls.append(len(gate))
-    gate.leave(entries[1])
-    gate.leave(None)
+    entries = [limiter.enter(Client(), PEER) for _ in range(BURST)]
+    limiter.leave(entries[0])
+    limiter.freed = lambda: calls.append(len(limiter))
+    limiter.leave(entries[1])
+    limiter.leave(None)
     assert calls == []
-    last = [gate.enter(Client(), PEER) for _ in range(2)]
+    last = [limiter.enter(Client(), PEER) for _ in range(2)]
     # It is somebody else's.
-    gate.leave(entries[0])
+    limiter.leave(entries[0])
     assert calls == []
-    gate.leave(last[0])
+    limiter.leave(last[0])
     assert calls == [BURST - 1]
 
 
 def test_loop_closes_those_that_are_too_many() -> None:
     """Some at once, and others a little later; until there are as many as there may be."""
-    gate, loop = loop_gate(AT_ONCE)
-    clients = come(gate, AT_ONCE)
+    limiter, loop = loop_gate(AT_ONCE)
+    clients = come(limiter, AT_ONCE)
     assert loop.due() == []
     loop.advance(0.25)
-    clients += come(gate, AT_ONCE + 2)
+    clients += come(limiter, AT_ONCE + 2)
     assert loop.due() == [pytest.approx(100 + PATIENCE)]
     loop.advance(PATIENCE - 0.25)
     assert sum(gone(clients)) == AT_ONCE
@@ -366,31 +366,31 @@ def test_loop_closes_those_that_are_too_many() -> None:
     assert loop.due() == [pytest.approx(101 + 0.25), pytest.approx(102)]
     loop.advance(0.25)
     assert sum(gone(clients)) == AT_ONCE + 2
-    assert len(gate) == AT_ONCE
+    assert len(limiter) == AT_ONCE
     assert loop.due() == [pytest.approx(102)]  # the log
 
 
 def test_loop_has_a_pause_between() -> None:
     """It has other things to do than to close a hundred of them."""
-    gate, loop = loop_gate(8)
-    clients = come(gate, 8 + AT_ONCE + 10)
+    limiter, loop = loop_gate(8)
+    clients = come(limiter, 8 + AT_ONCE + 10)
     loop.advance(PATIENCE)
     assert sum(gone(clients)) == AT_ONCE
     assert loop.due()[0] == pytest.approx(loop.now + INTERVAL)
     loop.advance(INTERVAL)
     assert sum(gone(clients)) == AT_ONCE + 10
-    assert len(gate) == 8
+    assert len(limiter) == 8
 
 
 def test_loop_tells_what_is_due(caplog: pytest.LogCaptureFixture) -> None:
     """One timer, for what is due first."""
-    gate, loop = loop_gate(1)
-    gate.count_of(PEER, "kind", logging.WARNING, "line")
-    gate.count_of(PEER, "kind", logging.WARNING, "line")
+    limiter, loop = loop_gate(1)
+    limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
+    limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
     assert loop.due() == [160]
     loop.advance(0.5)
-    gate.count("other", logging.WARNING, "other")
-    gate.count("third", logging.WARNING, "third")
+    limiter.count("other", logging.WARNING, "other")
+    limiter.count("third", logging.WARNING, "third")
     assert loop.due() == [101.5]
     loop.advance(1)
     assert logged(caplog) == ["line", "other", "third"]
@@ -401,15 +401,15 @@ def test_loop_tells_what_is_due(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_loop_is_left_without_timers() -> None:
-    gate, loop = loop_gate(1)
-    come(gate, 2)
-    gate.count("other", logging.WARNING, "other")
+    limiter, loop = loop_gate(1)
+    come(limiter, 2)
+    limiter.count("other", logging.WARNING, "other")
     assert len(loop.due()) == 2
-    gate.finish()
+    limiter.finish()
     assert loop.due() == []
     # And takes new ones.
-    come(gate, 1)
-    gate.count("other", logging.WARNING, "other")
+    come(limiter, 1)
+    limiter.count("other", logging.WARNING, "other")
     assert len(loop.due()) == 2
 
 
@@ -417,59 +417,59 @@ def test_loop_is_left_without_timers() -> None:
 
 
 def test_thread_is_told_of_each_place(clock: Clock) -> None:
-    gate = clock.gate(1)
-    entry = gate.enter(Client(), PEER)
-    assert gate.leave(entry) is True
+    limiter = clock.limiter(1)
+    entry = limiter.enter(Client(), PEER)
+    assert limiter.leave(entry) is True
     assert clock.freed == 1
-    assert gate.leave(entry) is False
-    assert gate.leave(None) is True
+    assert limiter.leave(entry) is False
+    assert limiter.leave(None) is True
     assert clock.freed == 1
 
 
 def test_thread_closes_those_that_are_too_many(clock: Clock) -> None:
     """Some at once, and others a little later; who joins has closed nobody."""
-    gate = clock.gate(AT_ONCE)
-    clients = come(gate, AT_ONCE)
-    assert gate.trim() is None
+    limiter = clock.limiter(AT_ONCE)
+    clients = come(limiter, AT_ONCE)
+    assert limiter.trim() is None
     clock.now += 0.25
     others = [Client() for _ in range(AT_ONCE + 2)]
     for client in others:
-        gate.join(client, PEER)
-    assert gate.trim() == pytest.approx(PATIENCE - 0.25)
+        limiter.join(client, PEER)
+    assert limiter.trim() == pytest.approx(PATIENCE - 0.25)
     clock.now += PATIENCE
-    assert gate.trim() == INTERVAL
+    assert limiter.trim() == INTERVAL
     assert (sum(gone(clients)), sum(gone(others))) == (AT_ONCE, 0)
-    assert gate.trim() is None
-    assert (sum(gone(others)), len(gate)) == (2, AT_ONCE)
+    assert limiter.trim() is None
+    assert (sum(gone(others)), len(limiter)) == (2, AT_ONCE)
 
 
 def test_thread_that_is_to_close_takes_its_time(clock: Clock) -> None:
-    gate = clock.gate(9)
-    gate.enter(Client(), PEER)
+    limiter = clock.limiter(9)
+    limiter.enter(Client(), PEER)
     clock.now += GRACE
-    assert gate.relieve() == RELIEF
-    assert len(gate) == 0
+    assert limiter.evict_one() == RELIEF
+    assert len(limiter) == 0
 
 
 def test_thread_is_woken_for_the_first_line(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    gate = clock.gate(9)
-    assert gate.tell() is None
+    limiter = clock.limiter(9)
+    assert limiter.tell() is None
     for _ in range(3):
-        gate.count_of(PEER, "kind", logging.WARNING, "line")
+        limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
     assert clock.woken == 1
-    assert gate.tell() == 60
+    assert limiter.tell() == 60
     clock.now += 60
-    assert gate.tell() == 60
+    assert limiter.tell() == 60
     assert logged(caplog) == ["line", "line; 2 more like it"]
     clock.now += 60
-    assert gate.tell() is None
+    assert limiter.tell() is None
     with caplog.at_level(logging.ERROR, LOGGER):
-        gate.count_of(PEER, "kind", logging.WARNING, "line")
+        limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
     assert clock.woken == 1
 
 
 def test_thread_never_polls_for_the_log(clock: Clock) -> None:
-    gate = clock.gate(9)
-    gate.count("kind", logging.WARNING, "line")
+    limiter = clock.limiter(9)
+    limiter.count("kind", logging.WARNING, "line")
     clock.now += 0.9999
-    assert gate.tell() == 0.001
+    assert limiter.tell() == 0.001

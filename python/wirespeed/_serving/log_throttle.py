@@ -10,7 +10,7 @@ from typing import Any
 
 from ..typing import LoggerLike
 
-__all__ = ["Tally"]
+__all__ = ["LogThrottle"]
 
 # Seconds in which the first few of a series come together, so that the first line has a number already.
 _FIRST = 1.0
@@ -33,7 +33,7 @@ class _Series:
     is_told: bool = False
 
 
-class Tally:
+class LogThrottle:
     """Counts what happens, for a log that is not flooded.
 
     Args:

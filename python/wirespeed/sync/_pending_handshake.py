@@ -8,21 +8,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .._handshake.greeting import Greeting
+from .._handshake.pending_handshake import PendingHandshake
 from .._native import ServerOpening
-from .._serving.greetings import GreetingsBase
-from ._gate import Gate
+from .._serving.pending_handshakes import GreetingsBase
+from ._handshake_limiter import HandshakeLimiter
 
-__all__ = ["Greetings"]
+__all__ = ["PendingHandshakes"]
 
 
-class Greetings(GreetingsBase):
+class PendingHandshakes(GreetingsBase):
     """The sockets of a server that wait for their request. One thread calls this.
 
     Args:
-        selector: What that thread waits with. The data of a key is a :class:`wirespeed._handshake.greeting.Greeting`.
+        selector: What that thread waits with. The data of a key is a :class:`wirespeed._handshake.pending_handshake.PendingHandshake`.
         patience: Seconds for the opening handshake, ``None`` for no limit.
-        gate: Has a place for each of them.
+        limiter: Has a place for each of them.
         make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.
     """
 
@@ -30,13 +30,13 @@ class Greetings(GreetingsBase):
         self,
         selector: selectors.BaseSelector,
         patience: float | None,
-        gate: Gate,
+        limiter: HandshakeLimiter,
         make_opening: Callable[[], ServerOpening] | None,
     ) -> None:
-        super().__init__(time.monotonic, patience, gate, make_opening)
+        super().__init__(time.monotonic, patience, limiter, make_opening)
         self._selector = selector
 
-    def add(self, sock: socket_module.socket, address: Any) -> Greeting | None:
+    def add(self, sock: socket_module.socket, address: Any) -> PendingHandshake | None:
         """Wait for the request of a socket; return it if there is nothing to wait for.
 
         Args:
@@ -45,30 +45,30 @@ class Greetings(GreetingsBase):
         """
         return self._admit(sock, address)
 
-    def readable(self, greeting: Greeting) -> bool:
+    def readable(self, pending: PendingHandshake) -> bool:
         """Receive; return whether the waiting is over. Then nobody here has it any more.
 
         Args:
-            greeting: One whose socket is ready.
+            pending: One whose socket is ready.
         """
-        return self._receive(greeting)
+        return self._receive(pending)
 
     def timeout(self) -> float | None:
         """Return in how many seconds somebody's time is over, ``None`` for never."""
         deadline = self._deadline()
         return None if deadline is None else max(0.001, deadline - self._clock())
 
-    def expired(self) -> Greeting | None:
+    def expired(self) -> PendingHandshake | None:
         """Return one whose time is over, if there is one. Nobody here has it any more."""
         return self._take(self._clock())
 
-    def release(self) -> Greeting | None:
+    def release(self) -> PendingHandshake | None:
         """Return any one that waits, if there is one. Nobody here has it any more."""
         return self._take()
 
-    def _watch(self, greeting: Greeting) -> None:
-        self._selector.register(greeting.sock, selectors.EVENT_READ, greeting)
+    def _watch(self, pending: PendingHandshake) -> None:
+        self._selector.register(pending.sock, selectors.EVENT_READ, pending)
 
-    def _forget(self, greeting: Greeting) -> None:
-        super()._forget(greeting)
-        self._selector.unregister(greeting.sock)
+    def _forget(self, pending: PendingHandshake) -> None:
+        super()._forget(pending)
+        self._selector.unregister(pending.sock)

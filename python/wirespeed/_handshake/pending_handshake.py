@@ -13,10 +13,10 @@ from typing import Any
 from .._native import Opened, ServerOpening
 from .admission import Entry
 
-__all__ = ["Greeting", "has_unread"]
+__all__ = ["PendingHandshake", "has_unread"]
 
 
-class Greeting:
+class PendingHandshake:
     """An accepted socket, and what has come from it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Greeting:
         sock: socket_module.socket,
         address: Any,
         deadline: float | None = None,
-        drop: Callable[[Greeting], None] | None = None,
+        drop: Callable[[PendingHandshake], None] | None = None,
     ) -> None:
         self.sock = sock
         self.address = address

@@ -1,6 +1,6 @@
 """The clients of a blocking server that are in the opening handshake: places for them, and who has to give one back.
 
-What is done with them is :mod:`wirespeed._serving.gate`; here are the lock, the clock and the threads.
+What is done with them is :mod:`wirespeed._serving.handshake_limiter`; here are the lock, the clock and the threads.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .._handshake.admission import Candidate, Entry
-from .._serving.gate import GateBase
+from .._serving.handshake_limiter import HandshakeLimiterBase
 from ..typing import LoggerLike
 
-__all__ = ["Gate", "InThread"]
+__all__ = ["HandshakeLimiter", "InThread"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -35,10 +35,10 @@ def _locked(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[
     return locked
 
 
-class Gate(GateBase):
+class HandshakeLimiter(HandshakeLimiterBase):
     """Who is in the opening handshake, as far as it waits for the client.
 
-    One thread accepts, and that alone calls :meth:`enter`, :meth:`relieve` and :meth:`trim`, which close others; any
+    One thread accepts, and that alone calls :meth:`enter`, :meth:`evict_one` and :meth:`trim`, which close others; any
     thread may call the rest.
 
     Args:
@@ -64,18 +64,18 @@ class Gate(GateBase):
         self._freed = freed
         self._wake = wake
 
-    delay = _locked(GateBase.delay)
-    enter = _locked(GateBase.enter)
-    trim = _locked(GateBase.trim)
-    replace = _locked(GateBase.replace)
-    progress = _locked(GateBase.progress)
-    relieve = _locked(GateBase.relieve)
-    count = _locked(GateBase.count)
-    count_of = _locked(GateBase.count_of)
-    begins_of = _locked(GateBase.begins_of)
-    tell = _locked(GateBase.tell)
-    close_all = _locked(GateBase.close_all)
-    finish = _locked(GateBase.finish)
+    delay = _locked(HandshakeLimiterBase.delay)
+    enter = _locked(HandshakeLimiterBase.enter)
+    trim = _locked(HandshakeLimiterBase.trim)
+    replace = _locked(HandshakeLimiterBase.replace)
+    progress = _locked(HandshakeLimiterBase.progress)
+    evict_one = _locked(HandshakeLimiterBase.evict_one)
+    count = _locked(HandshakeLimiterBase.count)
+    throttled_log = _locked(HandshakeLimiterBase.throttled_log)
+    throttled_log_start = _locked(HandshakeLimiterBase.throttled_log_start)
+    tell = _locked(HandshakeLimiterBase.tell)
+    close_all = _locked(HandshakeLimiterBase.close_all)
+    finish = _locked(HandshakeLimiterBase.finish)
 
     @_locked
     def join(self, candidate: Candidate, address: Any) -> Entry:

@@ -18,7 +18,7 @@ from ..exceptions import ConnectionClosed
 if TYPE_CHECKING:
     from .._native_types import Stats
 
-__all__ = ["Lateness"]
+__all__ = ["SendAfterClose"]
 
 # Seconds for each message while others wait to be received: as long as a connection may take to close.
 _WITH_MESSAGES = 10.0
@@ -32,7 +32,7 @@ _WITHOUT_MESSAGES = 1.0
 _FURTHER_DELAY = 0.001
 
 
-class Lateness:
+class SendAfterClose:
     """What an application that is behind may still send."""
 
     __slots__ = ("_end", "_received")

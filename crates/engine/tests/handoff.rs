@@ -20,14 +20,14 @@ use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::{Admission, Config, Engine, Place, Role};
 
 fn socket(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("wirespeed-{}-handover-{name}", std::process::id()));
+    let path = std::env::temp_dir().join(format!("wirespeed-{}-handoff-{name}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     path
 }
 
 fn echo(at: Option<SocketAddr>, workers: usize, path: &Path) -> Config {
     let accept = |_: &_, _| Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() };
-    let mut config = Config { admit: Arc::new(accept), workers, handover: Some(path.to_owned()), ..config() };
+    let mut config = Config { admit: Arc::new(accept), workers, handoff: Some(path.to_owned()), ..config() };
     if let Some(at) = at {
         config.listen[0].at = Place::Tcp(at);
     }
@@ -53,7 +53,7 @@ impl Old {
     fn give(&self) -> UnixStream {
         let (stream, _) = self.asked.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert_eq!(hear(&stream), "wirespeed handover 1");
+        assert_eq!(hear(&stream), "wirespeed handoff 1");
         let line = format!("{{\"tcp\":\"{}\"}}\n", self.at());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -119,7 +119,7 @@ fn one_with_more_workers_that_fails_takes_no_client_with_it() {
         assert_eq!(&head, b"HTTP/1.1 101");
     }
     // The address is still that of one engine: nothing else may join it.
-    let other = Engine::start(Config { reuse_port: true, handover: None, ..echo(Some(at), 1, &path) });
+    let other = Engine::start(Config { reuse_port: true, handoff: None, ..echo(Some(at), 1, &path) });
     assert_eq!(other.unwrap_err().kind(), ErrorKind::AddrInUse);
 }
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Remaining"]
+__all__ = ["TaskDrain"]
 
 
-class Remaining:
+class TaskDrain:
     """The tasks of a server, and those among them that wait for its end.
 
     Args:

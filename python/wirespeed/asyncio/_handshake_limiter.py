@@ -1,6 +1,6 @@
 """The clients of an asyncio server that are in the opening handshake: places for them, and who has to give one back.
 
-What is done with them is :mod:`wirespeed._serving.gate`; here are the loop, its clock and its tasks.
+What is done with them is :mod:`wirespeed._serving.handshake_limiter`; here are the loop, its clock and its tasks.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import socket
 from collections.abc import Callable
 
 from .._handshake.admission import Entry
-from .._handshake.greeting import has_unread
+from .._handshake.pending_handshake import has_unread
 from .._native import LoopState
-from .._serving.gate import GateBase
+from .._serving.handshake_limiter import HandshakeLimiterBase
 from ..typing import LoggerLike
 
-__all__ = ["Gate", "InTask"]
+__all__ = ["HandshakeLimiter", "InTask"]
 
 
-class Gate(GateBase):
+class HandshakeLimiter(HandshakeLimiterBase):
     """Who is in the opening handshake, as far as it waits for the client.
 
     Args:

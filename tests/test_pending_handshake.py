@@ -17,9 +17,9 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
-    from wirespeed._handshake.greeting import Greeting, has_unread
-    from wirespeed.asyncio._greeting import Greetings as LoopGreetings
-    from wirespeed.sync import _greeting as sync_greeting
+    from wirespeed._handshake.pending_handshake import PendingHandshake, has_unread
+    from wirespeed.asyncio._pending_handshake import PendingHandshakes as LoopGreetings
+    from wirespeed.sync import _pending_handshake as sync_greeting
 
 PEER = ("192.0.2.1", 1234)
 
@@ -46,85 +46,85 @@ def make() -> Any:
 
 
 @pytest.fixture
-def greeting() -> Iterator[Any]:
+def pending() -> Iterator[Any]:
     with socket.socket() as sock:
-        yield Greeting(sock, PEER)
+        yield PendingHandshake(sock, PEER)
 
 
-def test_nothing_yet(greeting: Any) -> None:
-    assert (greeting.address, greeting.deadline, greeting.entry) == (PEER, None, None)
-    assert (greeting.opening, greeting.data) == (None, None)
-    assert (greeting.is_silent, greeting.is_complete, greeting.is_bare) == (True, False, False)
-    greeting.drop()  # there is nobody to ask
+def test_nothing_yet(pending: Any) -> None:
+    assert (pending.address, pending.deadline, pending.entry) == (PEER, None, None)
+    assert (pending.opening, pending.data) == (None, None)
+    assert (pending.is_silent, pending.is_complete, pending.is_bare) == (True, False, False)
+    pending.drop()  # there is nobody to ask
 
 
-def test_request_in_pieces(greeting: Any) -> None:
-    assert greeting.receive(b"GET /", make)
-    first = greeting.opening
-    assert (greeting.is_silent, greeting.is_complete, greeting.is_bare) == (False, False, False)
-    assert greeting.receive(b" HTTP/1.1\r\n", make)
-    assert not greeting.receive(b"\r\n", make)
-    assert greeting.opening is first
+def test_request_in_pieces(pending: Any) -> None:
+    assert pending.receive(b"GET /", make)
+    first = pending.opening
+    assert (pending.is_silent, pending.is_complete, pending.is_bare) == (False, False, False)
+    assert pending.receive(b" HTTP/1.1\r\n", make)
+    assert not pending.receive(b"\r\n", make)
+    assert pending.opening is first
     assert first.taken == b"GET / HTTP/1.1\r\n\r\n"
-    assert (greeting.data, greeting.is_complete, greeting.is_bare) == (None, True, True)
+    assert (pending.data, pending.is_complete, pending.is_bare) == (None, True, True)
 
 
-def test_message_behind_the_request(greeting: Any) -> None:
-    assert not greeting.receive(b"GET / HTTP/1.1\r\n\r\n\x81", make)
-    assert (greeting.data, greeting.is_complete, greeting.is_bare) == (None, True, False)
+def test_message_behind_the_request(pending: Any) -> None:
+    assert not pending.receive(b"GET / HTTP/1.1\r\n\r\n\x81", make)
+    assert (pending.data, pending.is_complete, pending.is_bare) == (None, True, False)
 
 
-def test_no_request(greeting: Any) -> None:
+def test_no_request(pending: Any) -> None:
     """Whoever tells what is wrong with it is given all of it."""
-    assert greeting.receive(b"GET ", make)
-    assert not greeting.receive(b"\0", make)
-    assert (greeting.opening, greeting.data, greeting.is_complete) == (None, b"GET \0", False)
+    assert pending.receive(b"GET ", make)
+    assert not pending.receive(b"\0", make)
+    assert (pending.opening, pending.data, pending.is_complete) == (None, b"GET \0", False)
 
 
 @pytest.mark.parametrize("before", [b"", b"GET "])
-def test_end(greeting: Any, before: bytes) -> None:
+def test_end(pending: Any, before: bytes) -> None:
     """After a part of the request that has it, and with nothing, there is none."""
     if before:
-        assert greeting.receive(before, make)
-    assert not greeting.receive(b"", make)
-    assert greeting.data == b""
-    assert (greeting.is_silent, greeting.opening is None) == (not before, not before)
+        assert pending.receive(before, make)
+    assert not pending.receive(b"", make)
+    assert pending.data == b""
+    assert (pending.is_silent, pending.opening is None) == (not before, not before)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 6, 260, len(RECORD) - 1])
-def test_first_record_of_tls(greeting: Any, size: int) -> None:
+def test_first_record_of_tls(pending: Any, size: int) -> None:
     """It is waited for, and given to who speaks TLS with all that has come."""
-    assert greeting.receive(RECORD[:size], None)
-    assert not greeting.is_silent
-    assert not greeting.receive(RECORD[size:] + b"more", None)
-    assert (greeting.data, greeting.opening, greeting.is_complete) == (RECORD + b"more", None, False)
+    assert pending.receive(RECORD[:size], None)
+    assert not pending.is_silent
+    assert not pending.receive(RECORD[size:] + b"more", None)
+    assert (pending.data, pending.opening, pending.is_complete) == (RECORD + b"more", None, False)
 
 
-def test_record_in_one_piece(greeting: Any) -> None:
-    assert not greeting.receive(RECORD, None)
-    assert greeting.data == RECORD
+def test_record_in_one_piece(pending: Any) -> None:
+    assert not pending.receive(RECORD, None)
+    assert pending.data == RECORD
 
 
 @pytest.mark.parametrize("data", [b"G", b"\x17", b"\x15\x03\x01\x00\x02"])
-def test_no_record_of_a_handshake(greeting: Any, data: bytes) -> None:
-    assert not greeting.receive(data, None)
-    assert (greeting.data, greeting.is_silent) == (data, False)
+def test_no_record_of_a_handshake(pending: Any, data: bytes) -> None:
+    assert not pending.receive(data, None)
+    assert (pending.data, pending.is_silent) == (data, False)
 
 
 @pytest.mark.parametrize("before", [b"", b"\x16\x03"])
-def test_end_instead_of_tls(greeting: Any, before: bytes) -> None:
+def test_end_instead_of_tls(pending: Any, before: bytes) -> None:
     if before:
-        assert greeting.receive(before, None)
-    assert not greeting.receive(b"", None)
-    assert (greeting.data, greeting.is_silent) == (before, not before)
+        assert pending.receive(before, None)
+    assert not pending.receive(b"", None)
+    assert (pending.data, pending.is_silent) == (before, not before)
 
 
 @pytest.mark.parametrize("make_opening", [make, None], ids=["plain", "tls"])
-def test_end_is_a_loss(greeting: Any, make_opening: Any) -> None:
-    greeting.receive(b"\x16\x03", make_opening)
-    assert not greeting.look()
-    greeting.receive(b"", make_opening)
-    assert greeting.look()
+def test_end_is_a_loss(pending: Any, make_opening: Any) -> None:
+    pending.receive(b"\x16\x03", make_opening)
+    assert not pending.look()
+    pending.receive(b"", make_opening)
+    assert pending.look()
 
 
 @pytest.mark.parametrize("how", ["waits", "says more", "ends its half", "resets"])
@@ -134,8 +134,8 @@ def test_client_that_has_gone_after_its_request(how: str) -> None:
         sock, _ = listener.accept()
         with sock, selectors.DefaultSelector() as selector:
             sock.setblocking(False)
-            greeting = Greeting(sock, PEER)
-            assert not greeting.receive(b"GET / HTTP/1.1\r\n\r\n", make)
+            pending = PendingHandshake(sock, PEER)
+            assert not pending.receive(b"GET / HTTP/1.1\r\n\r\n", make)
             if how == "says more":
                 client.sendall(b"x")
             elif how == "ends its half":
@@ -145,18 +145,18 @@ def test_client_that_has_gone_after_its_request(how: str) -> None:
                 client.close()
             selector.register(sock, selectors.EVENT_READ)
             assert bool(selector.select(0 if how == "waits" else 10)) == (how != "waits")
-            assert greeting.look() == (how == "resets")
-            assert greeting.is_complete == (how != "resets")
-            assert greeting.is_lost == (how == "resets")
+            assert pending.look() == (how == "resets")
+            assert pending.is_complete == (how != "resets")
+            assert pending.is_lost == (how == "resets")
 
 
 def test_dropped_by_who_has_it() -> None:
     dropped: list[Any] = []
     with socket.socket() as sock:
-        greeting = Greeting(sock, PEER, 7.5, dropped.append)
-        assert (greeting.sock, greeting.deadline) == (sock, 7.5)
-        greeting.drop()
-    assert dropped == [greeting]
+        pending = PendingHandshake(sock, PEER, 7.5, dropped.append)
+        assert (pending.sock, pending.deadline) == (sock, 7.5)
+        pending.drop()
+    assert dropped == [pending]
 
 
 def test_unread() -> None:
@@ -164,10 +164,10 @@ def test_unread() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        greeting = Greeting(ours, PEER)
-        assert (has_unread(ours), greeting.has_unread()) == (False, False)
+        pending = PendingHandshake(ours, PEER)
+        assert (has_unread(ours), pending.has_unread()) == (False, False)
         theirs.send(b"x")
-        assert (has_unread(ours), greeting.has_unread()) == (True, True)
+        assert (has_unread(ours), pending.has_unread()) == (True, True)
         assert ours.recv(9) == b"x"
         assert not has_unread(ours)
         theirs.close()
@@ -178,7 +178,7 @@ def test_unread() -> None:
 # Those of a server
 
 
-class Gate:
+class HandshakeLimiter:
     """Has a place for everybody, and keeps what it is told."""
 
     def __init__(self) -> None:
@@ -268,29 +268,29 @@ Pairs = Callable[[], tuple[socket.socket, socket.socket]]
 WHOLE = b"GET / HTTP/1.1\r\n\r\n"
 
 
-def on_loop(patience: float | None) -> tuple[Any, Loop, Gate, list[tuple[Any, bool]]]:
-    loop, gate = Loop(), Gate()
+def on_loop(patience: float | None) -> tuple[Any, Loop, HandshakeLimiter, list[tuple[Any, bool]]]:
+    loop, limiter = Loop(), HandshakeLimiter()
     came: list[tuple[Any, bool]] = []
-    arguments: list[Any] = [loop, patience, gate, make, lambda *who: came.append(who)]
-    return LoopGreetings(*arguments), loop, gate, came
+    arguments: list[Any] = [loop, patience, limiter, make, lambda *who: came.append(who)]
+    return LoopGreetings(*arguments), loop, limiter, came
 
 
 def test_loop_waits_for_the_request(pairs: Pairs) -> None:
-    greetings, loop, gate, came = on_loop(7.0)
+    pending_handshakes, loop, limiter, came = on_loop(7.0)
     ours, theirs = pairs()
-    greetings.add(ours, PEER)
+    pending_handshakes.add(ours, PEER)
     assert (came, loop.due()) == ([], [107])
-    [greeting] = gate.entered
-    assert (greeting.sock, greeting.entry) == (ours, ("place of", greeting))
+    [pending] = limiter.entered
+    assert (pending.sock, pending.entry) == (ours, ("place of", pending))
     loop.ready(ours)  # nothing has come
     theirs.send(WHOLE[:5])
-    assert gate.progressed == []
+    assert limiter.progressed == []
     loop.ready(ours)
-    assert (came, gate.progressed) == ([], [greeting.entry])
+    assert (came, limiter.progressed) == ([], [pending.entry])
     theirs.send(WHOLE[5:])
     loop.ready(ours)
     # Who takes it over stops the watch, or replaces it.
-    assert came == [(greeting, True)]
+    assert came == [(pending, True)]
     assert ours.fileno() in loop.watched
     loop.ready(ours)  # seen in the same turn of the loop
     assert len(came) == 1
@@ -298,28 +298,28 @@ def test_loop_waits_for_the_request(pairs: Pairs) -> None:
 
 @pytest.mark.parametrize("data", [WHOLE, b"\0", b""])
 def test_loop_has_nothing_to_wait_for(pairs: Pairs, data: bytes) -> None:
-    greetings, loop, gate, came = on_loop(7.0)
+    pending_handshakes, loop, limiter, came = on_loop(7.0)
     ours, theirs = pairs()
     if data:
         theirs.send(data)
     else:
         theirs.close()
-    greetings.add(ours, PEER)
-    [(greeting, watched)] = came
-    assert (greeting.address, greeting.entry, watched) == (PEER, None, False)
-    assert (gate.entered, loop.watched, loop.due()) == ([], {}, [])
+    pending_handshakes.add(ours, PEER)
+    [(pending, watched)] = came
+    assert (pending.address, pending.entry, watched) == (PEER, None, False)
+    assert (limiter.entered, loop.watched, loop.due()) == ([], {}, [])
 
 
 def test_loop_has_one_timer(pairs: Pairs) -> None:
     """And no time is over before it is."""
-    greetings, loop, gate, came = on_loop(7.0)
+    pending_handshakes, loop, limiter, came = on_loop(7.0)
     socks = []
     for _ in range(3):
         ours, _ = pairs()
         socks.append(ours)
-        greetings.add(ours, PEER)
+        pending_handshakes.add(ours, PEER)
         loop.now += 1
-    first, second, third = gate.entered
+    first, second, third = limiter.entered
     assert loop.due() == [107]
     loop.advance(4)
     assert (came, loop.due()) == ([(first, True)], [108])
@@ -331,49 +331,49 @@ def test_loop_has_one_timer(pairs: Pairs) -> None:
 
 
 def test_loop_without_limit(pairs: Pairs) -> None:
-    greetings, loop, gate, came = on_loop(None)
+    pending_handshakes, loop, limiter, came = on_loop(None)
     ours, _ = pairs()
-    greetings.add(ours, PEER)
-    assert (loop.due(), gate.entered[0].deadline) == ([], None)
-    greetings.release()
-    assert came == [(gate.entered[0], True)]
+    pending_handshakes.add(ours, PEER)
+    assert (loop.due(), limiter.entered[0].deadline) == ([], None)
+    pending_handshakes.release()
+    assert came == [(limiter.entered[0], True)]
 
 
 def test_loop_hands_over_all(pairs: Pairs) -> None:
-    greetings, loop, gate, came = on_loop(7.0)
+    pending_handshakes, loop, limiter, came = on_loop(7.0)
     for _ in range(2):
-        greetings.add(pairs()[0], PEER)
-    greetings.release()
-    assert came == [(greeting, True) for greeting in gate.entered]
+        pending_handshakes.add(pairs()[0], PEER)
+    pending_handshakes.release()
+    assert came == [(pending, True) for pending in limiter.entered]
     assert loop.due() == []
-    greetings.release()
+    pending_handshakes.release()
     assert len(came) == 2
     # It may go on.
-    greetings.add(pairs()[0], PEER)
+    pending_handshakes.add(pairs()[0], PEER)
     assert loop.due() == [107]
 
 
 def test_loop_forgets_whoever_is_dropped(pairs: Pairs) -> None:
-    greetings, loop, gate, came = on_loop(7.0)
+    pending_handshakes, loop, limiter, came = on_loop(7.0)
     ours, theirs = pairs()
-    greetings.add(ours, PEER)
+    pending_handshakes.add(ours, PEER)
     call, *arguments = loop.watched[ours.fileno()]
-    gate.entered[0].drop()
+    limiter.entered[0].drop()
     assert (loop.watched, ours.fileno(), theirs.recv(1)) == ({}, -1, b"")
     call(*arguments)  # seen in the same turn of the loop
-    greetings.release()
+    pending_handshakes.release()
     assert came == []
 
 
 def test_loop_is_told_of_errors(pairs: Pairs) -> None:
     """By who goes on, to whom they show again."""
-    greetings, loop, gate, came = on_loop(7.0)
+    pending_handshakes, loop, limiter, came = on_loop(7.0)
     ours, _ = pairs()
-    greetings.add(ours, PEER)
+    pending_handshakes.add(ours, PEER)
     call, *arguments = loop.watched[ours.fileno()]
     ours.close()
     call(*arguments)
-    assert came == [(gate.entered[0], True)]
+    assert came == [(limiter.entered[0], True)]
 
 
 class Clock:
@@ -387,83 +387,83 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def in_thread(patience: float | None) -> tuple[Any, Selector, Gate]:
-    selector, gate = Selector(), Gate()
-    arguments: list[Any] = [selector, patience, gate, make]
-    return sync_greeting.Greetings(*arguments), selector, gate
+def in_thread(patience: float | None) -> tuple[Any, Selector, HandshakeLimiter]:
+    selector, limiter = Selector(), HandshakeLimiter()
+    arguments: list[Any] = [selector, patience, limiter, make]
+    return sync_greeting.PendingHandshakes(*arguments), selector, limiter
 
 
 def test_thread_waits_for_the_request(pairs: Pairs, clock: Clock) -> None:
-    greetings, selector, gate = in_thread(7.0)
+    pending_handshakes, selector, limiter = in_thread(7.0)
     ours, theirs = pairs()
-    assert greetings.add(ours, PEER) is None
-    [greeting] = gate.entered
-    assert (greeting.sock, greeting.entry, selector.watched) == (ours, ("place of", greeting), {ours: greeting})
-    assert not greetings.readable(greeting)  # nothing has come
-    gate.progressed.clear()
+    assert pending_handshakes.add(ours, PEER) is None
+    [pending] = limiter.entered
+    assert (pending.sock, pending.entry, selector.watched) == (ours, ("place of", pending), {ours: pending})
+    assert not pending_handshakes.readable(pending)  # nothing has come
+    limiter.progressed.clear()
     theirs.send(WHOLE[:5])
-    assert not greetings.readable(greeting)
-    assert gate.progressed == [greeting.entry]
+    assert not pending_handshakes.readable(pending)
+    assert limiter.progressed == [pending.entry]
     theirs.send(WHOLE[5:])
-    assert greetings.readable(greeting)
-    assert (selector.watched, greetings.timeout(), greetings.release()) == ({}, None, None)
-    assert not greetings.readable(greeting)  # seen at the same time
+    assert pending_handshakes.readable(pending)
+    assert (selector.watched, pending_handshakes.timeout(), pending_handshakes.release()) == ({}, None, None)
+    assert not pending_handshakes.readable(pending)  # seen at the same time
 
 
 @pytest.mark.parametrize("data", [WHOLE, b"\0", b""])
 def test_thread_has_nothing_to_wait_for(pairs: Pairs, clock: Clock, data: bytes) -> None:
-    greetings, selector, gate = in_thread(7.0)
+    pending_handshakes, selector, limiter = in_thread(7.0)
     ours, theirs = pairs()
     if data:
         theirs.send(data)
     else:
         theirs.close()
-    greeting = greetings.add(ours, PEER)
-    assert (greeting.address, greeting.entry, greeting.deadline) == (PEER, None, 107)
-    assert (gate.entered, selector.watched, greetings.timeout()) == ([], {}, None)
+    pending = pending_handshakes.add(ours, PEER)
+    assert (pending.address, pending.entry, pending.deadline) == (PEER, None, 107)
+    assert (limiter.entered, selector.watched, pending_handshakes.timeout()) == ([], {}, None)
 
 
 def test_thread_knows_whose_time_is_over(pairs: Pairs, clock: Clock) -> None:
-    greetings, selector, gate = in_thread(7.0)
-    assert (greetings.timeout(), greetings.expired()) == (None, None)
+    pending_handshakes, selector, limiter = in_thread(7.0)
+    assert (pending_handshakes.timeout(), pending_handshakes.expired()) == (None, None)
     for _ in range(2):
-        greetings.add(pairs()[0], PEER)
+        pending_handshakes.add(pairs()[0], PEER)
         clock.now += 1
-    first, second = gate.entered
-    assert (greetings.timeout(), greetings.expired()) == (5, None)
+    first, second = limiter.entered
+    assert (pending_handshakes.timeout(), pending_handshakes.expired()) == (5, None)
     clock.now = 106.9999
-    assert (greetings.timeout(), greetings.expired()) == (0.001, None)
+    assert (pending_handshakes.timeout(), pending_handshakes.expired()) == (0.001, None)
     clock.now = 107
-    assert (greetings.expired(), greetings.expired()) == (first, None)
+    assert (pending_handshakes.expired(), pending_handshakes.expired()) == (first, None)
     assert list(selector.watched.values()) == [second]
     clock.now = 999
-    assert greetings.timeout() == 0.001
-    assert (greetings.expired(), greetings.timeout()) == (second, None)
+    assert pending_handshakes.timeout() == 0.001
+    assert (pending_handshakes.expired(), pending_handshakes.timeout()) == (second, None)
 
 
 def test_thread_without_limit(pairs: Pairs, clock: Clock) -> None:
-    greetings, selector, gate = in_thread(None)
-    greetings.add(pairs()[0], PEER)
+    pending_handshakes, selector, limiter = in_thread(None)
+    pending_handshakes.add(pairs()[0], PEER)
     clock.now += 9999
-    assert (greetings.timeout(), greetings.expired()) == (None, None)
-    assert greetings.release() is gate.entered[0]
-    assert (selector.watched, greetings.release()) == ({}, None)
+    assert (pending_handshakes.timeout(), pending_handshakes.expired()) == (None, None)
+    assert pending_handshakes.release() is limiter.entered[0]
+    assert (selector.watched, pending_handshakes.release()) == ({}, None)
 
 
 def test_thread_forgets_whoever_is_dropped(pairs: Pairs, clock: Clock) -> None:
-    greetings, selector, gate = in_thread(7.0)
+    pending_handshakes, selector, limiter = in_thread(7.0)
     ours, theirs = pairs()
-    greetings.add(ours, PEER)
-    gate.entered[0].drop()
+    pending_handshakes.add(ours, PEER)
+    limiter.entered[0].drop()
     assert (selector.watched, ours.fileno(), theirs.recv(1)) == ({}, -1, b"")
-    assert not greetings.readable(gate.entered[0])
-    assert (greetings.timeout(), greetings.release()) == (None, None)
+    assert not pending_handshakes.readable(limiter.entered[0])
+    assert (pending_handshakes.timeout(), pending_handshakes.release()) == (None, None)
 
 
 def test_thread_is_told_of_errors(pairs: Pairs, clock: Clock) -> None:
     """By who goes on, to whom they show again."""
-    greetings, _, gate = in_thread(7.0)
+    pending_handshakes, _, limiter = in_thread(7.0)
     ours, _ = pairs()
-    greetings.add(ours, PEER)
+    pending_handshakes.add(ours, PEER)
     ours.close()
-    assert greetings.readable(gate.entered[0])
+    assert pending_handshakes.readable(limiter.entered[0])

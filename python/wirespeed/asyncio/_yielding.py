@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-__all__ = ["give_turn", "is_turn_due"]
+__all__ = ["yield_to_loop", "is_turn_due"]
 
 # As the default of yield_after: some 0.3 ms of the cheapest calls.
 _CALLS = 1024
@@ -18,10 +18,10 @@ _count = itertools.count(1).__next__
 
 
 def is_turn_due() -> bool:
-    """Count a call, of all connections and loops together; return whether the caller has to await :func:`give_turn`."""
+    """Count a call, of all connections and loops together; return whether the caller has to await :func:`yield_to_loop`."""
     return _count() % _CALLS == 0
 
 
-async def give_turn() -> None:
+async def yield_to_loop() -> None:
     """Let the event loop run everything else that is ready."""
     await asyncio.sleep(0)

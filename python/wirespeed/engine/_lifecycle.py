@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from .._native import NativeDraining, NativeEngine, NativeHandover, NativeLogs
+from .._native import NativeDraining, NativeEngine, NativeHandoff, NativeLogs
 from .._options.common import check_type
 from ..tls import TLS
 from ._arguments import check_count, checked_seconds, checked_tls
 from ._ending import LAST, Interrupted, Patience, interrupting
 from ._log import Log
 
-__all__ = ["Drained", "Operations", "begin_logging"]
+__all__ = ["Drained", "EngineLifecycle", "begin_logging"]
 
 STUCK_AFTER = 5.0
 """Seconds that a thread of the engine may be busy without a pause until ``/health`` says so."""
@@ -53,7 +53,7 @@ class Drained:
     cut: int
 
 
-class Operations(NativeEngine):
+class EngineLifecycle(NativeEngine):
     """What an engine has for those who run it: see :class:`wirespeed.engine.Engine`."""
 
     _drain_timeout: float
@@ -72,7 +72,7 @@ class Operations(NativeEngine):
         metrics_token: str | None,
         page: str | None,
         ready_without_broker: bool,
-        handover: str | os.PathLike[str] | None,
+        handoff: str | os.PathLike[str] | None,
         drain_timeout: float,
         drain_batch: int,
     ) -> None:
@@ -98,7 +98,7 @@ class Operations(NativeEngine):
                 "page": page,
                 "ready_without_broker": ready_without_broker,
                 "stuck_after": STUCK_AFTER,
-                "handover": None if handover is None else os.fspath(handover),
+                "handoff": None if handoff is None else os.fspath(handoff),
                 "drain_timeout": drain_timeout,
                 "drain_batch": drain_batch,
             }
@@ -236,8 +236,8 @@ class Operations(NativeEngine):
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
-        previous = signal.signal(signal.SIGTERM, self._told_to_end)
-        if previous != self._told_to_end:
+        previous = signal.signal(signal.SIGTERM, self._on_sigterm)
+        if previous != self._on_sigterm:
             self._before, self._process = previous, os.getpid()
         try:
             yield
@@ -246,9 +246,9 @@ class Operations(NativeEngine):
             if not self._started:
                 self._to_end.clear()
 
-    def _told_to_end(self, _number: int, _frame: object) -> None:
+    def _on_sigterm(self, _number: int, _frame: object) -> None:
         if self._process != os.getpid():
-            # A child that the interpreter knows nothing of: see `_give_sigterm_back`.
+            # A child that the interpreter knows nothing of: see `_restore_sigterm`.
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
             os.kill(os.getpid(), signal.SIGTERM)
             return
@@ -257,9 +257,9 @@ class Operations(NativeEngine):
             raise Interrupted
         # It interrupts whatever this thread does, so it takes no lock, as starting a `threading.Thread` would.
         self._to_end.append(None)
-        self._end_as_told()
+        self._process_shutdown_requests()
 
-    def _end_as_told(self) -> None:
+    def _process_shutdown_requests(self) -> None:
         # Called by whoever is told, and at the end of the start: before that there is nothing to drain.
         while self._started and self._to_end:
             try:
@@ -281,12 +281,12 @@ class Operations(NativeEngine):
         self._patience.end(time.monotonic())
         self.stop()
 
-    def _begin_hearing_of_a_handover(self) -> None:
+    def _begin_hearing_of_a_handoff(self) -> None:
         # The engine drains by itself once another one has taken over, and handlers are waited for here.
-        handover = self._handed_over()
-        if handover is not None:
+        handoff = self._handed_over()
+        if handoff is not None:
             # A daemon, as that of the log.
-            arguments = (handover, self._patience)
+            arguments = (handoff, self._patience)
             threading.Thread(target=_end_in_time, args=arguments, name="wirespeed-ending", daemon=True).start()
 
     @contextlib.contextmanager
@@ -294,13 +294,13 @@ class Operations(NativeEngine):
         """Interrupt what is called here, once the engine has ended and `after` seconds more, where that can be."""
         # Elsewhere there is no signal that would.
         main = threading.current_thread() is threading.main_thread()
-        if not main or signal.getsignal(signal.SIGTERM) != self._told_to_end:
+        if not main or signal.getsignal(signal.SIGTERM) != self._on_sigterm:
             yield
             return
 
         def interrupt() -> bool:
             # Another handler that the application has set meanwhile would not know what it is for.
-            self._to_interrupt = signal.getsignal(signal.SIGTERM) == self._told_to_end
+            self._to_interrupt = signal.getsignal(signal.SIGTERM) == self._on_sigterm
             return self._to_interrupt
 
         with interrupting(self._patience, interrupt, after, self._logger):
@@ -330,14 +330,14 @@ def _is_public(host: str) -> bool:
     return address.is_unspecified or address.is_global
 
 
-def _give_sigterm_back() -> None:
+def _restore_sigterm() -> None:
     """In a child, which has the handler by `fork`, and not the engine: it ends as it would without.
 
     Not by the handler: in a child of another thread than the main one, CPython 3.13 calls none.
     """
     handler, engines = signal.getsignal(signal.SIGTERM), set()
     # Of several engines, one may have the handler before another's, and that one the one before its own.
-    while isinstance(engine := getattr(handler, "__self__", None), Operations):
+    while isinstance(engine := getattr(handler, "__self__", None), EngineLifecycle):
         handler = signal.SIG_DFL if engine in engines else engine._before
         engines.add(engine)
     if engines:
@@ -345,12 +345,12 @@ def _give_sigterm_back() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_give_sigterm_back)
+    os.register_at_fork(after_in_child=_restore_sigterm)
 
 
-def _end_in_time(handover: NativeHandover, patience: Patience) -> None:
+def _end_in_time(handoff: NativeHandoff, patience: Patience) -> None:
     """Say when the engine ends, once another one has taken over."""
-    seconds = handover.wait()
+    seconds = handoff.wait()
     if seconds is not None:
         patience.end(time.monotonic() + seconds)
 

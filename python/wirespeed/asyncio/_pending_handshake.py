@@ -8,23 +8,23 @@ import socket as socket_module
 from collections.abc import Callable
 from typing import Any
 
-from .._handshake.greeting import Greeting
+from .._handshake.pending_handshake import PendingHandshake
 from .._native import LoopState, ServerOpening
-from .._serving.greetings import GreetingsBase
-from ._gate import Gate
+from .._serving.pending_handshakes import GreetingsBase
+from ._handshake_limiter import HandshakeLimiter
 
-__all__ = ["Greetings"]
+__all__ = ["PendingHandshakes"]
 
-Came = Callable[[Greeting, bool], None]
+Came = Callable[[PendingHandshake, bool], None]
 
 
-class Greetings(GreetingsBase):
+class PendingHandshakes(GreetingsBase):
     """The sockets of a server that wait for their request.
 
     Args:
         loop: The event loop; it has ``add_reader``.
         patience: Seconds for the opening handshake, ``None`` for no limit.
-        gate: Has a place for each of them.
+        limiter: Has a place for each of them.
         make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.
         came: Called with one that has waited enough, and whether its descriptor is watched: that must be ended, or a
             connection that begins replaces it. It takes the socket over.
@@ -34,11 +34,11 @@ class Greetings(GreetingsBase):
         self,
         loop: asyncio.AbstractEventLoop,
         patience: float | None,
-        gate: Gate,
+        limiter: HandshakeLimiter,
         make_opening: Callable[[], ServerOpening] | None,
         came: Came,
     ) -> None:
-        super().__init__(loop.time, patience, gate, make_opening)
+        super().__init__(loop.time, patience, limiter, make_opening)
         self._loop = loop
         self._came = came
         self._state = LoopState.of(loop)
@@ -51,9 +51,9 @@ class Greetings(GreetingsBase):
             sock: An accepted non-blocking socket.
             address: Of its other end.
         """
-        greeting = self._admit(sock, address)
-        if greeting is not None:
-            self._came(greeting, False)
+        pending = self._admit(sock, address)
+        if pending is not None:
+            self._came(pending, False)
 
     def ignore(self, descriptor: int) -> None:
         """Watch a descriptor no longer that was handed over.
@@ -68,26 +68,26 @@ class Greetings(GreetingsBase):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while (greeting := self._take()) is not None:
-            self._came(greeting, True)
+        while (pending := self._take()) is not None:
+            self._came(pending, True)
 
-    def _watch(self, greeting: Greeting) -> None:
-        if self._timer is None and greeting.deadline is not None:
-            self._timer = self._loop.call_at(greeting.deadline, self._expire)
-        self._state._watch(greeting.sock.fileno(), functools.partial(self._readable, greeting))
+    def _watch(self, pending: PendingHandshake) -> None:
+        if self._timer is None and pending.deadline is not None:
+            self._timer = self._loop.call_at(pending.deadline, self._expire)
+        self._state._watch(pending.sock.fileno(), functools.partial(self._readable, pending))
 
-    def _readable(self, greeting: Greeting) -> None:
-        if self._receive(greeting):
-            self._came(greeting, True)
+    def _readable(self, pending: PendingHandshake) -> None:
+        if self._receive(pending):
+            self._came(pending, True)
 
-    def _dropped(self, greeting: Greeting) -> None:
-        self.ignore(greeting.sock.fileno())
-        super()._dropped(greeting)
+    def _dropped(self, pending: PendingHandshake) -> None:
+        self.ignore(pending.sock.fileno())
+        super()._dropped(pending)
 
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        while (greeting := self._take(now)) is not None:
-            self._came(greeting, True)
+        while (pending := self._take(now)) is not None:
+            self._came(pending, True)
         if self._timer is None and (deadline := self._deadline()) is not None:
             self._timer = self._loop.call_at(deadline, self._expire)

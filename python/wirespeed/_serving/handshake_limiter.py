@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .._handshake.admission import Admission, Candidate, Entry, host_of, origin_of
-from .._handshake.greeting import Greeting
+from .._handshake.pending_handshake import PendingHandshake
 from ..typing import LoggerLike
-from .tally import Tally
+from .log_throttle import LogThrottle
 
-__all__ = ["GateBase"]
+__all__ = ["HandshakeLimiterBase"]
 
 # A millisecond or two of closing; there are others to be served.
 _TRIMMED_AT_ONCE = 64
@@ -23,7 +23,7 @@ _TRIMMED_AT_ONCE = 64
 _TRIM_INTERVAL = 0.005
 
 
-class GateBase:
+class HandshakeLimiterBase:
     """Who is in the opening handshake, as far as it waits for the client.
 
     Args:
@@ -41,7 +41,7 @@ class GateBase:
     def __init__(self, clock: Callable[[], float], limit: int, logger: LoggerLike) -> None:
         self._clock = clock
         self._admission = Admission(limit)
-        self._tally = Tally(logger)
+        self._tally = LogThrottle(logger)
         # When `tell` is called next, as far as anybody knows.
         self._due: float | None = None
 
@@ -103,7 +103,7 @@ class GateBase:
         """
         self._admission.progress(entry, self._clock())
 
-    def relieve(self) -> float | None:
+    def evict_one(self) -> float | None:
         """Close who is first to go, for the sake of its descriptor and its thread.
 
         Returns:
@@ -114,14 +114,14 @@ class GateBase:
         delay = self._admission.delay(self._clock())
         if not delay and (entry := self._admission.first_to_go()) is not None:
             # Others are closed by those that serve them.
-            return 0.0 if isinstance(self._drop(entry), Greeting) else self._relief
+            return 0.0 if isinstance(self._drop(entry), PendingHandshake) else self._relief
         return delay
 
     def count(self, kind: object, level: int, text: str, *arguments: Any) -> None:
         """Log what may happen often.
 
         Args:
-            kind: As for :meth:`wirespeed._serving.tally.Tally.add`, as are the others.
+            kind: As for :meth:`wirespeed._serving.log_throttle.LogThrottle.add`, as are the others.
             level: Of the line in the log.
             text: The line.
             *arguments: What it says of this one.
@@ -129,12 +129,12 @@ class GateBase:
         self._tally.add(kind, self._clock(), level, text, *arguments)
         self._look()
 
-    def count_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+    def throttled_log(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
         """Log what a client can cause as often as it likes.
 
         Args:
             address: Its address.
-            kind: As for :meth:`wirespeed._serving.tally.Tally.add_of`, as are the others.
+            kind: As for :meth:`wirespeed._serving.log_throttle.LogThrottle.add_of`, as are the others.
             level: Of the line in the log.
             text: The line.
             *arguments: What it says of this one.
@@ -142,12 +142,12 @@ class GateBase:
         self._tally.add_of(origin_of(address), kind, self._clock(), level, text, *arguments)
         self._look()
 
-    def begins_of(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
-        """Count as :meth:`count_of` does; return whether it is a first one, which the caller has to log.
+    def throttled_log_start(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
+        """Count as :meth:`throttled_log` does; return whether it is a first one, which the caller has to log.
 
         Args:
             address: Its address.
-            kind: As for :meth:`wirespeed._serving.tally.Tally.begins`, as are the others.
+            kind: As for :meth:`wirespeed._serving.log_throttle.LogThrottle.begins`, as are the others.
             level: Of the line in the log.
             text: The line.
             *arguments: What it says of this one.

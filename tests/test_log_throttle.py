@@ -12,52 +12,52 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the log is ours")
 
 if IS_WIRESPEED:
-    from wirespeed._serving.tally import Tally
+    from wirespeed._serving.log_throttle import LogThrottle
 
 
 def test_one(caplog: pytest.LogCaptureFixture) -> None:
-    tally = Tally(logging.getLogger(LOGGER))
-    assert tally.due is None
-    tally.add("kind", 10, logging.WARNING, "it was %s", "this")
-    assert tally.due == 11
-    tally.tell(10.9)
+    log_throttle = LogThrottle(logging.getLogger(LOGGER))
+    assert log_throttle.due is None
+    log_throttle.add("kind", 10, logging.WARNING, "it was %s", "this")
+    assert log_throttle.due == 11
+    log_throttle.tell(10.9)
     assert logged(caplog) == []
-    tally.tell(11)
+    log_throttle.tell(11)
     assert logged(caplog) == ["it was this"]
 
 
 def test_many(caplog: pytest.LogCaptureFixture) -> None:
     """A line after a second, then one a minute, each with its number; the last of them is shown."""
-    tally = Tally(logging.getLogger(LOGGER))
+    log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for number in range(20_000):
         now = number / 100
-        tally.add("kind", now, logging.WARNING, "number %d", number)
-        tally.tell(now)
+        log_throttle.add("kind", now, logging.WARNING, "number %d", number)
+        log_throttle.tell(now)
     assert logged(caplog) == [
         "number 100 (101 times)",
         "number 6100 (6000 times)",
         "number 12100 (6000 times)",
         "number 18100 (6000 times)",
     ]
-    tally.tell(241)
+    log_throttle.tell(241)
     assert logged(caplog)[-1] == "number 19999 (1899 times)"
     # A minute in which nothing happens is the end of the series.
-    tally.tell(301)
+    log_throttle.tell(301)
     assert len(logged(caplog)) == 5
-    assert tally.due is None
-    tally.add("kind", 302, logging.WARNING, "number %d", 1)
-    assert tally.due == 303
+    assert log_throttle.due is None
+    log_throttle.add("kind", 302, logging.WARNING, "number %d", 1)
+    assert log_throttle.due == 303
 
 
 def test_kinds(caplog: pytest.LogCaptureFixture) -> None:
-    tally = Tally(logging.getLogger(LOGGER))
-    tally.add("one", 0, logging.WARNING, "one")
-    tally.add("other", 0.5, logging.ERROR, "other")
-    assert tally.due == 1
-    tally.tell(1.2)
+    log_throttle = LogThrottle(logging.getLogger(LOGGER))
+    log_throttle.add("one", 0, logging.WARNING, "one")
+    log_throttle.add("other", 0.5, logging.ERROR, "other")
+    assert log_throttle.due == 1
+    log_throttle.tell(1.2)
     assert logged(caplog) == ["one"]
-    assert tally.due == 1.5
-    tally.tell(1.5)
+    assert log_throttle.due == 1.5
+    log_throttle.tell(1.5)
     assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
         ("WARNING", "one"),
         ("ERROR", "other"),
@@ -66,73 +66,73 @@ def test_kinds(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_finish(caplog: pytest.LogCaptureFixture) -> None:
     """What has no line yet gets one; the rest of a series that has is not worth another."""
-    tally = Tally(logging.getLogger(LOGGER))
-    tally.add("old", 0, logging.WARNING, "old")
-    tally.tell(1)
-    tally.add("old", 2, logging.WARNING, "old")
-    tally.add("new", 2, logging.WARNING, "new")
-    tally.add("new", 2, logging.WARNING, "new")
-    tally.finish()
+    log_throttle = LogThrottle(logging.getLogger(LOGGER))
+    log_throttle.add("old", 0, logging.WARNING, "old")
+    log_throttle.tell(1)
+    log_throttle.add("old", 2, logging.WARNING, "old")
+    log_throttle.add("new", 2, logging.WARNING, "new")
+    log_throttle.add("new", 2, logging.WARNING, "new")
+    log_throttle.finish()
     assert logged(caplog) == ["old", "new (2 times)"]
-    assert tally.due is None
+    assert log_throttle.due is None
 
 
 def test_first_of_somebody_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """The others as a number, a minute later; of who is new, the first again."""
-    tally = Tally(logging.getLogger(LOGGER))
+    log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for number in range(1000):
-        tally.add_of("a", "refused", 10 + number / 1000, logging.WARNING, "refused (%d)", number)
-    tally.add_of("b", "refused", 11, logging.WARNING, "refused (%d)", -1)
-    tally.add_of("a", "failed", 11, logging.WARNING, "failed")
+        log_throttle.add_of("a", "refused", 10 + number / 1000, logging.WARNING, "refused (%d)", number)
+    log_throttle.add_of("b", "refused", 11, logging.WARNING, "refused (%d)", -1)
+    log_throttle.add_of("a", "failed", 11, logging.WARNING, "failed")
     assert logged(caplog) == ["refused (0)", "refused (-1)", "failed"]
-    assert tally.due == 70
-    tally.tell(71)
+    assert log_throttle.due == 70
+    log_throttle.tell(71)
     assert logged(caplog)[3:] == ["refused (999); 999 more like it"]
     # A minute in which nothing happens is the end of the series.
-    tally.tell(131)
-    assert tally.due is None
-    tally.add_of("a", "refused", 140, logging.WARNING, "refused (%d)", 7)
+    log_throttle.tell(131)
+    assert log_throttle.due is None
+    log_throttle.add_of("a", "refused", 140, logging.WARNING, "refused (%d)", 7)
     assert logged(caplog)[4:] == ["refused (7)"]
 
 
 def test_first_that_is_logged_by_somebody_else(caplog: pytest.LogCaptureFixture) -> None:
     """One that has more to show than a line."""
-    tally = Tally(logging.getLogger(LOGGER))
-    begins = [tally.begins("a", "failed", 10 + n, logging.ERROR, "failed (%d)", n) for n in range(3)]
+    log_throttle = LogThrottle(logging.getLogger(LOGGER))
+    begins = [log_throttle.begins("a", "failed", 10 + n, logging.ERROR, "failed (%d)", n) for n in range(3)]
     assert begins == [True, False, False]
     assert logged(caplog) == []
-    tally.tell(70)
+    log_throttle.tell(70)
     assert logged(caplog) == ["failed (2); 2 more like it"]
-    tally.tell(130)
-    assert tally.begins("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
+    log_throttle.tell(130)
+    assert log_throttle.begins("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
     # Nobody reads it.
-    assert not tally.begins("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
+    assert not log_throttle.begins("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
 
 
 def test_many_who_are_new(caplog: pytest.LogCaptureFixture) -> None:
     """Addresses and causes cost a peer nothing: of very many, there is one line and one number."""
-    tally = Tally(logging.getLogger(LOGGER))
+    log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for number in range(10_000):
-        tally.add_of(number, f"cause {number}", 1, logging.WARNING, "refused (%d)", number)
+        log_throttle.add_of(number, f"cause {number}", 1, logging.WARNING, "refused (%d)", number)
     found = len(logged(caplog))
     assert 10 < found < 100
-    tally.finish()
+    log_throttle.finish()
     assert logged(caplog)[found:] == [f"refused (9999); {10_000 - found} more like it"]
 
 
 def test_levels_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is kept for them."""
     logger = logging.getLogger(LOGGER)
-    tally = Tally(logger)
+    log_throttle = LogThrottle(logger)
     with caplog.at_level(logging.WARNING, LOGGER):
-        tally.add_of("a", "refused", 1, logging.INFO, "refused")
-        assert tally.due is None
+        log_throttle.add_of("a", "refused", 1, logging.INFO, "refused")
+        assert log_throttle.due is None
 
 
 def test_numbers_that_are_left_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    tally = Tally(logging.getLogger(LOGGER))
+    log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for _ in range(3):
-        tally.add_of("a", "refused", 1, logging.WARNING, "refused")
-    tally.add_of("b", "refused", 1, logging.WARNING, "refused")
-    tally.finish()
+        log_throttle.add_of("a", "refused", 1, logging.WARNING, "refused")
+    log_throttle.add_of("b", "refused", 1, logging.WARNING, "refused")
+    log_throttle.finish()
     assert logged(caplog) == ["refused", "refused", "refused; 2 more like it"]
