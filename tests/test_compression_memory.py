@@ -1,4 +1,4 @@
-"""How much all connections may keep for compression: what it does is tested in crates/driver/tests/compression_pool.rs."""
+"""The argument of ``compression_memory``; crates/driver/tests/compression_pool.rs tests its effect."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ async def echo(ws):
 
 async def talk(uri):
     listener = {"listener": Echo()} if mode == "listener" else {}
-    async with wirespeed.connect(uri, io_port=port, proxy=None, **listener) as ws:
+    async with wirespeed.connect(uri, io_backend=port, proxy=None, **listener) as ws:
         await ws.send("x")
         if listener:
             await asyncio.sleep(3600)
@@ -60,7 +60,7 @@ async def talk(uri):
 
 async def main():
     handling = {"handler": None, "listener": Echo} if mode == "listener" else {"handler": echo}
-    async with wirespeed.serve(host="127.0.0.1", port=0, io_port=port, **handling) as server:
+    async with wirespeed.serve(host="127.0.0.1", port=0, io_backend=port, **handling) as server:
         uri = "ws://127.0.0.1:%d/" % server.sockets[0].getsockname()[1]
         await asyncio.gather(talk(uri), talk(uri))
 

@@ -171,7 +171,7 @@ CONNECT = [
     "ssl",
     "server_hostname",
     "host",
-    "io_backend",
+    "port",
     "local_addr",
     "family",
     "happy_eyeballs_delay",
@@ -326,7 +326,7 @@ ONLY_HERE = {
     ),
     "asyncio connection": reasons(
         ("abort", "closing without waiting"),
-        ("fileno port stats tls", "to look from outside"),
+        ("fileno io_backend stats tls", "to look from outside"),
         ("flush recv_many recv_nowait send_many send_nowait", "many messages in one call, and callbacks"),
         ("recv_json recv_msgpack send_json send_msgpack", "typed messages"),
     ),

@@ -132,7 +132,7 @@ def step(make):
     return action
 
 async def main():
-    box = [await wirespeed.connect(settings["uri"], io_port=settings["port"], **options)]
+    box = [await wirespeed.connect(settings["uri"], io_backend=settings["port"], **options)]
 
     async def exchange():
         for text in ("1", "2", "3"):
@@ -252,7 +252,7 @@ TURNING = (
     COMMON
     + """
 async def main():
-    async with wirespeed.connect(settings["uri"], io_port="fd", **options) as ws:
+    async with wirespeed.connect(settings["uri"], io_backend="fd", **options) as ws:
         reading, writing = os.pipe()
         await ws.send("1")
         assert await asyncio.wait_for(ws.recv(), 5) == "1"
@@ -326,7 +326,7 @@ if settings["api"] == "sync":
 else:
     async def main():
         global latency, told
-        box.append(await wirespeed.connect(settings["uri"], io_port="fd", ping_timeout=5, **options))
+        box.append(await wirespeed.connect(settings["uri"], io_backend="fd", ping_timeout=5, **options))
         result = child(look)
         end = time.monotonic() + 0.6
         while time.monotonic() < end:
@@ -369,7 +369,7 @@ if settings["api"] == "sync":
 else:
     async def main():
         global ws
-        ws = await wirespeed.connect(settings["uri"], io_port="fd", **options)
+        ws = await wirespeed.connect(settings["uri"], io_backend="fd", **options)
         ready.set()
         while True:
             await ws.send(bytes(1 << 20))

@@ -416,7 +416,7 @@ import asyncio, gc, os, sys
 from interop.asyncio_subject import connect
 from interop.asyncio_tools import new_loop
 uri, kind, port = sys.argv[1:]
-options = {"io_port": port} if port else {}
+options = {"io_backend": port} if port else {}
 """
 
 

@@ -26,7 +26,7 @@ async def listen(ws):
         await ws.send(message)
 
 async def relay(ws):
-    async with wirespeed.connect(kept[0], io_port=port) as other:
+    async with wirespeed.connect(kept[0], io_backend=port) as other:
         async for message in ws:
             await other.send(message)
 
@@ -40,14 +40,14 @@ def where(server):
 async def left():
     for handler in (listen, relay, None):
         options = {} if handler else {"listener": Listener}
-        server = await wirespeed.serve(handler, "127.0.0.1", 0, io_port=port, **options)
+        server = await wirespeed.serve(handler, "127.0.0.1", 0, io_backend=port, **options)
         kept.append(where(server))
         kept.append(server)
-        kept.append(await wirespeed.connect(where(server), io_port=port))
+        kept.append(await wirespeed.connect(where(server), io_backend=port))
 
 async def inside():
-    async with wirespeed.serve(listen, "127.0.0.1", 0, io_port=port) as server:
-        async with wirespeed.connect(where(server), io_port=port) as ws:
+    async with wirespeed.serve(listen, "127.0.0.1", 0, io_backend=port) as server:
+        async with wirespeed.connect(where(server), io_backend=port) as ws:
             await ws.send("x")
             await ws.recv()
             kept.append(server)

@@ -131,7 +131,7 @@ def of_awaiting(ws):
 
 def awaiting():
     async def connect():
-        return await wirespeed.connect(uri, io_port=api, **options)
+        return await wirespeed.connect(uri, io_backend=api, **options)
     ws = [run(connect)]
     def again():
         ws[0] = run(connect)
@@ -185,7 +185,7 @@ def awaiting_server():
         await ws.wait_closed()
     async def start():
         return await wirespeed.serve(
-            handler, "127.0.0.1", 0, compression=None, ping_interval=None, io_port=api.removesuffix("-server")
+            handler, "127.0.0.1", 0, compression=None, ping_interval=None, io_backend=api.removesuffix("-server")
         )
     server = run(start)
     start_peer(server.sockets[0].getsockname()[1])
@@ -342,7 +342,7 @@ elif api.endswith("server"):
                 told(exc)
         async def main():
             port = api.removesuffix("-server")
-            async with wirespeed.serve(handler, "127.0.0.1", 0, io_port=port, **options) as server:
+            async with wirespeed.serve(handler, "127.0.0.1", 0, io_backend=port, **options) as server:
                 await asyncio.to_thread(attack, server.sockets[0].getsockname()[1])
         asyncio.run(main())
 else:
@@ -365,7 +365,7 @@ else:
         ws.close()
     else:
         async def main():
-            ws = await wirespeed.connect(uri, proxy=None, io_port=api, **options)
+            ws = await wirespeed.connect(uri, proxy=None, io_backend=api, **options)
             limit()
             ready.set()
             try:

@@ -1,4 +1,4 @@
-"""The settings in which schedules run: which API, loop, I/O backend, end, TLS and compression. Pure: it opens nothing."""
+"""The settings in which schedules run: API, loop, I/O backend, end, TLS, compression. Pure: it opens nothing."""
 
 from __future__ import annotations
 

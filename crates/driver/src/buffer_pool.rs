@@ -8,7 +8,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::entropy;
+use crate::fork;
 
 /// Bytes read from a socket at once. Large enough that a system call costs nothing per message of a stream,
 /// small enough to stay in the second-level cache.
@@ -71,14 +71,14 @@ pub struct ReadBuffer {
     /// Its part of [`CHECKED_OUT`].
     counted: u32,
     /// The process that counts it, as [`entropy::forks`] does; of that, what is told apart in a word.
-    forks: u32,
+    generation: u32,
 }
 
 impl ReadBuffer {
     fn lend(bytes: Vec<u8>) -> Self {
         let counted = u32::try_from(bytes.capacity()).unwrap_or(u32::MAX); // it is one of the sizes above
         CHECKED_OUT.fetch_add(counted as usize, Ordering::Relaxed);
-        Self { bytes, counted, forks: entropy::forks() as u32 }
+        Self { bytes, counted, generation: fork::generation() as u32 }
     }
 
     /// Bytes in a vector of their size: for what may stay for a while.
@@ -108,7 +108,7 @@ impl Drop for ReadBuffer {
     #[inline]
     fn drop(&mut self) {
         if self.counted > 0 {
-            if self.forks == entropy::forks() as u32 {
+            if self.generation == fork::generation() as u32 {
                 CHECKED_OUT.fetch_sub(self.counted as usize, Ordering::Relaxed);
             }
             give_read(mem::take(&mut self.bytes));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wirespeed_protocol::deflate::Contexts;
 
-use crate::entropy;
+use crate::fork;
 
 /// Bytes for the whole process, unless [`set_budget`] says otherwise: some 300 connections that talk
 /// compressed at the same time.
@@ -108,7 +108,7 @@ pub(crate) fn after_fork() {
 pub struct Context {
     size: u32,
     /// The process that counts it, as [`entropy::forks`] does; of that, what is told apart in a word.
-    forks: u32,
+    generation: u32,
 }
 
 impl Context {
@@ -124,14 +124,14 @@ impl Context {
         u32::try_from(size).ok()?;
         // While the thread ends there is no reserve.
         let taken = size > 0 && RESERVE.try_with(|thread| thread.take(size)).unwrap_or_else(|_| reserve(size));
-        taken.then(|| Self { size: size as u32, forks: entropy::forks() as u32 }) // not `then_some`: dropped, it would give back what was not taken
+        taken.then(|| Self { size: size as u32, generation: fork::generation() as u32 }) // not `then_some`: dropped, it would give back what was not taken
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         let size = self.size();
-        if self.forks == entropy::forks() as u32 && RESERVE.try_with(|thread| thread.give(size)).is_err() {
+        if self.generation == fork::generation() as u32 && RESERVE.try_with(|thread| thread.give(size)).is_err() {
             USED.fetch_sub(size, Ordering::Relaxed);
         }
     }

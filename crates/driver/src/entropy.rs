@@ -1,25 +1,24 @@
 //! Masking keys from the operating system's generator, drawn in bulk (RFC 6455 5.3, 10.3).
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use wirespeed_protocol::mask::Key;
+
+use crate::fork;
 
 /// Bytes drawn at once: one system call per 256 keys. At 1 KiB the call is 1 % of the cost of a small
 /// message.
 const POOL: usize = 1024;
 
-/// Counts the forks of this process, so that parent and child do not go on with the same pool.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
 struct Pool {
     bytes: [u8; POOL],
     used: usize,
-    forks: u64,
+    /// The process that drew them: parent and child must not use the same keys.
+    generation: u64,
 }
 
 thread_local! {
-    static KEYS: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL], used: POOL, forks: 0 }) };
+    static KEYS: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL], used: POOL, generation: 0 }) };
 }
 
 /// A key that nobody can predict and no other frame uses.
@@ -31,7 +30,7 @@ thread_local! {
 #[inline]
 pub fn draw_key() -> Key {
     KEYS.with_borrow_mut(|pool| {
-        if pool.used == POOL || pool.forks != forks() {
+        if pool.used == POOL || pool.generation != fork::generation() {
             refill(pool);
         }
         #[allow(clippy::indexing_slicing, reason = "a multiple of 4 below POOL, which is one, by the line above")]
@@ -49,7 +48,7 @@ pub fn draw_key() -> Key {
 fn refill(pool: &mut Pool) {
     fill(&mut pool.bytes);
     pool.used = 0;
-    pool.forks = forks();
+    pool.generation = fork::generation();
 }
 
 /// The nonce of an opening handshake: 16 bytes (RFC 6455 4.1).
@@ -70,20 +69,6 @@ fn fill(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system has random numbers");
 }
 
-/// How many forks lie between this process and the first one.
-#[must_use]
-#[inline]
-pub fn forks() -> u64 {
-    FORKS.load(Ordering::Relaxed)
-}
-
-/// To be called in the child after a fork.
-pub fn after_fork() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-    crate::buffer_pool::after_fork();
-    crate::compression_pool::after_fork();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,7 +84,7 @@ mod tests {
     fn a_fork_discards_the_pool() {
         let _ = draw_key();
         let before = KEYS.with_borrow(|pool| pool.bytes);
-        after_fork();
+        fork::advance();
         let _ = draw_key();
         assert_ne!(before[8..], KEYS.with_borrow(|pool| pool.bytes)[8..]);
     }

@@ -33,6 +33,7 @@ pub mod dial;
 pub mod encoded;
 pub mod endpoint;
 pub mod entropy;
+pub mod fork;
 pub mod frames;
 pub mod keepalive;
 pub mod opening;
@@ -48,3 +49,10 @@ pub use endpoint::{Endpoint, PeerEvent, ReadOperation};
 pub use keepalive::Keepalive;
 pub use wirespeed_protocol as protocol;
 pub use write_queue::WriteQueue;
+
+/// Prepares this crate for use in a child process. To be called in the child after each fork, before anything else.
+pub fn after_fork() {
+    fork::advance();
+    buffer_pool::after_fork();
+    compression_pool::after_fork();
+}

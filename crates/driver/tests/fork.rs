@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use support::{End, NativeHost, endpoint, hooked, layers, shake_hands, sockets, until};
 use wirespeed_driver::blocking::{Blocking, Error, Settings, Timeout};
 use wirespeed_driver::buffer_pool::{self, LENT_MAX, READ_SIZE};
+use wirespeed_driver::compression_pool;
 use wirespeed_driver::connection::{ConnectionDriver, Progress};
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::write_queue::Flushed;
-use wirespeed_driver::{compression_pool, entropy};
 
 fn is_silent(socket: &Socket) -> bool {
     let mut buffer = Vec::with_capacity(64);
@@ -46,7 +46,7 @@ fn a_child_does_not_wait_for_a_lock_that_no_thread_will_give_up() {
     std::thread::scope(|scope| {
         let receiver = scope.spawn(|| connection.receive(&hooked(has_it, || {}), patience, Delivery::Messages));
         until(|| taken.load(Ordering::Relaxed));
-        entropy::after_fork();
+        wirespeed_driver::after_fork();
         let waits = AtomicBool::new(false);
         let on_wait = || {
             waits.store(true, Ordering::Relaxed);
@@ -76,7 +76,7 @@ fn a_child_says_nothing() {
     let mut queued = endpoint(Side::Client, None);
     queued.send_half.send_message(MessageKind::Text, b"before", None).unwrap();
 
-    entropy::after_fork();
+    wirespeed_driver::after_fork();
 
     // What was queued before is the parent's to write.
     assert_eq!(queued.send_half.flush(&queued_here, Mode::NonBlocking).unwrap(), Flushed::All);
@@ -115,7 +115,7 @@ fn a_child_counts_only_its_own() {
     let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     let context = compression_pool::Context::take(compression_pool::BUDGET - (2 << 20)).unwrap();
     assert!(compression_pool::Context::take(4 << 20).is_none());
-    entropy::after_fork();
+    wirespeed_driver::after_fork();
     assert_eq!(buffer_pool::checked_out(), 0);
     let own = compression_pool::Context::take(compression_pool::BUDGET - (2 << 20)).unwrap();
     // What is dropped here all the same was never counted here.

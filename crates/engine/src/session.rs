@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use percent_encoding::percent_decode_str;
 use wirespeed_driver::encoded::Encoded;
-use wirespeed_driver::entropy;
+use wirespeed_driver::fork;
 use wirespeed_driver::frames::Account;
 use wirespeed_driver::protocol::handshake::HeaderList;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
@@ -365,7 +365,7 @@ impl Session {
     /// Whether this is a copy in a child process, where nobody sees to it: its calls may wait for ever for a lock.
     #[must_use]
     pub fn is_forked(&self) -> bool {
-        self.0.worker.process != entropy::forks()
+        self.0.worker.process != fork::generation()
     }
 
     /// No more messages are accepted for it. False: none were before.

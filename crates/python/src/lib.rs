@@ -90,7 +90,7 @@ mod _native {
     /// To be called in the child after a fork, so that it draws masking keys of its own.
     #[pyfunction]
     fn after_fork() {
-        wirespeed_driver::entropy::after_fork();
+        wirespeed_driver::after_fork();
     }
 
     /// Sets how many bytes all connections together may keep for compression; what it was before.

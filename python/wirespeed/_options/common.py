@@ -132,7 +132,7 @@ class AsyncOptions(ConnectionOptions):
             if high is not None and low is not None and low > high:
                 raise ValueError(f"{name} must be a pair of high and low marks; {low} is above {high}")
         if self.io_backend not in (None, "fd", "transport"):
-            raise ValueError(f'io_port must be "fd", "transport" or None, not {self.io_backend!r}')
+            raise ValueError(f'io_backend must be "fd", "transport" or None, not {self.io_backend!r}')
         for name in ("coalesce", "zero_copy"):
             value = getattr(self, name)
             if not isinstance(value, bool):

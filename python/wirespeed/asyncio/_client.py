@@ -123,7 +123,7 @@ class connect:  # noqa: N801 - it is used as a function
             end: one system call instead of one each. With ``False`` the call that sends it hands each to the kernel.
         yield_after: Messages that a task may send without being suspended before the event loop has a turn all the
             same; it has one after 256 KiB too. Receiving gives it one with each read.
-        io_backend: The way on which the connection uses the socket: ``"fd"`` for a file descriptor that the loop watches,
+        io_backend: How the connection uses the socket: ``"fd"`` for a file descriptor that the loop watches,
             ``"transport"`` for a transport of the loop, ``None`` for the file descriptor wherever the loop can watch
             it. :attr:`ClientConnection.port` tells.
         listener: :class:`wirespeed.Listener` whose methods are called with what is received, in place of ``recv``.

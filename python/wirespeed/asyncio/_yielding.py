@@ -18,7 +18,7 @@ _count = itertools.count(1).__next__
 
 
 def is_turn_due() -> bool:
-    """Count a call, of all connections and loops together; return whether the caller has to await :func:`yield_to_loop`."""
+    """Count a call, of all connections and loops; return whether the caller has to await :func:`yield_to_loop`."""
     return _count() % _CALLS == 0
 
 

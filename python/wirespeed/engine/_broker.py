@@ -51,7 +51,7 @@ class BrokerEvent:
 
     Attributes:
         kind: ``"connected"`` and ``"disconnected"``; of messages, how many: ``"lost"``, of others, which did not come;
-            ``"refused"``, which the queue did not take; ``"dropped"``, which it dropped for newer ones; ``"unconfirmed"``,
+            ``"refused"``, which the queue did not take; ``"dropped"``, which newer ones replaced; ``"unconfirmed"``,
             which were under way when the connection broke, or when NATS denied some of them. ``"unsupported"``: the
             broker has no wildcards, and sessions that subscribe with some get what is published on this engine alone.
             ``"denied"``: the broker denies a subscription, with the same effect; it is asked again after 1 to 30 s, and

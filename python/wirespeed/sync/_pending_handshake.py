@@ -20,7 +20,7 @@ class PendingHandshakes(GreetingsBase):
     """The sockets of a server that wait for their request. One thread calls this.
 
     Args:
-        selector: What that thread waits with. The data of a key is a :class:`wirespeed._handshake.pending_handshake.PendingHandshake`.
+        selector: Selector of that thread. The data of each key is a ``PendingHandshake``.
         patience: Seconds for the opening handshake, ``None`` for no limit.
         limiter: Has a place for each of them.
         make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.

@@ -25,7 +25,7 @@ use wirespeed_protocol::{PayloadBuffer, Side, State as ProtocolState};
 
 use crate::connection::{ConnectionDriver, Inbox, Watermarks};
 use crate::endpoint::{Closing, Endpoint, Failure, Stats};
-use crate::entropy;
+use crate::fork;
 use crate::socket::Socket;
 use crate::thread::{LAST_PATIENCE, this_thread};
 
@@ -121,7 +121,7 @@ pub struct Blocking<B, M> {
     /// The thread that has the lock, as [`this_thread`] numbers them; 0: none.
     holder: AtomicUsize,
     /// The process that this connection belongs to, as [`entropy::forks`] counts them.
-    forks: u64,
+    generation: u64,
     side: Side,
     /// What is looked at instead in a child process, if a thread of the parent had the lock at the fork: it
     /// will never be given up here.
@@ -195,7 +195,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             changed: Condvar::new(),
             settings,
             holder: AtomicUsize::new(0),
-            forks: entropy::forks(),
+            generation: fork::generation(),
             disowned: OnceLock::new(),
         }
     }
@@ -221,7 +221,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     return state;
                 }
                 // Of a thread that there is not, perhaps in the middle of a change: what it has is never looked at.
-                Err(std::sync::TryLockError::WouldBlock) if self.forks != entropy::forks() => {
+                Err(std::sync::TryLockError::WouldBlock) if self.generation != fork::generation() => {
                     self.disown(Failure::Forked);
                 }
                 Err(std::sync::TryLockError::WouldBlock) if host.is_ending() => {
@@ -260,7 +260,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[must_use]
     #[inline]
     pub fn is_reentrant(&self) -> bool {
-        self.holder.load(Ordering::Relaxed) == this_thread() && self.forks == entropy::forks()
+        self.holder.load(Ordering::Relaxed) == this_thread() && self.generation == fork::generation()
     }
 
     /// Those who read and send are no more, or not to be relied on: a thread has panicked inside, which is a

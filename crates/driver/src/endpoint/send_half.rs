@@ -16,7 +16,8 @@ use wirespeed_protocol::{CloseFrame, Connection, Delivery, MessageKind, PayloadB
 use super::failure::{Closing, Failure};
 use crate::buffer_pool;
 use crate::compression_pool::{self, Context};
-use crate::entropy::{self, draw_key};
+use crate::entropy::draw_key;
+use crate::fork;
 use crate::keepalive::Keepalive;
 use crate::socket::{Mode, Socket};
 use crate::tls::{Error, Layer};
@@ -96,7 +97,7 @@ pub struct SendHalf<B = Vec<u8>> {
     /// For what the connection keeps from one message to the next.
     context: Option<Context>,
     /// The process that this connection belongs to, as [`entropy::forks`] counts them.
-    forks: u64,
+    generation: u64,
 }
 
 impl<B: PayloadBuffer> SendHalf<B> {
@@ -119,7 +120,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
             eof: false,
             stats: Stats::default(),
             context: None,
-            forks: entropy::forks(),
+            generation: fork::generation(),
         }
     }
 
@@ -129,7 +130,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     #[must_use]
     #[inline]
     pub fn is_forked(&self) -> bool {
-        self.forks != entropy::forks()
+        self.generation != fork::generation()
     }
 
     pub(super) fn set_delivery(&mut self, delivery: Delivery) {
@@ -447,7 +448,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     /// Says at the TLS layer that nothing more will be sent. The last thing to be queued.
     pub fn send_close_notify(&mut self) {
         self.seal();
-        if let Some(secure) = self.secure.as_mut().filter(|_| self.forks == entropy::forks()) {
+        if let Some(secure) = self.secure.as_mut().filter(|_| self.generation == fork::generation()) {
             secure.layer.close(&mut secure.cipher_tail, self.output.tail());
             secure.ended = true;
         }

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use mio::unix::SourceFd;
 use mio::{Events as Ready, Interest, Poll, Token};
-use wirespeed_driver::entropy;
+use wirespeed_driver::fork;
 use wirespeed_driver::opening::handshake_limiter::HandshakeLimiter;
 
 use crate::capacity::CapacityNotifier;
@@ -187,7 +187,7 @@ pub(crate) fn prepare(
             worker,
             mailbox: Arc::clone(&mailbox),
             registry,
-            process: entropy::forks(),
+            process: fork::generation(),
             room,
             congestion: SlowConsumerState::default(),
             arriving: AtomicUsize::new(0),

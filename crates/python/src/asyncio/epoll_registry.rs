@@ -11,7 +11,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use wirespeed_driver::entropy;
+use wirespeed_driver::fork;
 use wirespeed_driver::readiness::{Events, Poller, Ready};
 use wirespeed_driver::socket::Readiness;
 
@@ -67,12 +67,16 @@ pub(crate) struct EpollRegistry {
     poller: GilMutex<Option<Arc<Poller>>>,
     inner: GilMutex<Inner>,
     /// The process that made it, as [`entropy::forks`] counts them: a child shares the epoll.
-    forks: u64,
+    generation: u64,
 }
 
 impl EpollRegistry {
     pub(super) fn new(poller: Arc<Poller>) -> Self {
-        Self { poller: GilMutex::new(Some(poller)), inner: GilMutex::new(Inner::default()), forks: entropy::forks() }
+        Self {
+            poller: GilMutex::new(Some(poller)),
+            inner: GilMutex::new(Inner::default()),
+            generation: fork::generation(),
+        }
     }
 
     /// Says whose they are.
@@ -83,7 +87,7 @@ impl EpollRegistry {
 
     /// Whether this is the parent's, in a child process.
     pub(super) fn is_forked(&self) -> bool {
-        self.forks != entropy::forks()
+        self.generation != fork::generation()
     }
 
     /// How many descriptors are watched.

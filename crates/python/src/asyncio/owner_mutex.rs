@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use wirespeed_driver::entropy;
+use wirespeed_driver::fork;
 use wirespeed_driver::thread::{LAST_PATIENCE, this_thread};
 
 use crate::gil_yield;
@@ -32,7 +32,7 @@ pub(super) struct OwnerCheckedMutex<T> {
     owner: AtomicUsize,
     poisoned: AtomicBool,
     /// The process that it was made in, as [`entropy::forks`] counts them.
-    forks: u64,
+    generation: u64,
     value: ManuallyDrop<UnsafeCell<T>>,
 }
 
@@ -64,7 +64,7 @@ impl<T> OwnerCheckedMutex<T> {
         Self {
             owner: AtomicUsize::new(0),
             poisoned: AtomicBool::new(false),
-            forks: entropy::forks(),
+            generation: fork::generation(),
             value: ManuallyDrop::new(UnsafeCell::new(value)),
         }
     }
@@ -112,7 +112,7 @@ impl<T> OwnerCheckedMutex<T> {
     fn wait(&self, py: Python<'_>, mut owner: usize) -> PyResult<Option<Guard<'_, T>>> {
         let begun = Instant::now();
         loop {
-            if self.forks != entropy::forks() {
+            if self.generation != fork::generation() {
                 return Ok(None);
             }
             if gil_yield::is_ending() && begun.elapsed() > LAST_PATIENCE {
