@@ -18,7 +18,7 @@ use wirespeed_driver::connection::{ConnectionDriver, Progress};
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Side};
 use wirespeed_driver::socket::{Mode, Socket};
-use wirespeed_driver::compression_pool;
+use wirespeed_driver::write_queue::Flushed;
 
 fn is_silent(socket: &Socket) -> bool {
     let mut buffer = Vec::with_capacity(64);
