@@ -252,13 +252,18 @@ interop: $(VENV)/built interop-peers ## Test against other implementations: Pyth
 	$(VENV)/bin/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup --slowest-files 30 --ways $(WAYS) $(PYTEST_ARGS) interop
 
 .PHONY: lint
-lint: lint-format lint-types lint-rust lint-dependencies ## Check formatting, lints, types, stubs, dependencies
+lint: lint-format lint-prose lint-types lint-rust lint-dependencies ## Check formatting, prose, lints, types, stubs, dependencies
 
 .PHONY: lint-format
 lint-format: $(VENV)/ready ## Check formatting, and lint Python
 	$(CARGO) fmt --all --check
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+
+.PHONY: lint-prose
+lint-prose: $(VENV)/ready ## Check spelling, and comments and documents for phrases that are hard to read
+	$(VENV)/bin/codespell $$(git ls-files)
+	$(VENV)/bin/python scripts/check_prose.py
 
 .PHONY: lint-types
 lint-types: $(VENV)/built ## Check types, and the stubs against the native module
