@@ -34,7 +34,9 @@ RULES = {
             "name the thing: 'a client that waits', not 'who waits'"
         ),
         r"\b[Oo]ne too many\b|\b[Ff]or ever\b": "give the number or the limit; 'indefinitely'",
-        r"^\W*(The same([,;:.]| (of|for|on|with|in|by|as|to|without|but)\b)|As above\b|Likewise\b|See the module\b)": "state the effect instead of pointing elsewhere",
+        r"^\W*(The same([,;:.]| (of|for|on|with|in|by|as|to|without|but)\b)|As above\b|Likewise\b|See the module\b)": (
+            "state the effect instead of pointing elsewhere"
+        ),
         r"\bas far as (is|was) known\b|\bas it seems\b": "say when it is known",
     }.items()
 }
