@@ -1,9 +1,9 @@
-//! How much memory the compressors and decompressors of all connections may hold between messages.
+//! Limits the memory that the compressors and decompressors of all connections hold between messages.
 //!
-//! A compressor takes 160 KiB and more (zlib-rs has a hash table of one size), a decompressor 48 KiB. A
-//! sender may forget its window at any time (RFC 7692 7.1.1), and of a decompressor nothing is needed but the
-//! window, so beyond a budget connections hand both on after each message: what they send is compressed by
-//! itself, and for what they receive a decompressor is given its window again.
+//! A compressor takes 160 KiB and more (zlib-rs has a hash table of one size), a decompressor 48 KiB. A sender may
+//! drop its window at any time (RFC 7692 7.1.1), and a decompressor needs only its window. So connections above the
+//! budget release both after each message: sent messages are compressed without context, and a pooled decompressor
+//! gets its window again for received ones.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,37 +12,37 @@ use wirespeed_protocol::deflate::Contexts;
 
 use crate::fork;
 
-/// Bytes for the whole process, unless [`set_budget`] says otherwise: some 300 connections that talk
-/// compressed at the same time.
+/// The default for [`set_budget`], in bytes for the whole process: enough for about 300 connections that use
+/// compression at the same time.
 pub const BUDGET: usize = 64 << 20;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(BUDGET);
 
-/// What connections have, and threads have taken for theirs.
+/// Number of bytes reserved by connections and, for future connections, by threads.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// What a thread takes at once, so that threads do not contend for [`USED`] with each message: at most a 64th
-/// of the budget.
+/// Number of bytes that a thread reserves at once, so that threads do not contend for [`USED`] with each message:
+/// at most a 64th of the budget.
 const PORTION: usize = 1 << 20;
 
-/// How many bytes all connections of the process may keep together.
+/// Returns the budget of all connections of the process, in bytes.
 #[must_use]
 pub fn budget() -> usize {
     LIMIT.load(Ordering::Relaxed)
 }
 
-/// Changes that. Who has more than there may be gives it up after its next message.
+/// Sets the budget. A connection above it releases its contexts after its next message.
 pub fn set_budget(bytes: usize) {
     LIMIT.store(bytes, Ordering::Relaxed);
 }
 
-/// Whether they keep more than they may, since that was changed.
+/// Returns whether connections hold more than the budget, after it was reduced.
 #[must_use]
 pub fn is_exceeded() -> bool {
     USED.load(Ordering::Relaxed) > budget()
 }
 
-/// Bytes that a thread has taken for connections to come.
+/// Number of bytes that a thread has reserved for future connections.
 struct Reserve(Cell<usize>);
 
 thread_local! {
@@ -96,35 +96,35 @@ fn reserve(size: usize) -> bool {
     fits
 }
 
-/// In the child after a fork: of what the parent's connections keep, and its other threads have taken, nothing would come
-/// back here.
+/// Resets the count in the child after a fork: reservations of the parent's other threads are never released here.
 pub(crate) fn after_fork() {
     USED.store(0, Ordering::Relaxed);
     let _ = RESERVE.try_with(|thread| thread.0.set(0));
 }
 
-/// Leave to keep them; given back when it is dropped.
+/// A reservation of budget for the contexts of one connection, released when it is dropped.
 #[derive(Debug)]
 pub struct Context {
     size: u32,
-    /// The process that counts it, as [`entropy::forks`] does; of that, what is told apart in a word.
+    /// The low 32 bits of the [`fork::generation`] of the process that counts it.
     generation: u32,
 }
 
 impl Context {
-    /// For how many bytes.
+    /// Returns the number of reserved bytes.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size as usize
     }
 
-    /// Leave for `size` bytes, 4 GiB at most, if the budget has room for them.
+    /// Reserves `size` bytes, at most 4 GiB, if the budget has room.
     #[must_use]
     pub fn take(size: usize) -> Option<Self> {
         u32::try_from(size).ok()?;
-        // While the thread ends there is no reserve.
+        // While the thread ends, its reserve may be gone.
         let taken = size > 0 && RESERVE.try_with(|thread| thread.take(size)).unwrap_or_else(|_| reserve(size));
-        taken.then(|| Self { size: size as u32, generation: fork::generation() as u32 }) // not `then_some`: dropped, it would give back what was not taken
+        // Not `then_some`: an unused value would release bytes that were not reserved when it is dropped.
+        taken.then(|| Self { size: size as u32, generation: fork::generation() as u32 })
     }
 }
 
@@ -138,29 +138,29 @@ impl Drop for Context {
 }
 
 thread_local! {
-    /// What was released last. Without it each message beyond the budget would allocate and free all of it,
-    /// in a heap that small pieces which live on then tear to holes.
+    /// The contexts that were released last. Without it, each message above the budget would allocate and free
+    /// them, and fragment the heap.
     static SPARE: Cell<Contexts> = const { Cell::new(Contexts::NONE) };
 }
 
-/// Keeps what a connection has released for the next one of this thread.
+/// Keeps contexts that a connection has released for the next connection of this thread.
 pub(crate) fn give(contexts: Contexts) {
     if contexts.is_empty() {
         return;
     }
-    // While the thread ends it is dropped.
+    // While the thread ends, they are dropped.
     let _ = SPARE.try_with(|spare| {
         let before = spare.take();
         spare.set(contexts.or(before));
     });
 }
 
-/// The compressor that was kept, if there is one.
+/// Takes the kept compressor, if there is one.
 pub(crate) fn take_compressor() -> Contexts {
     take(Contexts::split)
 }
 
-/// The decompressor.
+/// Takes the kept decompressor, if there is one.
 pub(crate) fn take_decompressor() -> Contexts {
     take(|spare| {
         let (compressor, decompressor) = spare.split();

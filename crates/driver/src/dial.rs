@@ -1,5 +1,5 @@
-//! Before an opening: an address that needs no resolver, and the end of an attempt to connect to it, which
-//! [`Socket::connect`] begins. Names, and the race of their addresses, are the host's.
+//! Dials numeric addresses: parses them, and waits for [`Socket::connect`]. The host resolves names and races their
+//! addresses.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,17 +8,17 @@ use std::time::Instant;
 use crate::blocking::Host;
 use crate::socket::{Readiness, Socket};
 
-/// The address that a host and a port are, without a name. `family` as for `getaddrinfo`: 0 for any.
+/// Parses a host that is an address. `family` as for `getaddrinfo`: 0 for any.
 #[must_use]
 pub fn numeric(host: &str, port: u16, family: i32) -> Option<SocketAddr> {
     let address = SocketAddr::new(host.parse::<IpAddr>().ok()?, port);
     (family == 0 || socket2::Domain::for_address(address) == family.into()).then_some(address)
 }
 
-/// Waits until an attempt to connect has ended, until `deadline` at most; whether it has.
+/// Waits until an attempt to connect has ended, until `deadline` at most. Returns whether it has.
 ///
 /// # Errors
-/// The host wants to stop, or the attempt has failed.
+/// Fails if the host interrupts the call, or the attempt has failed.
 pub fn wait<H: Host>(
     socket: &Socket,
     host: &H,

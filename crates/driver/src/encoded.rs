@@ -1,5 +1,4 @@
-//! One message for many connections: its frames are made once, and compressed at most once for each way of
-//! compressing.
+//! One message for many connections: it is encoded once, and compressed at most once for each set of parameters.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,19 +11,19 @@ use crate::endpoint::SendHalf;
 use crate::entropy;
 use crate::frames::{Account, Frames};
 
-/// Bytes of the longest header of a frame without a mask (RFC 6455 5.2).
+/// Length of the longest header of a frame without a mask (RFC 6455 5.2).
 const HEADER_MAX: usize = 10;
 
-/// See the module.
+/// One message, encoded for many connections.
 pub struct Encoded {
     kind: MessageKind,
-    /// Its frame as it is, without a mask; the payload is the end of it.
+    /// The uncompressed frame without a mask, which ends with the payload.
     plain: Arc<Frames>,
     len: usize,
     compressed: Mutex<Vec<(Params, Arc<Frames>)>>,
-    /// Mailboxes in which it is.
+    /// Number of mailboxes that hold the message.
     posted: AtomicUsize,
-    /// Counts its frames.
+    /// Accounts for the frames.
     account: Option<Arc<dyn Account>>,
 }
 
@@ -38,46 +37,46 @@ impl Encoded {
     /// Encodes a message.
     ///
     /// # Errors
-    /// There is no such message: of a kind that is none, or text that is no UTF-8.
+    /// Fails if the kind is invalid, or if the text is not UTF-8.
     pub fn new(kind: MessageKind, payload: &[u8]) -> Result<Self, SendError> {
         Self::counted(kind, payload, None)
     }
 
-    /// The same, and its frames are counted for as long as they are there, here or in queues.
+    /// Encodes a message whose frames are accounted for as long as they exist, here or in queues.
     ///
     /// # Errors
-    /// As for [`Self::new`].
+    /// Fails like [`Self::new`].
     pub fn counted(kind: MessageKind, payload: &[u8], account: Option<Arc<dyn Account>>) -> Result<Self, SendError> {
         let plain = encode(kind, payload, None, account.as_ref())?;
         let (compressed, posted) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
         Ok(Self { kind, plain, len: payload.len(), compressed, posted, account })
     }
 
-    /// Of the message.
+    /// Returns the kind of the message.
     #[must_use]
     pub fn kind(&self) -> MessageKind {
         self.kind
     }
 
-    /// What the message says.
+    /// Returns the payload of the message.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.plain.get(self.plain.len() - self.len..).unwrap_or_default()
     }
 
-    /// Bytes that it takes on the wire, uncompressed.
+    /// Returns its uncompressed size on the wire, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.plain.len()
     }
 
-    /// Queues it.
+    /// Queues the message on a connection.
     ///
     /// # Errors
-    /// As for [`SendHalf::send_message`].
+    /// Fails like [`SendHalf::send_message`].
     pub fn send<B: PayloadBuffer>(&self, send_half: &mut SendHalf<B>) -> Result<(), SendError> {
         if send_half.side() == Side::Client {
-            return send_half.send_message(self.kind, self.payload(), None); // each has a mask of its own
+            return send_half.send_message(self.kind, self.payload(), None); // each frame has its own mask
         }
         match send_half.deflate().filter(|params| self.len >= params.threshold).copied() {
             None => send_half.send_shared(&self.plain, self.len as u64, false),
@@ -85,10 +84,10 @@ impl Encoded {
         }
     }
 
-    /// It is put into a mailbox of somebody who will queue it for connections: one of several, perhaps, of which its
-    /// account is told once. [`Self::collect`] then.
+    /// Records that the message is in one more mailbox, from which another thread queues it for connections. The
+    /// account counts it once, however many there are. [`Self::collect`] must follow.
     pub fn post(&self) {
-        // Nothing is read by what this says: it is counted, no more.
+        // Relaxed: the counter orders no other access.
         if self.posted.fetch_add(1, Ordering::Relaxed) == 0
             && let Some(account) = &self.account
         {
@@ -96,7 +95,7 @@ impl Encoded {
         }
     }
 
-    /// It is in one mailbox fewer.
+    /// Records that the message is in one mailbox fewer.
     pub fn collect(&self) {
         if self.posted.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(account) = &self.account
@@ -106,14 +105,14 @@ impl Encoded {
     }
 
     fn compressed(&self, params: &Params) -> Result<Arc<Frames>, SendError> {
-        // What the peer may send, and whether our window goes on, do not show in one message.
+        // The peer's parameters, and whether our window continues, do not affect a single message.
         let key = Params {
             local_no_context_takeover: true,
             remote_no_context_takeover: true,
             remote_window_bits: 15,
             ..*params
         };
-        // Whoever else needs it meanwhile waits for it, and does not make it again.
+        // Other threads that need the frames wait here instead of compressing too.
         let mut known = self.compressed.lock().unwrap_or_else(PoisonError::into_inner);
         wirespeed_protocol::failpoint::reach("driver.shared_deflate");
         if let Some((_, frames)) = known.iter().find(|(other, _)| *other == key) {
@@ -125,19 +124,19 @@ impl Encoded {
     }
 }
 
-/// Where a message of a [`FrameBatch`] ends.
+/// The end of a message of a [`FrameBatch`].
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
-    /// In the frames.
+    /// The position in the frames.
     frames: usize,
-    /// Payload bytes until there.
+    /// Number of payload bytes up to here.
     payload: usize,
 }
 
-/// Messages for many that leave together: their frames, one after the other, with neither masks nor compression.
+/// Messages for many connections that are sent together: consecutive frames without masks or compression.
 pub struct FrameBatch {
     frames: Arc<Frames>,
-    /// Of each message.
+    /// The end of each message.
     ends: Box<[End]>,
 }
 
@@ -148,7 +147,7 @@ impl fmt::Debug for FrameBatch {
 }
 
 impl FrameBatch {
-    /// Of these messages, in this order. Counted as the first one's frames are.
+    /// Joins these messages, in this order. Their bytes count in the account of the first.
     pub fn new<'a, I: Iterator<Item = &'a Encoded> + Clone>(messages: I) -> Self {
         let size = messages.clone().map(Encoded::size).sum();
         let account = messages.clone().next().and_then(|first| first.account.as_ref());
@@ -163,33 +162,33 @@ impl FrameBatch {
         Self { frames: Arc::new(Frames::counted(bytes, account)), ends }
     }
 
-    /// Messages.
+    /// Returns the number of messages.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes that they take on the wire.
+    /// Returns their size on the wire, in bytes.
     #[must_use]
     #[inline]
     pub fn size(&self) -> usize {
         self.frames.len()
     }
 
-    /// The same of the first so many.
+    /// Returns the size of the first `count` messages on the wire, in bytes.
     #[must_use]
     pub fn size_of_first(&self, count: usize) -> usize {
         self.end(count).frames
     }
 
-    /// Payload bytes of those after the first so many.
+    /// Returns the number of payload bytes after the first `count` messages.
     #[must_use]
     pub fn payload_after(&self, count: usize) -> usize {
         self.end(self.len()).payload - self.end(count).payload
@@ -215,7 +214,7 @@ fn encode(
     let mut out = Vec::with_capacity(payload.len() + HEADER_MAX);
     connection.send_message(kind, payload, None, entropy::draw_key, &mut out)?;
     if deflate.is_some() {
-        out.shrink_to_fit(); // it may wait for long
+        out.shrink_to_fit(); // the frames may wait in queues for a long time
     }
     Ok(Arc::new(Frames::counted(out, account)))
 }

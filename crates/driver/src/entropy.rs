@@ -6,7 +6,7 @@ use wirespeed_protocol::mask::Key;
 
 use crate::fork;
 
-/// Bytes drawn at once: one system call per 256 keys. At 1 KiB the call is 1 % of the cost of a small
+/// Number of bytes drawn at once: one system call per 256 keys. At 1 KiB the call is 1 % of the cost of a small
 /// message.
 const POOL: usize = 1024;
 
@@ -21,7 +21,7 @@ thread_local! {
     static KEYS: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL], used: POOL, generation: 0 }) };
 }
 
-/// A key that nobody can predict and no other frame uses.
+/// Returns an unpredictable key that no other frame uses.
 ///
 /// # Panics
 ///
@@ -37,7 +37,7 @@ pub fn draw_key() -> Key {
         let drawn = &mut pool.bytes[pool.used..pool.used + 4];
         let mut key = Key::default();
         key.copy_from_slice(drawn);
-        // A key that was given out is not kept.
+        // A key that was returned is not kept.
         drawn.fill(0);
         pool.used += 4;
         key
@@ -51,7 +51,7 @@ fn refill(pool: &mut Pool) {
     pool.generation = fork::generation();
 }
 
-/// The nonce of an opening handshake: 16 bytes (RFC 6455 4.1).
+/// Returns the nonce of an opening handshake: 16 bytes (RFC 6455 4.1).
 #[must_use]
 pub fn draw_nonce() -> [u8; 16] {
     let mut nonce = [0; 16];

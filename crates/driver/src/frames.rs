@@ -1,32 +1,33 @@
-//! Frames that many queues share, and whose memory somebody may count.
+//! Encoded frames that several queues share, with optional accounting of their memory.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Counts memory: told when frames begin to exist, and when the last queue has let go of them. From any thread.
+/// Accounts for memory, from any thread: it grows when frames are created, and shrinks when the last queue drops
+/// them.
 pub trait Account: Send + Sync {
-    /// So many bytes more.
+    /// Adds bytes.
     fn add(&self, bytes: usize);
 
-    /// So many fewer.
+    /// Subtracts bytes.
     fn subtract(&self, bytes: usize);
 
-    /// A message of so many bytes is in a mailbox, where it was in none: see [`crate::encoded::Encoded::post`].
+    /// Adds a message of `bytes` bytes that is in a mailbox and was in none: see [`crate::encoded::Encoded::post`].
     fn post(&self, _bytes: usize) {}
 
-    /// It is in none any more.
+    /// Subtracts a message that is in no mailbox any more.
     fn collect(&self, _bytes: usize) {}
 }
 
-/// See the module.
+/// Encoded frames, shared by reference.
 pub struct Frames {
     bytes: Vec<u8>,
     account: Option<Arc<dyn Account>>,
 }
 
 impl Frames {
-    /// These bytes, counted for as long as they are there.
+    /// Wraps bytes, which count in the account until they are dropped.
     #[must_use]
     pub fn counted(bytes: Vec<u8>, account: Option<&Arc<dyn Account>>) -> Self {
         if let Some(account) = account {

@@ -1,25 +1,25 @@
-//! Keepalive: when a ping is due, and when the peer counts as dead. It is given the time, and owns no timer.
+//! Decides when a keepalive ping is due and when the peer is dead. It owns no timer: callers pass the time.
 //!
-//! A peer is alive while bytes come from it, or while it acknowledges bytes that were sent before the ping: during a
-//! large transfer no pong can come. It is dead when neither has happened for the timeout.
+//! A peer is alive while bytes arrive from it, or while it acknowledges bytes that were sent before the ping,
+//! because during a large transfer no pong can arrive. It is dead when neither has happened for the timeout.
 
 use std::time::{Duration, Instant};
 
-/// A ping that was not answered yet.
+/// An unanswered ping.
 struct Outstanding {
     id: u64,
     payload: Box<[u8]>,
     sent: Instant,
-    /// For a ping sent by [`Keepalive::poll`], not by the application: how long the peer has been silent.
+    /// For a keepalive ping, not one of the application: how long the peer has been silent.
     silence: Option<Silence>,
 }
 
-/// The bytes that a connection has moved, seen from its socket.
+/// The numbers of bytes that a connection has moved, as seen from its socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
     /// Bytes that were read.
     pub read: u64,
-    /// Bytes that the kernel has received and that were not read. The pong may be among them.
+    /// Bytes that the kernel has received and that were not read; the pong may be among them.
     pub unread: u64,
     /// Bytes that the kernel has taken.
     pub written: u64,
@@ -35,7 +35,7 @@ impl Traffic {
     }
 }
 
-/// How long a peer has shown no progress.
+/// Measures how long a peer has shown no progress.
 #[derive(Debug)]
 pub(crate) struct Silence {
     since: Instant,
@@ -43,34 +43,35 @@ pub(crate) struct Silence {
     read: u64,
     unread: u64,
     acknowledged: i64,
-    /// Acknowledgements count up to this position. Those of the ping itself prove only that the peer's kernel runs.
+    /// Acknowledgements count up to this position: those of the ping itself prove only that the peer's kernel runs.
     until: i64,
 }
 
 impl Silence {
-    /// Begins at a ping that is queued behind `traffic`.
+    /// Starts at a ping that is queued after `traffic`.
     fn of_ping(now: Instant, traffic: Traffic) -> Self {
         Self::new(now, traffic, (traffic.written + traffic.queued).cast_signed())
     }
 
-    /// Begins in the middle of a frame, which no ping can pass.
+    /// Starts in the middle of a frame, which no ping can pass.
     pub(crate) fn in_frame(now: Instant, traffic: Traffic) -> Self {
         Self::new(now, traffic, i64::MAX)
     }
 
     fn new(now: Instant, traffic: Traffic, until: i64) -> Self {
         let acknowledged = traffic.acknowledged.min(until);
-        // Unread bytes may have come before the ping, but the pong may have come too: the first look counts them.
+        // Unread bytes may have arrived before the ping, but the pong may be among them: the first check counts
+        // them.
         Self { since: now, looked: now, read: traffic.received(), unread: 0, acknowledged, until }
     }
 
-    /// Compares with the last look; how long the peer has been silent.
+    /// Compares with the last check. Returns how long the peer has been silent.
     pub(crate) fn look(&mut self, now: Instant, traffic: Traffic) -> Duration {
         self.looked = now;
         let acknowledged = traffic.acknowledged.min(self.until);
         let received = traffic.received() != self.read.wrapping_add(self.unread);
-        // The connection has had no time to read, or reads on: the pong may come. One that does not read at all, because
-        // its peer takes no answers, waits for no pong.
+        // If the connection has just received bytes, or keeps reading, the pong may still come. A connection that
+        // does not read at all, because its peer takes no answers, does not wait for a pong.
         let reads = traffic.unread > 0 && (self.unread == 0 || traffic.read != self.read);
         if received || reads || acknowledged != self.acknowledged {
             self.since = now;
@@ -79,43 +80,47 @@ impl Silence {
         now.saturating_duration_since(self.since)
     }
 
-    /// The moment of the last look.
+    /// Returns the time of the last check.
     pub(crate) fn looked(&self) -> Instant {
         self.looked
     }
 
-    /// The silence begins again: the peer could not have shown progress.
+    /// Restarts the silence, because the peer could not have shown progress.
     pub(crate) fn restart(&mut self, now: Instant) {
         (self.since, self.looked) = (now, now);
     }
 }
 
-/// What is due.
+/// The keepalive action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Nothing before this moment; `None`: ever.
+    /// Nothing before this moment; `None`: never.
     Nothing(Option<Instant>),
-    /// A ping of our own: send one and report it with [`Keepalive::handle_own_ping_sent`].
+    /// Send a ping, and record it with [`Keepalive::handle_own_ping_sent`].
     Ping,
-    /// The last ping of our own is unanswered: call [`Keepalive::look`].
+    /// The last keepalive ping is unanswered: call [`Keepalive::check`].
     Look,
 }
 
-/// The pings of one connection.
+/// The keepalive state of one connection, and the application's pings.
+///
+/// 1. At the time of [`Self::poll`], perform the action that it returns.
+/// 2. Pass each pong to [`Self::handle_pong`].
+/// 3. When [`Self::check`] returns true, the peer is dead: fail the connection.
 pub struct Keepalive {
     interval: Span,
     timeout: Span,
-    /// When the next ping of our own is due.
+    /// When the next keepalive ping is due.
     next: Option<Instant>,
-    /// In the order of sending. Most of the time there is none.
-    #[allow(clippy::box_collection)] // room for one pointer, not three words, in each connection
+    /// In the order of sending; usually empty.
+    #[allow(clippy::box_collection)] // one pointer instead of three words in each connection
     outstanding: Option<Box<Vec<Outstanding>>>,
     last_id: u64,
     latency: Span,
 }
 
-/// A duration, or none, in half the room, for as many connections as there are: in nanoseconds. What would
-/// take centuries is for ever, which is none.
+/// An optional duration in 8 bytes, in nanoseconds, to keep connections small. Durations of centuries become
+/// `None`.
 #[derive(Clone, Copy)]
 pub(crate) struct Span(u64);
 
@@ -132,9 +137,9 @@ impl Span {
 }
 
 impl Keepalive {
-    /// Pings every `interval` from `now` on; the peer is dead once a ping is unanswered and it has been silent for
-    /// `timeout`. No other ping is sent before. `None` switches either off: without a timeout there is a ping every
-    /// interval, answered or not.
+    /// Sends a ping every `interval` from `now` on. The peer is dead once a ping is unanswered and the peer has
+    /// been silent for `timeout`; until then no other ping is sent. `None` turns either off: without a timeout
+    /// there is a ping every interval, answered or not.
     #[must_use]
     pub fn new(interval: Option<Duration>, timeout: Option<Duration>, now: Instant) -> Self {
         Self {
@@ -151,7 +156,7 @@ impl Keepalive {
         self.outstanding.as_ref().map_or(&[], |pings| pings)
     }
 
-    /// What is due at `now`.
+    /// Returns the action that is due at `now`.
     #[must_use]
     #[inline]
     pub fn poll(&self, now: Instant) -> Due {
@@ -166,8 +171,8 @@ impl Keepalive {
 
     fn poll_outstanding(&self, now: Instant) -> Due {
         if let (Some(timeout), Some(silence)) = (self.timeout.get(), self.silence()) {
-            // One ping of our own at a time. Progress is looked at once per interval at least, so that a peer is found
-            // dead an interval and a timeout after its last progress, at most.
+            // Only one keepalive ping is outstanding at a time. Progress is checked at least once per interval, so
+            // a peer is found dead at most an interval and a timeout after its last progress.
             let again = self.interval.get().and_then(|interval| silence.looked.checked_add(interval));
             let next = [silence.since.checked_add(timeout), again].into_iter().flatten().min();
             return if next.is_some_and(|next| next <= now) { Due::Look } else { Due::Nothing(next) };
@@ -186,27 +191,27 @@ impl Keepalive {
         self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find_map(|ping| ping.silence.as_mut())
     }
 
-    /// Looks at what has moved while the last ping of our own is unanswered. True: the peer is dead.
+    /// Checks for progress while the last keepalive ping is unanswered. Returns true if the peer is dead.
     pub fn look(&mut self, now: Instant, traffic: Traffic) -> bool {
         let timeout = self.timeout.get();
         let silent = self.silence_mut().map(|silence| silence.look(now, traffic));
         matches!((silent, timeout), (Some(silent), Some(timeout)) if silent >= timeout)
     }
 
-    /// The ping that is due at `now` is left out: the next one is due an interval later.
+    /// Skips the ping that is due at `now`; the next one is due an interval later.
     pub fn skip(&mut self, now: Instant) {
         self.next = self.interval.get().and_then(|interval| now.checked_add(interval));
     }
 
-    /// The application has sent a ping. Returns its number.
+    /// Records a ping of the application. Returns its number.
     pub fn handle_ping_sent(&mut self, payload: &[u8], now: Instant) -> u64 {
         self.push(payload, now, None)
     }
 
-    /// The ping that was due is queued, behind `traffic`.
+    /// Records that the keepalive ping is queued after `traffic`.
     pub fn handle_own_ping_sent(&mut self, payload: &[u8], now: Instant, traffic: Traffic) {
-        // Without a timeout the pong of the ping before is not waited for, and a peer that answers none must not make
-        // them pile up.
+        // Without a timeout, the pong of the previous ping is not awaited. Removing it keeps unanswered pings from
+        // piling up.
         if let Some(outstanding) = &mut self.outstanding {
             outstanding.retain(|ping| ping.silence.is_none());
         }
@@ -221,8 +226,8 @@ impl Keepalive {
         self.last_id
     }
 
-    /// A pong arrived. If it answers a ping, it answers all earlier ones too (RFC 6455 5.5.3): their numbers,
-    /// oldest first, and the latency of the one that it names.
+    /// Records a pong. If it answers a ping, it answers all earlier ones too (RFC 6455 5.5.3). Returns their
+    /// numbers, oldest first, and the round-trip time of the one it names.
     pub fn handle_pong(&mut self, payload: &[u8], now: Instant) -> Option<(Vec<u64>, Duration)> {
         let index = self.outstanding().iter().position(|ping| *ping.payload == *payload)?;
         let outstanding = self.outstanding.as_mut()?;
@@ -235,32 +240,32 @@ impl Keepalive {
         Some((answered, latency))
     }
 
-    /// The silence begins again at `now`: reading was paused, so the pong may be behind unread messages.
+    /// Restarts the silence at `now`: reading was paused, so the pong may be behind unread messages.
     pub fn restart(&mut self, now: Instant) {
         if let Some(silence) = self.silence_mut() {
             silence.restart(now);
         }
     }
 
-    /// When the next ping of our own is due, if the last one is answered by then.
+    /// Returns when the next keepalive ping is due, if the last one is answered by then.
     #[must_use]
     pub fn next_ping(&self) -> Option<Instant> {
         self.next
     }
 
-    /// How long after its last progress a peer is found dead, at most; `None`: never.
+    /// Returns the longest time until a peer without progress is found dead; `None`: never.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         self.interval.get()?.checked_add(self.timeout.get()?)
     }
 
-    /// Whether an unanswered ping with this payload is on its way: a second one could not be told apart.
+    /// Returns whether a ping with this payload is unanswered; a second one could not be distinguished from it.
     #[must_use]
     pub fn is_outstanding(&self, payload: &[u8]) -> bool {
         self.outstanding().iter().any(|ping| *ping.payload == *payload)
     }
 
-    /// The payload of a ping, of those that `draw` gives, that can be told from those that are unanswered.
+    /// Returns the first payload from `draw` that differs from those of unanswered pings.
     #[must_use]
     pub fn draw(&self, mut draw: impl FnMut() -> [u8; 4]) -> [u8; 4] {
         loop {
@@ -271,19 +276,19 @@ impl Keepalive {
         }
     }
 
-    /// The latency that the last pong showed.
+    /// Returns the round-trip time of the last ping.
     #[must_use]
     pub fn latency(&self) -> Option<Duration> {
         self.latency.get()
     }
 
-    /// The time between two pings; `None`: no pings are sent.
+    /// Returns the time between two pings; `None`: no pings are sent.
     #[must_use]
     pub fn interval(&self) -> Option<Duration> {
         self.interval.get()
     }
 
-    /// The deadline for a pong, if pings are sent at all.
+    /// Returns the time after which a silent peer is dead, if pings are sent at all.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout.get()
@@ -355,7 +360,8 @@ mod tests {
         Traffic { read, acknowledged, written: 1000, ..Traffic::default() }
     }
 
-    /// The seconds after the ping at which the peer is found dead, if `traffic` tells what has moved until each look.
+    /// Returns the seconds after the ping at which the peer is found dead, if `traffic` returns the bytes moved at
+    /// each check.
     fn found_dead(interval: u32, timeout: u32, traffic: impl Fn(u64) -> Traffic) -> u64 {
         let start = Instant::now();
         let mut keepalive = Keepalive::new(Some(interval * S), Some(timeout * S), start);
@@ -379,10 +385,10 @@ mod tests {
     #[test]
     fn a_peer_is_alive_while_bytes_come_or_are_acknowledged() {
         for (interval, timeout) in [(20, 20), (2, 20), (20, 2)] {
-            // Some came until second 100.
+            // Bytes arrived until second 100.
             let dead = found_dead(interval, timeout, |second| moved(second.min(100), 1000));
             assert!((100 + u64::from(timeout)..=100 + u64::from(interval + timeout)).contains(&dead), "{dead}");
-            // 1000 bytes lay before the ping; the last was acknowledged after 100 seconds.
+            // 1000 bytes were queued before the ping; the last was acknowledged after 100 seconds.
             let dead = found_dead(interval, timeout, |second| moved(5, (second * 10).min(1000).cast_signed()));
             assert!((100 + u64::from(timeout)..=100 + u64::from(interval + timeout)).contains(&dead), "{dead}");
         }
@@ -399,7 +405,7 @@ mod tests {
         // They are read, little by little, until second 60.
         let slow = |second: u64| Traffic { unread: 600 - second.min(60) * 10, ..moved(second.min(60) * 10, 1000) };
         assert_eq!(found_dead(20, 20, slow), 60);
-        // They are not read: the connection does not want them.
+        // They are never read: the connection does not read.
         assert_eq!(found_dead(20, 20, |_| Traffic { unread: 600, ..moved(5, 1000) }), 40);
     }
 

@@ -1,18 +1,18 @@
 //! One WebSocket connection on one socket, plain or TLS.
 //!
-//! This crate joins [`wirespeed_protocol`] to the operating system: sockets, TLS, buffers, keepalive. It
-//! knows nothing of Python, event loops or topics. It reads no clock on the hot path:
-//! [`Keepalive`] is given the time.
+//! This crate joins [`wirespeed_protocol`] to the operating system: sockets, TLS, buffers, keepalive. It knows
+//! nothing of Python, event loops or topics. It reads no clock on the hot path: callers pass the time to
+//! [`Keepalive`].
 //!
-//! - [`Endpoint`] is the connection: it parses what was read, queues what is to be written, and never blocks.
-//! - [`driver`] is what moves, closes and keeps alive a connection, whoever waits for it and how.
+//! - [`Endpoint`] parses input and queues output; it never blocks.
+//! - [`connection`] moves bytes, closes connections and keeps them alive, independent of how callers wait.
 //! - [`encoded`] is one message for many connections.
-//! - [`blocking`] is how threads wait: the calls of the socket happen outside its lock.
+//! - [`blocking`] is the connection for threads; its system calls run outside the lock.
 //! - [`readiness`] waits for many sockets at once.
-//! - [`opening`] carries bytes before the WebSocket begins: proxies, TLS handshakes, the opening handshake.
-//! - [`tls`] are the layers between the two.
+//! - [`opening`] runs before the WebSocket: proxies, TLS handshakes, the opening handshake.
+//! - [`tls`] encrypts the bytes between the WebSocket and the socket.
 
-// What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
+// Input from a peer must not cause a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
 #![cfg_attr(
     not(test),
     deny(
@@ -50,7 +50,7 @@ pub use keepalive::Keepalive;
 pub use wirespeed_protocol as protocol;
 pub use write_queue::WriteQueue;
 
-/// Prepares this crate for use in a child process. To be called in the child after each fork, before anything else.
+/// Prepares this crate for use in a child process. Call it in the child after each fork, before anything else.
 pub fn after_fork() {
     fork::advance();
     buffer_pool::after_fork();

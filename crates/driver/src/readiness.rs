@@ -1,4 +1,4 @@
-//! Waiting for many descriptors at once: epoll(7), and a timer that is a descriptor.
+//! Waits for many descriptors at once with epoll(7), and with a timer that is a descriptor.
 
 #![allow(unsafe_code)] // descriptors that others own, and what epoll returns
 
@@ -15,23 +15,23 @@ use crate::socket::Readiness;
 /// A descriptor that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// What it was registered under.
+    /// The token under which it was registered.
     pub token: u64,
-    /// For what.
+    /// The events for which it is ready.
     pub readiness: Readiness,
-    /// It has failed, or both directions have ended: this counts for whatever is waited for.
+    /// The descriptor has failed, or both directions have ended: this concerns every interest.
     pub failed: bool,
 }
 
 impl Ready {
-    /// Whether whoever waits for `interest` has something to do.
+    /// Returns whether a caller that waits for `interest` has something to do.
     #[must_use]
     pub fn concerns(&self, interest: Readiness) -> bool {
         self.failed || interest.readable && self.readiness.readable || interest.writable && self.readiness.writable
     }
 }
 
-/// Room for what a wait finds.
+/// The results of a wait.
 #[derive(Default)]
 pub struct Events(Vec<epoll::Event>);
 
@@ -41,35 +41,35 @@ unsafe impl Send for Events {}
 unsafe impl Sync for Events {}
 
 impl Events {
-    /// Makes room for this many, and forgets what was found.
+    /// Makes room for `count` results, and clears earlier ones.
     pub fn reserve(&mut self, count: usize) {
         self.0.clear();
         self.0.reserve(count);
     }
 
-    /// Forgets what was found.
+    /// Clears the results.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// How many were found.
+    /// Returns the number of results.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none were.
+    /// Returns whether there are no results.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What was found.
+    /// Returns the results.
     pub fn iter(&self) -> impl Iterator<Item = Ready> + '_ {
         self.0.iter().map(ready)
     }
 
-    /// Takes the event of a token out; whether there was one.
+    /// Removes the result of a token. Returns whether there was one.
     pub fn take(&mut self, token: u64) -> bool {
         let found = self.0.iter().position(|event| { event.data }.u64() == token);
         found.map(|index| self.0.swap_remove(index)).is_some()
@@ -82,38 +82,38 @@ fn ready(event: &epoll::Event) -> Ready {
     Ready { token: { event.data }.u64(), readiness, failed: flags.intersects(EventFlags::ERR | EventFlags::HUP) }
 }
 
-/// Watches descriptors, level-triggered. They are others', who keep them open as long as they are watched.
+/// Watches descriptors, level-triggered. Their owners keep them open as long as they are watched.
 pub struct Poller(OwnedFd);
 
 impl Poller {
-    /// One that watches nothing.
+    /// Creates a poller that watches nothing.
     pub fn new() -> io::Result<Self> {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// Its own descriptor: readable when one of those that it watches is ready.
+    /// Returns its own descriptor, which is readable when a watched descriptor is ready.
     #[must_use]
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// Watches a descriptor.
+    /// Starts to watch a descriptor.
     pub fn add(&self, fd: RawFd, token: u64, interest: Readiness) -> io::Result<()> {
         Ok(epoll::add(&self.0, borrow(fd)?, EventData::new_u64(token), flags(interest))?)
     }
 
-    /// Watches it for something else.
+    /// Changes the interest in a watched descriptor.
     pub fn modify(&self, fd: RawFd, token: u64, interest: Readiness) -> io::Result<()> {
         Ok(epoll::modify(&self.0, borrow(fd)?, EventData::new_u64(token), flags(interest))?)
     }
 
-    /// Watches it no longer.
+    /// Stops watching a descriptor.
     pub fn delete(&self, fd: RawFd) -> io::Result<()> {
         Ok(epoll::delete(&self.0, borrow(fd)?)?)
     }
 
-    /// Waits until something is ready, as long as `timeout` says at most; how many are. There must be room in
-    /// `events`.
+    /// Waits until a descriptor is ready, at most for `timeout`. Returns the number of results, at most the room in
+    /// `events`, of which there must be some.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.0.clear();
         let timeout = timeout.map(timespec);
@@ -136,49 +136,49 @@ fn flags(interest: Readiness) -> EventFlags {
     flags
 }
 
-/// A timer that is a descriptor. A wait with a timeout costs as much as reading a message; one that this ends
-/// needs none, and it stays as it is over many waits.
+/// A timer that is a descriptor. Waiting with a timeout costs as much as reading a message. Waits that this timer
+/// ends need no timeout, and it stays set over many waits.
 pub struct Timer {
     fd: OwnedFd,
-    /// When it is due: perhaps earlier than needed, which is noticed when it happens.
+    /// When it is due; perhaps earlier than needed, which the caller notices then.
     due: Option<Instant>,
 }
 
 impl Timer {
-    /// One that is never due.
+    /// Creates a timer that is never due.
     pub fn new() -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         Ok(Self { fd, due: None })
     }
 
-    /// Its descriptor: readable when it is due.
+    /// Returns its descriptor, which is readable when it is due.
     #[must_use]
     pub fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// Sees to it that the descriptor is readable at `until`, or before.
+    /// Ensures that the descriptor is readable at `until` or earlier.
     pub fn arm(&mut self, now: Instant, until: Instant) -> io::Result<()> {
         if self.due.is_some_and(|due| due <= until) {
             return Ok(());
         }
-        let left = until.saturating_duration_since(now).max(Duration::from_nanos(1)); // 0 would switch it off
+        let left = until.saturating_duration_since(now).max(Duration::from_nanos(1)); // 0 would disarm it
         let value = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(left) };
         timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &value)?;
         self.due = Some(until);
         Ok(())
     }
 
-    /// Whether the descriptor is readable, or will be at any moment.
+    /// Returns whether the descriptor is readable, or about to be.
     #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// It was readable.
+    /// Resets the timer after its descriptor was readable.
     pub fn clear(&mut self) {
         self.due = None;
-        let _ = rustix::io::read(&self.fd, &mut [0; 8]); // a count of no interest
+        let _ = rustix::io::read(&self.fd, &mut [0; 8]); // the number of expirations is not needed
     }
 }
 

@@ -1,7 +1,7 @@
-//! The socket calls, and the only unsafe code of this crate beside [`crate::endpoint`]'s use of uninitialised
-//! buffers.
+//! The system calls on sockets, and the only unsafe code of this crate beside [`crate::endpoint`]'s use of
+//! uninitialised buffers.
 //!
-//! Written over socket2 so that other systems follow; waiting is `poll(2)`, for Unix.
+//! Built on socket2 for portability; waiting uses `poll(2)`, for Unix.
 
 #![allow(unsafe_code)] // uninitialised buffers and poll(2)
 
@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 
 use socket2::MaybeUninitSlice;
 
-/// Whether a call may sleep.
+/// Whether a call may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// As the socket is set and, for receiving, for as long as [`Socket::set_receive_wait`] said.
+    /// As the socket is set. A receive blocks at most as long as [`Socket::set_receive_wait`] allows.
     Blocking,
-    /// Never.
+    /// The call never blocks.
     NonBlocking,
 }
 
-/// What to wait for, or what came.
+/// The events to wait for, or those that occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Bytes or the end of the stream can be received, or there is an error to be had.
+    /// Bytes or the end of the stream can be received, or an error is pending.
     pub readable: bool,
-    /// Bytes can be sent, or there is an error to be had.
+    /// Bytes can be sent, or an error is pending.
     pub writable: bool,
 }
 
@@ -38,7 +38,7 @@ const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
 const SEND_FLAGS: i32 = 0; // Rust's runtime and CPython both ignore SIGPIPE
 
 impl Readiness {
-    /// Nothing.
+    /// Returns whether neither is set.
     #[must_use]
     pub const fn is_none(self) -> bool {
         !self.readable && !self.writable
@@ -54,34 +54,33 @@ impl Mode {
     }
 }
 
-/// Bytes that the kernel may take of a server beyond what it can send now (`TCP_NOTSENT_LOWAT`). By itself it takes up
-/// to 4 MiB, which slow clients have of the server's memory, each of them. What it has sent, and keeps until it is
-/// acknowledged, does not count, so distance costs no throughput. Clients have no such limit: docs/performance.md,
-/// "Large streams".
+/// Maximum number of bytes that the kernel takes from a server beyond those it can send now (`TCP_NOTSENT_LOWAT`).
+/// By default it takes up to 4 MiB, so each slow client occupies that much of the server's memory. Bytes that are
+/// sent but not acknowledged do not count, so a long distance costs no throughput. Clients have no such limit:
+/// docs/performance.md, "Large streams".
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_MAX: u32 = 512 * 1024;
 
-/// The receive timeout has not been looked at.
+/// The receive timeout of the socket was not queried yet.
 const UNKNOWN: u64 = u64::MAX;
 
 /// A connected stream socket.
 pub struct Socket {
     inner: socket2::Socket,
-    /// The receive timeout that the kernel has, in nanoseconds; 0: none.
+    /// The kernel's receive timeout in nanoseconds; 0: none.
     receive_wait: AtomicU64,
 }
 
 impl Socket {
-    /// Takes a connected stream socket over. It should be in blocking mode if [`Mode::Blocking`] is to be
-    /// used.
+    /// Takes over a connected stream socket. It must be in blocking mode if [`Mode::Blocking`] is used.
     #[must_use]
     pub fn new(descriptor: OwnedFd) -> Self {
         Self { inner: socket2::Socket::from(descriptor), receive_wait: AtomicU64::new(UNKNOWN) }
     }
 
-    /// Begins to connect to an address, without waiting. Unless [`Self::remote_address`] has one then, the
-    /// socket becomes writable when the attempt has ended, and [`Self::take_error`] tells how. It does not
-    /// block, and sends small messages at once (`TCP_NODELAY`).
+    /// Begins to connect to an address, without blocking. If [`Self::remote_address`] is `None` afterwards, the
+    /// socket becomes writable when the attempt has ended; [`Self::take_error`] then returns its result. The socket
+    /// is in non-blocking mode, and sends small messages immediately (`TCP_NODELAY`).
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let inner = socket2::Socket::new(
             socket2::Domain::for_address(address),
@@ -97,8 +96,8 @@ impl Socket {
         }
     }
 
-    /// Accepts a connection that waits at a listening socket, without blocking; `None`: there is none. The
-    /// socket does not block, and the address is that of the other end, if it is one of the internet.
+    /// Accepts a connection from a listening socket, without blocking; `None`: none is waiting. Returns a socket in
+    /// non-blocking mode and the peer's address, if it is an internet address.
     pub fn accept(listening: BorrowedFd<'_>) -> io::Result<Option<(Self, Option<SocketAddr>)>> {
         // SAFETY: the descriptor is open, and `ManuallyDrop` leaves it so.
         let listening = ManuallyDrop::new(unsafe { socket2::Socket::from_raw_fd(listening.as_raw_fd()) });
@@ -118,62 +117,63 @@ impl Socket {
         }
     }
 
-    /// Whether calls may sleep that do not say otherwise.
+    /// Sets whether calls block by default.
     pub fn set_blocking(&self, blocking: bool) -> io::Result<()> {
         self.inner.set_nonblocking(!blocking)
     }
 
-    /// The error that the socket has come to, once.
+    /// Returns the pending error of the socket and clears it.
     pub fn take_error(&self) -> io::Result<()> {
         self.inner.take_error()?.map_or(Ok(()), Err)
     }
 
-    /// The address of this end, if it is one of the internet.
+    /// Returns the local address, if it is an internet address.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.inner.local_addr().ok()?.as_socket()
     }
 
-    /// The address of the other end, if there is one, of the internet. An address of this machine has
-    /// answered by the time that [`Self::connect`] returns, although the system says that the attempt goes on.
+    /// Returns the peer's address, if there is one and it is an internet address. A peer on this machine has
+    /// answered by the time that [`Self::connect`] returns, although the system reports that the attempt is in
+    /// progress.
     #[must_use]
     pub fn remote_address(&self) -> Option<SocketAddr> {
         self.inner.peer_addr().ok()?.as_socket()
     }
 
-    /// Has the kernel take no more than 512 KiB beyond what it can send now. For a server that reads while it
-    /// waits for room to send: it waits sooner.
+    /// Limits the unsent bytes in the kernel to 512 KiB. For a server that reads while it waits for room to send,
+    /// because it waits sooner.
     pub fn limit_unsent(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let _ = self.inner.set_tcp_notsent_lowat(UNSENT_MAX); // a Unix socket has none
     }
 
-    /// Lends `f` a socket that is somebody else's, who keeps it open meanwhile.
+    /// Calls `f` with a socket owned by the caller, which must keep it open meanwhile.
     pub fn checked_out<R>(descriptor: BorrowedFd<'_>, f: impl FnOnce(&Self) -> R) -> R {
         // SAFETY: the descriptor is open, and `ManuallyDrop` leaves it so.
         let inner = unsafe { socket2::Socket::from_raw_fd(descriptor.as_raw_fd()) };
         f(&ManuallyDrop::new(Self { inner, receive_wait: AtomicU64::new(UNKNOWN) }))
     }
 
-    /// The options of the socket.
+    /// Returns the socket for access to its options.
     #[must_use]
     pub fn options(&self) -> &socket2::Socket {
         &self.inner
     }
 
-    /// Sends from `bytes`; how many the kernel took.
+    /// Sends bytes. Returns the number of bytes that the kernel took.
     #[inline]
     pub fn send(&self, bytes: &[u8], mode: Mode) -> io::Result<usize> {
         self.inner.send_with_flags(bytes, SEND_FLAGS | mode.flags())
     }
 
-    /// Sends from several parts, one after the other; how many bytes the kernel took.
+    /// Sends several parts, one after the other. Returns the number of bytes that the kernel took.
     pub fn send_vectored(&self, parts: &[IoSlice<'_>], mode: Mode) -> io::Result<usize> {
         self.inner.send_vectored_with_flags(parts, SEND_FLAGS | mode.flags())
     }
 
-    /// Receives `most` bytes, 1 at least, behind the length of `buffer`, as far as its capacity goes; how
-    /// many came, 0: the end of the stream.
+    /// Receives at most `most` bytes, which must be at least 1, into the spare capacity of `buffer`. Returns the
+    /// number of bytes received; 0: the end of the stream.
     #[inline]
     pub fn receive(&self, buffer: &mut Vec<u8>, most: usize, mode: Mode) -> io::Result<usize> {
         let room = buffer.spare_capacity_mut();
@@ -185,7 +185,7 @@ impl Socket {
         Ok(received)
     }
 
-    /// Receives into `first` and, of what goes beyond it, `most` bytes behind the length of `second`.
+    /// Receives into `first`, and at most `most` further bytes into the spare capacity of `second`.
     pub fn receive_vectored(
         &self,
         first: &mut [MaybeUninit<u8>],
@@ -204,15 +204,15 @@ impl Socket {
         Ok(received)
     }
 
-    /// Makes blocking receives end with `WouldBlock` at some moment not after `wait` from now, at little cost
-    /// per call; the caller looks at the clock and calls again. `None`: they may sleep for ever. False: the
-    /// wait is too short for this: use [`Self::wait`].
+    /// Makes blocking receives end with `WouldBlock` at the latest after `wait`, at little cost per call; the
+    /// caller reads the clock and calls again. `None`: they may block without limit. Returns false if the wait is
+    /// too short for this: use [`Self::wait`].
     pub fn set_receive_wait(&self, wait: Option<Duration>) -> io::Result<bool> {
-        /// Kernel timeouts count in jiffies, of up to 10 ms: what is shorter needs poll(2).
+        /// Kernel timeouts count in jiffies of up to 10 ms, so shorter waits need poll(2).
         const SHORTEST: u64 = 20_000_000;
         let mut current = self.receive_wait.load(Ordering::Relaxed);
         if current == UNKNOWN {
-            // Its previous owner may have left a timeout.
+            // The previous owner may have set a timeout.
             current = self.inner.read_timeout()?.map_or(0, |wait| wait.as_nanos() as u64);
             self.receive_wait.store(current, Ordering::Relaxed);
         }
@@ -224,10 +224,10 @@ impl Socket {
                 if wait < SHORTEST {
                     return Ok(false);
                 }
-                // Any value up to `wait` will do: keep what is set unless it would wake us much too often. So
-                // a timeout that shrinks with every call, as the time to the next ping does, costs a system
-                // call only when it has halved. The kernel rounds long timeouts up by an eighth: what is
-                // close to `wait` could end after it.
+                // Any value up to `wait` is correct, so keep the current one unless it would wake much too often. A
+                // timeout that shrinks with every call, such as the time to the next ping, then costs a system call
+                // only when it has halved. The kernel rounds long timeouts up by an eighth, so a value close to
+                // `wait` could end after it.
                 if (wait / 16..=wait - wait / 4).contains(&current) {
                     return Ok(true);
                 }
@@ -239,8 +239,8 @@ impl Socket {
         Ok(true)
     }
 
-    /// Waits until the socket is ready for one of `interest`, or until `deadline`: then nothing is ready. A
-    /// signal ends it with `Interrupted`.
+    /// Waits until the socket is ready for one of `interest`, or until `deadline`: then nothing is ready. Returns
+    /// `Interrupted` after a signal.
     pub fn wait(&self, interest: Readiness, deadline: Option<Instant>) -> io::Result<Readiness> {
         let mut poll = libc::pollfd {
             fd: self.inner.as_raw_fd(),
@@ -256,43 +256,43 @@ impl Socket {
         })
     }
 
-    /// Bytes that were received and wait to be read; 0 if the system does not report the number.
+    /// Returns the number of bytes received and not read; 0 if the system does not report it.
     #[must_use]
     pub fn unread(&self) -> u64 {
         rustix::io::ioctl_fionread(&self.inner).unwrap_or(0)
     }
 
-    /// Bytes that were sent and that the peer has not acknowledged (tcp(7), unix(7)); 0 if the system does not report the number.
+    /// Returns the number of bytes sent that the peer has not acknowledged (tcp(7), unix(7)); 0 if not reported.
     #[must_use]
     pub fn unacknowledged(&self) -> u64 {
         unacknowledged(self.raw())
     }
 
-    /// Ends both directions: wakes every thread that sleeps in a call on this socket.
+    /// Ends both directions of TCP, which wakes every thread that is blocked in a call on this socket.
     pub fn shutdown(&self) {
-        let _ = self.inner.shutdown(std::net::Shutdown::Both); // an error says that it is over already
+        let _ = self.inner.shutdown(std::net::Shutdown::Both); // it fails if the connection is over already
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends our direction of TCP.
     pub fn shutdown_write(&self) {
         let _ = self.inner.shutdown(std::net::Shutdown::Write);
     }
 
-    /// The descriptor, whose owner is the caller from now on.
+    /// Returns the descriptor, which the caller then owns.
     #[must_use]
     pub fn into_descriptor(self) -> OwnedFd {
         self.inner.into()
     }
 
-    /// The number of the descriptor, for `fileno()` and event loops.
+    /// Returns the number of the descriptor, for `fileno()` and event loops.
     #[must_use]
     pub fn raw(&self) -> RawFd {
         self.inner.as_raw_fd()
     }
 }
 
-/// Bytes that were sent on the socket with this descriptor and that its peer has not acknowledged; 0 if the descriptor is
-/// closed, or the system does not report the number.
+/// Returns the number of bytes sent on the socket with this descriptor that its peer has not acknowledged; 0 if the
+/// descriptor is closed, or the system does not report it.
 #[cfg(target_os = "linux")]
 #[must_use]
 pub fn unacknowledged(descriptor: RawFd) -> u64 {
@@ -303,8 +303,7 @@ pub fn unacknowledged(descriptor: RawFd) -> u64 {
     if result == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
-/// Bytes that were sent on the socket with this descriptor and that its peer has not acknowledged; 0 if the descriptor is
-/// closed, or the system does not report the number.
+/// Returns 0: this system does not report the number.
 #[cfg(not(target_os = "linux"))]
 #[must_use]
 pub fn unacknowledged(_descriptor: RawFd) -> u64 {
@@ -331,7 +330,7 @@ fn poll_until(poll: &mut libc::pollfd, deadline: Option<Instant>) -> io::Result<
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
 fn poll_until(poll: &mut libc::pollfd, deadline: Option<Instant>) -> io::Result<()> {
-    // Rounded up to a millisecond: the caller looks at the clock afterwards.
+    // Rounded up to a millisecond: the caller reads the clock afterwards.
     let timeout = deadline.map_or(-1, |deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)

@@ -1,27 +1,27 @@
-//! Which thread this is, and how long it has worked.
+//! Identifies the current thread and measures its processor time.
 
 #![allow(unsafe_code)] // the register that points to the thread, and its clock
 
 use std::time::Duration;
 
-/// How long a thread waits for another one while the program ends: the other may be there no more, or may be about to
-/// let go.
+/// How long a thread waits for another one while the interpreter shuts down. The other may no longer run, or may be
+/// about to release its lock.
 pub const LAST_PATIENCE: Duration = Duration::from_millis(50);
 
-/// A system call that moves this many bytes takes tens of microseconds, as long as a thread takes to wake: worth letting
-/// others have an interpreter's lock meanwhile, though not a connection's.
+/// A system call that moves this many bytes takes tens of microseconds, as long as waking a thread. So it is worth
+/// releasing an interpreter's lock for it, though not a connection's.
 pub const MUCH: usize = 64 * 1024;
 
-/// A number that tells this thread from every other that lives; not 0.
+/// Returns a number that differs from those of all other running threads; never 0.
 #[must_use]
 #[inline]
 pub fn this_thread() -> usize {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     {
         let thread: usize;
-        // SAFETY: on this platform the segment register FS points to the control block of the thread, whose
-        // first word is its own address (the ABI's "thread pointer"). It is read, and nothing else.
-        // Thread-local storage of a shared library costs a call.
+        // SAFETY: on this platform the segment register FS points to the control block of the thread, whose first
+        // word is its own address (the ABI's "thread pointer"). It is only read. Thread-local storage of a shared
+        // library would cost a call.
         unsafe {
             std::arch::asm!("mov {}, fs:0", out(reg) thread, options(nostack, pure, readonly, preserves_flags));
         }
@@ -36,11 +36,11 @@ pub fn this_thread() -> usize {
     }
 }
 
-/// How long this thread has had a processor; zero where the system does not tell.
+/// Returns the processor time of this thread; zero if the system does not report it.
 #[must_use]
 pub fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer. By libc, and not by the system's page of functions, which valgrind
+    // SAFETY: `time` is a valid place for the result. The call goes to libc and not to the vDSO, which valgrind
     // hides.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     if result != 0 {

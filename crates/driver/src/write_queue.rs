@@ -1,4 +1,4 @@
-//! Bytes on their way to the socket.
+//! The queue of bytes to be written to a socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -8,26 +8,26 @@ use crate::buffer_pool;
 use crate::frames::Frames;
 use crate::socket::{Mode, Socket};
 
-/// Segments handed to the kernel in one call at most.
+/// Maximum number of segments passed to the kernel in one call.
 const GATHERED: usize = 16;
 
-/// Bytes of a large message handed to the kernel in one call: it takes more, in memory that is colder the more
-/// it is. Measured: with 1 MiB at once a stream takes 1.8 times the time.
+/// Maximum number of bytes of a large message passed to the kernel in one call. It would accept more, but in memory
+/// that has left the cache. Measured: with 1 MiB at once a stream takes 1.8 times the time.
 const AT_ONCE: usize = buffer_pool::WRITE_SIZE;
 
-/// What a flush left.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// Nothing: every byte has been handed to the kernel.
+    /// The kernel has taken every byte.
     All,
-    /// Something: the kernel has no room.
+    /// Bytes are left: the kernel has no room.
     Blocked,
 }
 
-/// A part of a queue that nothing is appended to any more.
+/// A part of a queue to which nothing is appended.
 enum Segment {
     Owned(Vec<u8>),
-    /// What follows the first so many bytes of them.
+    /// Shared frames without the first bytes, whose number is the second field.
     Shared(Arc<Frames>, usize),
 }
 
@@ -49,41 +49,41 @@ impl Segment {
 /// The older parts of a queue.
 #[derive(Default)]
 struct Before {
-    /// The oldest first. None is empty.
+    /// The oldest first; none is empty.
     segments: VecDeque<Segment>,
-    /// Their bytes.
+    /// Number of bytes in the segments.
     len: usize,
 }
 
-/// A queue of bytes: appended to by encoders, drained by the socket. Its parts are its own or shared with
-/// other queues. Holds no buffer while it is empty.
+/// A queue of bytes: encoders append to it, the socket drains it. Its parts are its own or shared with other
+/// queues. It holds no buffer while it is empty.
 #[derive(Default)]
 pub struct WriteQueue {
-    /// What is before `bytes`; most of the time there is nothing.
+    /// The parts before `bytes`, usually none.
     before: Option<Box<Before>>,
-    /// What is appended to. Empty implies no capacity, but while it is being appended to.
+    /// The vector to append to. While empty it has no capacity, except while it is appended to.
     bytes: Vec<u8>,
-    /// How much of the oldest part has been written.
+    /// How many bytes of the oldest part are written.
     start: usize,
     written: u64,
 }
 
 impl WriteQueue {
-    /// Bytes that wait.
+    /// Returns the number of queued bytes.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.before.as_ref().map_or(0, |before| before.len) + self.bytes.len() - self.start
     }
 
-    /// Whether none do.
+    /// Returns whether the queue is empty.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Of those that wait, how many are its own, and not shared with others.
+    /// Returns the number of queued bytes that are not shared with other queues.
     #[must_use]
     pub fn own_len(&self) -> usize {
         let owned = |segment: &Segment| match segment {
@@ -93,7 +93,7 @@ impl WriteQueue {
         self.bytes.len() + self.segments().map(owned).sum::<usize>()
     }
 
-    /// Bytes of the buffers that are its own.
+    /// Returns the size of the queue's own buffers.
     #[must_use]
     pub fn capacity(&self) -> usize {
         let owned = |segment: &Segment| match segment {
@@ -103,13 +103,13 @@ impl WriteQueue {
         self.bytes.capacity() + self.segments().map(owned).sum::<usize>()
     }
 
-    /// All bytes that the kernel has taken so far.
+    /// Returns the total number of bytes that the kernel has taken.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// The vector to append to.
+    /// Returns the vector to append to.
     #[inline]
     pub fn tail(&mut self) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
@@ -118,7 +118,7 @@ impl WriteQueue {
         &mut self.bytes
     }
 
-    /// Appends bytes that are shared, those after the first `from`, without a copy.
+    /// Appends shared bytes, those after the first `from`, without a copy.
     pub fn push_shared(&mut self, bytes: Arc<Frames>, from: usize) {
         if bytes.len() <= from {
             return;
@@ -140,7 +140,7 @@ impl WriteQueue {
         self.before.iter().flat_map(|before| &before.segments)
     }
 
-    /// Writes what waits, as far as `mode` and the kernel allow.
+    /// Writes queued bytes, as far as `mode` and the kernel allow.
     #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
         while !self.is_empty() {
@@ -163,13 +163,13 @@ impl WriteQueue {
         Ok(Flushed::All)
     }
 
-    /// Writes what waits and then `more`, without a copy of it, as far as the kernel allows; how much of it was
-    /// written.
+    /// Writes queued bytes and then `more`, without copying it, until the kernel has no more room. Returns the
+    /// number of bytes of `more` written.
     pub fn flush_with(&mut self, more: &[u8], socket: &Socket) -> io::Result<usize> {
         let mut taken = 0;
         while taken < more.len() {
             let waiting = self.len();
-            // Too many parts: those of its own first.
+            // With too many segments, write the queue's own first.
             let end = if self.segments().count() + 2 > GATHERED { taken } else { more.len().min(taken + AT_ONCE) };
             let rest = more.get(taken..end).unwrap_or_default();
             match self.send_gathered(rest, socket, Mode::NonBlocking) {
@@ -201,7 +201,7 @@ impl WriteQueue {
         socket.send_vectored(slices.get(..count).unwrap_or_default(), mode)
     }
 
-    /// This many of the oldest bytes were written.
+    /// Removes the oldest `sent` bytes, which were written.
     fn advance(&mut self, sent: usize) {
         self.written += sent as u64;
         self.start += sent;
@@ -219,7 +219,7 @@ impl WriteQueue {
         self.before = None;
     }
 
-    /// Forgets what waits: the socket is gone.
+    /// Discards queued bytes: the socket is gone.
     pub fn clear(&mut self) {
         if let Some(before) = self.before.take() {
             before.segments.into_iter().for_each(Segment::release);
@@ -227,7 +227,7 @@ impl WriteQueue {
         self.release();
     }
 
-    /// Takes what waits out, as if it were written.
+    /// Takes the queued bytes, as if they were written.
     pub fn take(&mut self) -> Vec<u8> {
         let mut taken = Vec::with_capacity(self.len());
         let mut skip = self.start;
@@ -246,8 +246,7 @@ impl WriteQueue {
         }
     }
 
-    /// Gives back the room of what was written, once it is the larger part: every byte is moved at most once
-    /// on average.
+    /// Frees the room of written bytes once it is the larger part. So every byte is moved at most once on average.
     fn compact(&mut self) {
         if self.before.is_none() && self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
@@ -260,7 +259,7 @@ impl WriteQueue {
 mod tests {
     use super::*;
 
-    /// What waits, as it would be written.
+    /// Returns the queued bytes in the order in which they are written.
     fn waiting(queue: &WriteQueue) -> Vec<u8> {
         let all: Vec<u8> = queue.segments().map(Segment::bytes).chain([&queue.bytes[..]]).flatten().copied().collect();
         all[queue.start..].to_vec()

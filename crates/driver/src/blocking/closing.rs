@@ -11,9 +11,8 @@ use crate::endpoint::Failure;
 use crate::socket::{Mode, Readiness};
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
-    /// Makes the closing handshake (RFC 6455 7.1.2) and ends TCP; returns when it is over, within the close
-    /// timeout. Messages that arrive meanwhile are queued as far as the queue goes. Does nothing on a
-    /// connection that is closed.
+    /// Performs the closing handshake (RFC 6455 7.1.2) and ends TCP, within the close timeout. Messages that arrive
+    /// meanwhile are queued up to the queue's limits. Does nothing on a closed connection.
     pub fn close<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
@@ -22,7 +21,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.lock(host);
         let deadline = state.driver.close_timeout().and_then(|timeout| Instant::now().checked_add(timeout));
-        // Whoever has the turn may be in the middle of a frame.
+        // The thread that is sending may be in the middle of a frame.
         while state.sending && !state.driver.is_over() {
             state = match self.wait_for_change(state, host, deadline) {
                 Ok(state) => state,
@@ -43,7 +42,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.see_to_the_end(state, host)
     }
 
-    /// Changes how long a closing may take that begins from now on.
+    /// Sets the timeout of a closing handshake that begins later.
     pub fn set_close_timeout<H: Host<Buffer = B, Message = M>>(&self, host: &H, timeout: Option<Duration>) {
         self.lock(host).driver.set_close_timeout(timeout);
     }
@@ -61,8 +60,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.end(&mut state, Failure::Aborted);
     }
 
-    /// Lets the closing take no longer than `patience` from now, and no longer than the close timeout: a later
-    /// [`Self::close`] does not extend it. Nor are more than `bytes` read meanwhile.
+    /// Limits the closing handshake to `patience` from now and to the close timeout, which a later [`Self::close`]
+    /// does not extend, and to `bytes` of further input.
     pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration, bytes: u64) {
         let mut state = self.lock(host);
         let patience = state.driver.close_timeout().map_or(patience, |timeout| timeout.min(patience));
@@ -70,13 +69,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         state.driver.limit_reading(bytes);
     }
 
-    /// Waits for the peer's part of the closing handshake, and ends TCP; in the time that is left for both.
+    /// Waits for the peer's close frame and ends TCP, within the remaining close timeout.
     fn see_to_the_end<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
     ) -> Result<(), Error<H::Interrupt>> {
-        // The application does not receive any more: it gives up what does not fit the queue.
+        // The application no longer receives, so messages that do not fit the queue are dropped.
         state.inbox.limit_wanted(false);
         loop {
             self.fill_queue(&mut state, host)?;
@@ -98,11 +97,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Waits until the connection is over, without doing anything for that; whether it is. Messages that arrive
-    /// meanwhile are queued as far as the queue goes.
+    /// Waits until the connection is over, without closing it. Returns whether it is over. Messages that arrive
+    /// meanwhile are queued up to the queue's limits.
     ///
     /// # Errors
-    /// The host wants to stop, or the queue is full, nobody receives, and there is no deadline.
+    /// Fails if the host interrupts the call, or if the queue is full, no thread receives and there is no deadline.
     pub fn wait_closed<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
@@ -114,7 +113,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             self.fill_queue(&mut state, host)?;
             if self.is_over(&state) {
                 if !state.driver.is_over() {
-                    // The end that is there already is seen without patience too.
+                    // An end that has already arrived is found without waiting too.
                     if !state.reading {
                         state = self
                             .read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking))
@@ -137,23 +136,23 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Ends TCP at once.
+    /// Ends TCP immediately.
     pub fn abort<H: Host<Buffer = B, Message = M>>(&self, host: &H) {
         self.end(&mut self.lock(host), Failure::Aborted);
     }
 
-    /// For a caller that cannot send any more: reads what the peer sent before, its close frame with the
-    /// reason perhaps, and ends TCP.
+    /// Ends the connection for a caller that can no longer send: reads earlier input, perhaps a close frame with
+    /// its reason, and ends TCP.
     pub(super) fn wait_for_end<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.lock(host);
-        // We began the closing handshake and it goes on. With a thread in close(), this one waits as that
-        // does, and learns how it ends; without one there may be messages to receive first.
+        // Our closing handshake is in progress. If a thread is in close(), this one waits for the end as well.
+        // Without one, messages may have to be received first.
         if state.driver.send_half().state() == ProtocolState::CloseSent && state.driver.send_half().failure().is_none()
         {
             return if state.inbox.wanted() == Wanted::WithRoom { self.see_to_the_end(state, host) } else { Ok(()) };
         }
-        // The socket is broken for writing: look at what can be read without waiting. After a fault of the peer it is
-        // not, and our close frame must not be lost to a reset.
+        // Writing to the socket has failed: take the input that is available without waiting. After a protocol
+        // error of the peer, writing still works, and our close frame must not be lost to a reset.
         let is_broken =
             |state: &Guard<'_, B, M>| state.driver.send_half().failure().is_some_and(|failure| !failure.is_said());
         while is_broken(&state) && !state.driver.is_over() && !state.reading {
@@ -173,18 +172,18 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.see_to_the_end(state, host)
     }
 
-    /// Nothing will be received any more: writes what is queued, a close frame above all, and ends TCP, which
-    /// the server does first (RFC 6455 7.1.1). Returns early, with nothing lost, when `patience` ends.
+    /// Writes queued bytes such as the close frame and ends TCP, which the server does first (RFC 6455 7.1.1),
+    /// after the last input. Returns early, without loss, when `patience` expires.
     pub(super) fn finish<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
         patience: Option<Instant>,
     ) -> Result<(), Error<H::Interrupt>> {
-        // Nothing is received any more, so nothing is lost: what still arrives must only be read.
+        // No more messages are received, so arriving bytes are read and dropped.
         state.inbox.limit_wanted(false);
         loop {
-            // Poll to discard what still arrives, and to notice the end of the stream.
+            // Parse to drop arriving bytes and to notice the end of the stream.
             if !state.reading {
                 self.fill_queue(&mut state, host)?;
             }
@@ -193,7 +192,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 self.ended(&mut state);
                 return Ok(());
             }
-            // The last word of TLS.
+            // Write the close_notify alert of TLS.
             if state.driver.send_half().queued() > 0 && !state.sending {
                 self.flush_some(&mut state);
                 if state.driver.send_half().queued() == 0 {
@@ -203,7 +202,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let by = state.driver.limit_closing(now);
             let deadline = earliest(by, patience);
             if patience.is_some_and(|patience| patience <= now) {
-                return Ok(()); // a later call goes on
+                return Ok(()); // a later call continues
             }
             let step = if state.reading || state.sending {
                 self.wait_for_change(state, host, deadline)

@@ -1,4 +1,4 @@
-//! What a blocking connection needs of the world that it runs in.
+//! The interface between a blocking connection and its host, such as a Python interpreter.
 
 use std::io;
 use std::ops::Range;
@@ -8,17 +8,17 @@ use wirespeed_protocol::{MessageKind, Payload, PayloadBuffer};
 
 use crate::socket::{Readiness, Socket};
 
-/// An interpreter, or none: what messages are to it, how it waits, and when it wants to stop.
+/// The host: creates the application's messages, waits, and interrupts calls.
 pub trait Host {
-    /// What messages are assembled in.
+    /// The buffer in which messages are assembled.
     type Buffer: PayloadBuffer + Send;
-    /// What messages become.
+    /// The application's form of a message.
     type Message: Send;
-    /// Why a call is to be abandoned.
+    /// The reason to abandon a call.
     type Interrupt;
 
-    /// Makes a message, or a fragment of one unless it is `whole`: text may then end inside a character. Runs
-    /// inside the connection's lock: it must not call back into the connection.
+    /// Creates a message or, unless `whole`, a fragment; the text of a fragment may end inside a character. It runs
+    /// inside the connection's lock and must not call into the connection.
     fn message(
         &self,
         kind: MessageKind,
@@ -26,50 +26,50 @@ pub trait Host {
         whole: bool,
     ) -> Result<Self::Message, Self::Interrupt>;
 
-    /// Makes a message of the fragments that were made of it; likewise.
+    /// Creates a message from its fragments, under the same conditions.
     fn join(&self, kind: MessageKind, fragments: Vec<Self::Message>) -> Result<Self::Message, Self::Interrupt>;
 
-    /// Runs `f`, which may sleep, without the host's own lock.
+    /// Runs `f`, which may block, without the host's own lock.
     fn wait<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R;
 
-    /// Waits in a way of the host's own, for hosts that run other code in the same thread meanwhile: until the socket, if
-    /// one is given, is ready, or until a moment. `None`: the host has no such way, use [`Self::wait`]. An error of the kind
-    /// `Interrupted`: [`Self::check_interrupt`] says why.
+    /// Waits cooperatively, for hosts that run other code in the same thread meanwhile: until the socket is ready,
+    /// if one is given, or until the deadline. `None`: the host does not support this, use [`Self::wait`]. After an
+    /// error of kind `Interrupted`, [`Self::check_interrupt`] returns the reason.
     #[inline]
     fn wait_aside(&self, _: Option<(&Socket, Readiness)>, _: Option<Instant>) -> Option<io::Result<Readiness>> {
         None
     }
 
-    /// Runs `f`, which moves much and does not sleep: a chance to let others have the host's own lock.
+    /// Runs `f`, which moves many bytes and does not block; the host may release its own lock meanwhile.
     fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         f()
     }
 
-    /// The same, before something that moves much and needs the host's own lock: what is sent may change now.
+    /// Called before an operation that moves many bytes under the host's own lock. The source may change now.
     fn before_much(&self) {}
 
-    /// Whether the program ends: of its threads there may be no other any more.
+    /// Returns whether the interpreter is shutting down, so that other threads may no longer run.
     fn is_ending(&self) -> bool {
         false
     }
 
-    /// Called after a signal, outside the connection's lock: may run anything, even calls on the same
+    /// Called after a signal, outside the connection's lock: it may run any code, including calls on the same
     /// connection.
     fn check_interrupt(&self) -> Result<(), Self::Interrupt>;
 }
 
-/// The bytes of a message to send. Others may write to them while the host's lock is not held: so they are
-/// looked at piece by piece, only while it is.
+/// The bytes of a message to send. Other threads may write to them while the host's lock is released, so they are
+/// read in pieces and only under that lock.
 pub trait Source {
-    /// How many.
+    /// Returns the number of bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Some of them.
+    /// Returns the bytes of a range.
     fn piece(&self, range: Range<usize>) -> &[u8];
 }
 
@@ -79,7 +79,7 @@ impl Source for [u8] {
     }
 
     fn piece(&self, range: Range<usize>) -> &[u8] {
-        #[allow(clippy::indexing_slicing, reason = "our own ranges, of a source whose length was asked")]
+        #[allow(clippy::indexing_slicing, reason = "the ranges are within the length that was queried")]
         &self[range]
     }
 }

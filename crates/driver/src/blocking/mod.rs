@@ -1,14 +1,16 @@
-//! A connection that threads wait on: any number may send and receive, none of them is a helper.
+//! A connection for threads that block: any number of threads may send and receive, without a helper thread.
 //!
-//! All state is behind one lock, which is never held across a system call that can sleep. Two roles say who
-//! sleeps in the socket: at most one thread is the *reader* (`State::reading`), and at most one has the
-//! *turn* to send (`State::sending`), which it keeps while the kernel has no room or the middle of a large
-//! frame is out. Everybody else waits for a change ([`Blocking::wait_for_change`]). A thread that waits for
-//! room to send reads too, if nobody does: so two ends that both send more than the kernel holds do not block
-//! each other.
+//! All state is behind one lock, which is never held during a system call that can block. Two roles decide which
+//! threads block in the socket:
+//! - The *reader* (`State::reading`), at most one thread, reads from the socket.
+//! - The *writer* (`State::sending`), at most one thread, waits while the kernel has no room or a large frame is
+//!   incomplete.
 //!
-//! The lock order is: the host's own lock (an interpreter's), then this one; a thread that would have to wait
-//! for this one gives the host's up first.
+//! All other threads wait for a change ([`Blocking::wait_for_change`]). A writer that waits for room also reads if
+//! there is no reader. So two ends that both send more than the kernel buffers do not deadlock.
+//!
+//! The lock order is: the host's own lock (an interpreter's), then this one. A thread that must wait for this lock
+//! releases the host's first.
 
 mod closing;
 mod host;
@@ -34,35 +36,33 @@ pub use host::{Host, Source};
 pub use receiving::Timeout;
 pub use sending::PingTicket;
 
-/// Why a call on a connection did not do what it should.
+/// Why a call on a connection has failed.
 #[derive(Debug)]
 pub enum Error<I> {
-    /// The host wants to stop.
+    /// The host interrupts the call.
     Interrupted(I),
-    /// The deadline has passed. Nothing is lost.
+    /// The deadline has passed; no data is lost.
     TimedOut,
-    /// The connection is closed, or closing; [`Blocking::closing`] says how.
+    /// The connection is closed or closing; [`Blocking::closing`] returns how.
     Closed,
-    /// The call itself is wrong.
+    /// The call is invalid in the current state.
     Refused(crate::protocol::SendError),
-    /// A message is being received in fragments: nothing else can be received before its end.
+    /// A message is being received in fragments: whole messages cannot be received before its end.
     Streaming,
-    /// As much as may be is queued already, and nobody receives it.
+    /// The queue of received messages is full and no thread receives.
     QueueFull,
-    /// A ping with this payload is still unanswered.
+    /// A ping with this payload is unanswered.
     PingOutstanding,
 }
 
-/// How long a connection may wait for what, and how much it may keep for an application that does not
-/// receive.
+/// The limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// For the peer's part of the closing handshake and of the end of TCP. `None`: for ever.
+    /// Time for the peer to answer the close frame and to end TCP. `None`: no limit.
     pub close_timeout: Option<Duration>,
-    /// Messages kept above which a connection whose application does not receive stops reading; they may be
-    /// more as long as they are small.
+    /// Number of unreceived messages above which reading stops, if `queue_bytes` is exceeded too.
     pub queue_messages: usize,
-    /// Bytes kept, likewise.
+    /// Number of unreceived bytes above which reading stops, if `queue_messages` is exceeded too.
     pub queue_bytes: usize,
 }
 
@@ -73,25 +73,25 @@ impl Default for Settings {
 }
 
 struct State<B, M> {
-    /// Threads in a system call hold its socket too, so that the number is not reused under them.
+    /// Threads in a system call hold the socket too, so that its file descriptor is not reused meanwhile.
     driver: ConnectionDriver<B, Arc<Socket>>,
     inbox: Inbox<M>,
     reading: bool,
     sending: bool,
-    /// Threads in [`Blocking::wait_for_change`].
+    /// Number of threads in [`Blocking::wait_for_change`].
     waiting: usize,
-    /// Counts the changes that they wait for.
+    /// Counts the changes that those threads wait for.
     changes: u64,
-    /// Something was sent since somebody last read.
+    /// Something was sent since the last read.
     only_sends: bool,
-    /// When a sender last looked whether anything came.
+    /// When a sender last checked for input.
     looked: Instant,
     tickets: Vec<Arc<PingTicket>>,
 }
 
 impl<B: PayloadBuffer, M> State<B, M> {
-    /// A panic has left it, perhaps half changed: whoever waits, or sleeps in the socket, looks up and finds the lock
-    /// poisoned. Nothing else is touched.
+    /// Wakes all waiting threads after a panic, including those blocked in the socket; they find the lock poisoned.
+    /// The state, perhaps half changed, is not touched otherwise.
     #[cold]
     fn rouse(&mut self) {
         self.changes = self.changes.wrapping_add(1);
@@ -113,26 +113,32 @@ impl<B: PayloadBuffer, M> State<B, M> {
     }
 }
 
-/// A connection for threads that wait. See the module's documentation.
+/// A connection for threads that block: see the description of the roles at the top of this module.
+///
+/// 1. Each call locks the state, and waits for its role if another thread has it.
+/// 2. It parses input ([`Self::receive`]) or queues output ([`Self::send`]), and writes as far as the kernel has
+///    room.
+/// 3. To wait, it releases the lock, blocks in the socket or for a change, locks again and starts over.
+/// 4. At the end, [`Self::close`] performs the closing handshake; afterwards each call returns [`Error::Closed`].
 pub struct Blocking<B, M> {
     state: Arc<Mutex<State<B, M>>>,
     changed: Condvar,
     settings: Settings,
-    /// The thread that has the lock, as [`this_thread`] numbers them; 0: none.
+    /// The thread that holds the lock, as numbered by [`this_thread`]; 0: none.
     holder: AtomicUsize,
-    /// The process that this connection belongs to, as [`entropy::forks`] counts them.
+    /// The [`fork::generation`] of the process that this connection belongs to.
     generation: u64,
     side: Side,
-    /// What is looked at instead in a child process, if a thread of the parent had the lock at the fork: it
-    /// will never be given up here.
+    /// Replaces `state` if a thread that does not exist in this process holds the lock, which is then never
+    /// released: after a fork or while the interpreter shuts down.
     disowned: OnceLock<Mutex<State<B, M>>>,
 }
 
-/// The lock, held; it remembers by whom.
+/// The held lock, which records its thread in `holder`.
 struct Guard<'a, B: PayloadBuffer, M> {
     state: MutexGuard<'a, State<B, M>>,
     of: &'a Blocking<B, M>,
-    /// This thread panicked before it had the lock: it is in a finalizer, perhaps, of what a panic unwinds.
+    /// This thread was panicking before it took the lock, perhaps in a finalizer.
     unwinding: bool,
 }
 
@@ -163,7 +169,7 @@ impl<B: PayloadBuffer, M> Drop for Guard<'_, B, M> {
     }
 }
 
-/// A thread that does its part without the lock: whoever waits for it does not wait for ever if it panics.
+/// A thread that works without the lock. If it panics, the connection ends, so that no thread waits for it.
 struct Away<'a, B: PayloadBuffer + Send, M: Send>(&'a Blocking<B, M>);
 
 impl<B: PayloadBuffer + Send, M: Send> Drop for Away<'_, B, M> {
@@ -176,15 +182,15 @@ impl<B: PayloadBuffer + Send, M: Send> Drop for Away<'_, B, M> {
     }
 }
 
-/// How often a thread that waits for another thread's work asks its host whether to stop: a condition
-/// variable does not wake for signals.
+/// How often a thread that waits for a change checks for interrupts: a condition variable does not wake for
+/// signals.
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
-/// How often a call that waits for another one's work looks whether it is done, on a host that waits in its own way.
+/// How often a thread that waits cooperatively checks for a change.
 const LOOK_ASIDE: Duration = Duration::from_millis(5);
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
-    /// Joins a peer to its socket, which is in blocking mode.
+    /// Joins an endpoint to its socket, which is in blocking mode.
     #[must_use]
     pub fn new(endpoint: Endpoint<B>, socket: Socket, settings: Settings) -> Self {
         let side = endpoint.side();
@@ -200,8 +206,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// The lock, and the only way to the state; waiting for it gives up the host's own. In a child process
-    /// the connection is the parent's: the copy is over.
+    /// Locks the state; there is no other access to it. While waiting, the host's own lock is released. In a child
+    /// process the connection belongs to the parent, so the copy ends here.
     #[inline]
     fn lock<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Guard<'_, B, M> {
         let mut patience = None;
@@ -220,7 +226,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     self.forget(&mut state, Failure::Defect);
                     return state;
                 }
-                // Of a thread that there is not, perhaps in the middle of a change: what it has is never looked at.
+                // The lock is held by a thread that does not exist here, perhaps in the middle of a change: the
+                // state is never used.
                 Err(std::sync::TryLockError::WouldBlock) if self.generation != fork::generation() => {
                     self.disown(Failure::Forked);
                 }
@@ -243,7 +250,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             .get_or_init(|| Mutex::new(State::new(ConnectionDriver::disowned(self.side, failure), &self.settings)));
     }
 
-    /// The state, or what stands for it.
+    /// Returns the state or its replacement.
     #[inline]
     fn current(&self) -> &Mutex<State<B, M>> {
         self.disowned.get().unwrap_or(&self.state)
@@ -255,16 +262,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         Guard { state, of: self, unwinding: std::thread::panicking() }
     }
 
-    /// Whether this thread has the lock, so that it would wait for itself: it is inside a layer, or a
-    /// finalizer, that called back.
+    /// Returns whether this thread holds the lock and would deadlock: a layer or a finalizer has called back.
     #[must_use]
     #[inline]
     pub fn is_reentrant(&self) -> bool {
         self.holder.load(Ordering::Relaxed) == this_thread() && self.generation == fork::generation()
     }
 
-    /// Those who read and send are no more, or not to be relied on: a thread has panicked inside, which is a
-    /// bug, or this is another process.
+    /// Ends the connection without its reader and writer, after a panic of a thread, which is a bug, or in another
+    /// process.
     #[cold]
     fn forget(&self, state: &mut State<B, M>, failure: Failure) {
         state.reading = false;
@@ -272,7 +278,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.end(state, failure);
     }
 
-    /// Waits until another thread has changed something, or until `deadline`.
+    /// Waits until another thread has changed the state, or until `deadline`.
     fn wait_for_change<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
@@ -299,7 +305,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     true
                 }),
             };
-            // Also when something has changed: with keepalive at work this may be all the time.
+            // Also after a change: with keepalive pings, changes may be frequent.
             if let Err(interrupt) = host.check_interrupt() {
                 break Err(Error::Interrupted(interrupt));
             }
@@ -307,7 +313,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 break Ok(());
             }
             if host.is_ending() {
-                // Whoever would change it has ended with the program.
+                // The thread that would make the change has ended with the interpreter.
                 let mut state = self.lock(host);
                 self.forget(&mut state, Failure::Ending);
                 break Ok(());
@@ -317,12 +323,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
         };
         let mut state = self.lock(host);
-        // What stands for a connection that cannot be looked at has counted nobody.
+        // A replacement state has not counted this thread.
         state.waiting = state.waiting.saturating_sub(1);
         result.map(|()| state)
     }
 
-    /// Wakes the threads that wait for a change.
+    /// Wakes the threads that wait for a change, if there are any.
     fn notify(&self, state: &mut State<B, M>) {
         if state.waiting > 0 {
             state.changes += 1;
@@ -330,13 +336,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Ends the connection here and now.
+    /// Ends the connection immediately.
     fn end(&self, state: &mut State<B, M>, failure: Failure) {
         state.driver.end(failure);
         self.ended(state);
     }
 
-    /// It is over: tells all who wait.
+    /// Notifies all waiting threads that the connection is over.
     fn ended(&self, state: &mut State<B, M>) {
         drop(state.driver.take_ended());
         PingTicket::fail_all(&mut state.tickets);
@@ -348,9 +354,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.changed.notify_all();
     }
 
-    // ---- looking ----
+    // ---- queries ----
 
-    /// Runs `f` with the peer.
+    /// Runs `f` with the endpoint.
     pub fn with_endpoint<H: Host<Buffer = B, Message = M>, R>(
         &self,
         host: &H,
@@ -359,24 +365,24 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         f(&mut self.lock(host).driver.endpoint)
     }
 
-    /// Runs `f` with the peer, for a garbage collector, which may run anywhere and must not wait: `None` if any thread
-    /// has the lock.
+    /// Runs `f` with the endpoint, for a garbage collector, which may run anywhere and must not block. Returns
+    /// `None` if any thread holds the lock.
     pub fn peek<R>(&self, f: impl FnOnce(&Endpoint<B>) -> R) -> Option<R> {
         self.current().try_lock().ok().map(|state| f(&state.driver.endpoint))
     }
 
-    /// Where the connection is: the protocol's state, and whether TCP is over.
+    /// Returns the protocol state, and whether TCP is over.
     pub fn state<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (ProtocolState, bool) {
         let state = self.lock(host);
         (state.driver.send_half().state(), state.driver.is_over())
     }
 
-    /// How the connection ended, or is ending.
+    /// Returns the close frames of the connection.
     pub fn closing<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Closing {
         self.lock(host).driver.send_half().closing()
     }
 
-    /// Counters, and what waits: messages and bytes received that the application has not taken, bytes to be
+    /// Returns the counters, the number of unreceived messages and of their bytes, and the number of bytes to be
     /// written.
     pub fn stats<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> (Stats, usize, usize, usize) {
         let state = self.lock(host);
@@ -384,7 +390,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         (send_half.stats(), state.inbox.len(), state.inbox.payload_bytes(), send_half.queued())
     }
 
-    /// The socket, unless TCP is over.
+    /// Returns the socket, unless TCP is over.
     pub fn socket<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Option<Arc<Socket>> {
         self.lock(host).driver.socket().cloned()
     }
@@ -392,15 +398,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
 impl<B, M> Drop for Blocking<B, M> {
     fn drop(&mut self) {
-        // With the lock taken by a thread that there is not, the state is left alone: it leaks, in a child
-        // process.
+        // If a thread that does not exist in this process holds the lock, the state is not touched: it leaks.
         if let Err(std::sync::TryLockError::WouldBlock) = self.state.try_lock() {
             std::mem::forget(Arc::clone(&self.state));
         }
     }
 }
 
-/// The earlier of two moments, either of which may never come.
+/// Returns the earlier of two deadlines; `None`: never.
 pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -408,7 +413,7 @@ pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<I
     }
 }
 
-/// Whether an error of a system call only asks to try again.
+/// Returns whether an error of a system call only asks to try again.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,4 +1,4 @@
-//! Waiting for messages.
+//! Receives messages, and reads from the socket.
 
 use std::io;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::endpoint::{Failure, ReadOperation};
 use crate::keepalive::Due;
 use crate::socket::{Mode, Readiness, Socket};
 
-/// How long to poll the socket without sleeping before signals are looked for.
+/// How long to poll the socket without blocking before checking for signals.
 const SPIN_SLICE: Duration = Duration::from_millis(10);
 
-/// Whether to wait for a message.
+/// How long to wait for a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Timeout {
-    /// Until this moment; `None`: for ever. At least one attempt is made.
+    /// Wait until this moment; `None`: without limit. At least one attempt is made.
     Until(Option<Instant>),
-    /// Poll the socket without sleeping until the first moment, then as [`Self::Until`] the second.
+    /// Poll the socket without blocking until the first moment, then wait as with [`Self::Until`] the second.
     Spin(Instant, Option<Instant>),
 }
 
@@ -35,7 +35,7 @@ impl Timeout {
 }
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
-    /// The next message or, with [`Delivery::Fragments`], the next fragment.
+    /// Receives the next message or, with [`Delivery::Fragments`], the next fragment.
     #[inline]
     pub fn receive<H: Host<Buffer = B, Message = M>>(
         &self,
@@ -57,7 +57,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
                 return Ok(item);
             }
-            // A message that arrives in many pieces, or pings without end, must not hold up the deadline.
+            // A message in many pieces, or endless pings, must not delay the deadline.
             if waited && patience.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                 return Err(Error::TimedOut);
             }
@@ -66,7 +66,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// All messages that are there, one at least, `limit` at most.
+    /// Receives all available messages: waits for at least one, returns at most `limit`.
     pub fn receive_many<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
@@ -79,7 +79,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             match self.take(&mut state, host, Delivery::Messages) {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => break,
-                // One that cannot be made is missing: nobody must take what comes after it for what follows these.
+                // A message could not be created, so the later ones must not be returned without it.
                 Err(error) => {
                     state.inbox.put_back(items.into_iter());
                     self.notify(&mut state);
@@ -93,7 +93,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         Ok(items)
     }
 
-    /// Takes items back that were received last, in their order: they will be received again.
+    /// Returns items that were received last to the queue, in their order.
     pub fn put_back<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
@@ -104,15 +104,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.notify(&mut state);
     }
 
-    /// Drops the rest of the message whose fragments were being received.
+    /// Drops the rest of a message of which some fragments were received.
     pub fn discard_message<H: Host<Buffer = B, Message = M>>(&self, host: &H) {
         let mut state = self.lock(host);
         state.inbox.discard_message();
         self.notify(&mut state);
     }
 
-    /// The next item that is there. What else is found on the way is answered at once: the caller may return,
-    /// and nobody else would.
+    /// Takes the next available item. Replies to control frames are written immediately, because the caller may
+    /// return and no other thread would write them.
     #[inline]
     fn take<H: Host<Buffer = B, Message = M>>(
         &self,
@@ -131,7 +131,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         result.map_err(Error::Interrupted)
     }
 
-    /// After anything was parsed.
+    /// Notifies waiters for pongs and writes replies, after parsing.
     #[inline]
     fn parsed(&self, state: &mut State<B, M>, answered: bool) {
         if answered {
@@ -140,8 +140,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.flush_some(state);
     }
 
-    /// Everything that was read is parsed: makes the next thing happen, by waiting if need be. Returns
-    /// `Closed` once TCP is over.
+    /// Waits for input after all input was parsed. Returns `Closed` once TCP is over.
     fn advance<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
@@ -156,8 +155,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.wait_for_input(state, host, patience)
     }
 
-    /// Makes the next thing happen for a caller that wants something else than messages, and has queued those
-    /// that there were.
+    /// Waits for input or room in the queue, for a caller that waits for something other than messages and has
+    /// queued all input.
     pub(super) fn pump<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
@@ -168,14 +167,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if !self.is_queue_full(&state) {
             return self.wait_for_input(state, host, Timeout::Until(deadline));
         }
-        // Another thread has to receive first. Without one, and without a deadline, this would be for ever.
+        // Another thread has to receive first. Without one and without a deadline, the wait would be endless.
         if deadline.is_none() && state.waiting == 0 && !state.reading {
             return Err(Error::QueueFull);
         }
         self.wait_for_change(state, host, deadline)
     }
 
-    /// Moves what was read to the queue.
+    /// Parses input into the queue.
     pub(super) fn fill_queue<H: Host<Buffer = B, Message = M>>(
         &self,
         state: &mut State<B, M>,
@@ -194,22 +193,22 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         result.map(drop).map_err(Error::Interrupted)
     }
 
-    /// Whether nothing more may be read for an application that does not receive.
+    /// Returns whether reading must stop because the application does not receive.
     pub(super) fn is_queue_full(&self, state: &State<B, M>) -> bool {
         state.inbox.wanted() != Wanted::WithRoom && state.inbox.is_full(&state.driver.endpoint)
     }
 
-    /// Whether nothing will be received any more.
+    /// Returns whether nothing more will be received.
     pub(super) fn is_over(&self, state: &State<B, M>) -> bool {
         state.driver.is_over()
             || (!state.driver.send_half().state().can_receive() && !state.driver.endpoint.has_input())
     }
 
-    /// Hands the kernel what is queued, as far as it has room.
+    /// Writes queued bytes until the kernel has no more room, unless another thread is the writer.
     #[inline]
     pub(super) fn flush_some(&self, state: &mut State<B, M>) {
         if state.driver.send_half().queued() > 0 && !state.sending {
-            // A failure is kept by the peer, and told when its last bytes have been read.
+            // The endpoint records an error, which is returned after the last input.
             state.driver.flush();
         }
     }
@@ -222,7 +221,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         patience: Timeout,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         let now = Instant::now();
-        // In the closing handshake the peer has limited time.
+        // The close timeout limits the wait during the closing handshake.
         let mut wake = if state.driver.is_closing_limited() { state.driver.limit_closing(now) } else { None };
         if wake.is_some_and(|wake| wake <= now) {
             self.end(&mut state, Failure::CloseTimeout);
@@ -232,12 +231,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             wake = earliest(wake, patience.deadline());
             if state.driver.send_half().queued() == 0 || state.sending {
                 return self.wait_for_change(state, host, wake).or_else(|error| match error {
-                    // The caller's deadline, or not yet.
+                    // This is the caller's deadline only if `wake` is.
                     Error::TimedOut if patience.deadline() != wake => Ok(self.lock(host)),
                     error => Err(error),
                 });
             }
-            // The reader sleeps, and does not know that something was queued meanwhile.
+            // The reader is blocked and does not write bytes that were queued since.
             return match self.drain_slowly(state, host, wake) {
                 Ok(state) => Ok(state),
                 Err(Stop::Error(Error::TimedOut | Error::Closed)) => Ok(self.lock(host)),
@@ -265,22 +264,22 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if let Err(error) = result {
             let now = Instant::now();
             if error.kind() == io::ErrorKind::Interrupted {
-                // The handler may call anything on this connection: not under its lock.
+                // The handler may make any call on this connection, so it runs without the lock.
                 drop(state);
                 host.check_interrupt().map_err(Error::Interrupted)?;
                 return Ok(self.lock(host));
             }
-            // Nothing came, for now.
+            // No input has arrived yet.
             if patience.deadline().is_some_and(|deadline| deadline <= now) {
-                // What is due for the keepalive was seen to above; it will be seen to again by the next call.
+                // Due keepalive pings were handled above; the next call handles later ones.
                 return Err(Error::TimedOut);
             }
         }
         Ok(state)
     }
 
-    /// Reads once by `read`, outside the lock. An error means that nothing was read and that it may be tried
-    /// again. `aside`: what `read` waits for, for hosts that wait in their own way.
+    /// Reads once with the function `read`, outside the lock. An error means that nothing was read and the call can
+    /// be repeated. `aside`: the condition that a cooperative host waits for instead.
     pub(super) fn read<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
@@ -315,7 +314,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         (state, told)
     }
 
-    /// Sees to the keepalive; when it has to be seen to again.
+    /// Handles due keepalive pings. Returns when the next call is due.
     #[inline]
     fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
         match state.driver.send_half().keepalive.poll(now) {
@@ -329,7 +328,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let retry = state.driver.handle_deadline(now, Reading::Going, 0);
         self.flush_some(state);
         let next = state.driver.deadline(now);
-        // It has failed: the caller sees to that at once.
+        // The connection has failed; the caller handles that immediately.
         let failed = state.driver.send_half().failure().is_some().then_some(now);
         failed.or(match (retry, next) {
             (Some(retry), Some(next)) => Some(next.max(retry)),
@@ -338,11 +337,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     }
 }
 
-/// The host as the maker of messages.
+/// Adapts the host to the [`Receiver`] of the inbox.
 struct Hosted<'a, H> {
     host: &'a H,
     tickets: &'a mut Vec<Arc<PingTicket>>,
-    /// A pong has answered somebody.
+    /// A pong has answered a ping of the application.
     answered: bool,
 }
 
@@ -374,8 +373,7 @@ impl<H: Host> Receiver<H::Buffer> for Hosted<'_, H> {
     }
 }
 
-/// Reads once, sleeping until `wake` at most; `WouldBlock` means that it woke for another reason, possibly
-/// early.
+/// Reads once, blocking until `wake` at most. `WouldBlock`: it woke for another reason, possibly early.
 fn read_before<B: PayloadBuffer>(
     socket: &Socket,
     operation: &mut ReadOperation<B>,
@@ -391,7 +389,7 @@ fn read_before<B: PayloadBuffer>(
                 result => return result,
             }
             if Instant::now() >= until {
-                // A system call that does not sleep is not interrupted by signals: look for them.
+                // A non-blocking system call is not interrupted by signals, so check for them.
                 return Err(io::ErrorKind::Interrupted.into());
             }
             std::hint::spin_loop();
@@ -401,7 +399,7 @@ fn read_before<B: PayloadBuffer>(
         match wake {
             Some(wake) if wake <= now => return operation.read(socket, Mode::NonBlocking),
             wake => {
-                // One system call where poll(2) would make it two.
+                // Uses one system call, where poll(2) and a read would be two.
                 if socket.set_receive_wait(wake.map(|wake| wake - now))? {
                     return operation.read(socket, Mode::Blocking);
                 }

@@ -1,4 +1,4 @@
-//! Sending, and waiting for room.
+//! Sends messages and control frames, and waits for room.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -15,15 +15,15 @@ use crate::socket::{Mode, Readiness};
 use crate::thread::MUCH;
 use crate::write_queue::Flushed;
 
-/// How often somebody who sends looks whether anything came: the look is a system call of its own.
+/// How often a sender checks for input, which takes a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Why a wait for room ended without room.
+/// Why a wait for room ended early.
 pub(super) enum Stop<I> {
-    /// A signal came. Its handler may call anything on this connection, so the turn was given up first, and
-    /// the caller must not leave the middle of a frame behind when it runs it.
+    /// A signal arrived. Its handler may make any call on this connection, so the writer role was released first,
+    /// and the caller must complete the current frame before it runs the handler.
     Signal,
-    /// Anything else.
+    /// Another error occurred.
     Error(Error<I>),
 }
 
@@ -41,12 +41,12 @@ pub struct PingTicket {
 }
 
 impl PingTicket {
-    /// The latency; `Err`: the connection ended first; `None`: neither yet.
+    /// Returns the round-trip time, or `Err` if the connection ended first, or `None` while waiting.
     pub fn outcome(&self) -> Option<Result<Duration, ()>> {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the answer if it is for this ping.
+    /// Records the answer if it is for this ping. Returns whether it is.
     pub(super) fn run_actions(&self, answered: &[u64], latency: Duration) -> bool {
         let mine = answered.contains(&self.id);
         if mine {
@@ -68,8 +68,8 @@ impl PingTicket {
 }
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
-    /// Sends a message; returns when the kernel has all of it. After an interrupt the message is queued
-    /// whole, and leaves with the next call.
+    /// Sends a message. Returns when the kernel has all of it. After an interrupt the whole message is queued and
+    /// is written by the next call.
     #[inline]
     pub fn send<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
         &self,
@@ -105,8 +105,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             state = match self.drain(state, host) {
                 Ok(state) => state,
                 Err(stop) => {
-                    // The frame must not stay open: what is left of it is queued, unless nothing can leave
-                    // any more. The turn was kept until here, so that nobody else's frame came between.
+                    // Frames must not stay incomplete, so the rest is queued, unless writing has failed. The writer
+                    // role was kept until here, so that no other frame comes between.
                     let mut state = self.lock(host);
                     if state.driver.send_half().failure().is_some() || state.driver.is_over() {
                         state.driver.send_half_mut().abandon_large();
@@ -124,7 +124,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Queues a message without writing it, unless much is queued already; [`Self::flush`] must follow.
+    /// Queues a message without writing it, unless many bytes are queued already; [`Self::flush`] must follow.
     #[inline]
     pub fn queue<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
         &self,
@@ -145,20 +145,21 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         Ok(())
     }
 
-    /// Waits until nobody else has the turn to send. What is taken out of somewhere to be sent next need not wait then, and
-    /// is not lost to an interrupt, unless another thread begins to send in between.
+    /// Waits until no other thread is the writer. A message that the caller removes from its own queue afterwards
+    /// can be sent without waiting, so an interrupt does not lose it, unless another thread starts to send in
+    /// between.
     pub fn wait_for_turn<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
         self.until_free(self.lock(host), host).map(drop)
     }
 
-    /// Returns when every queued byte has been handed to the kernel.
+    /// Returns when the kernel has taken every queued byte.
     pub fn flush<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
         let state = self.take_turn(host)?;
         self.drain_all(state, host)
     }
 
-    /// Sends the first fragment of a message; [`Self::send_fragment`] sends the others. `queued` tells
-    /// whether it will leave, after an interrupt too: the others must follow then.
+    /// Sends the first fragment of a message; the others follow with [`Self::send_fragment`]. Sets `queued` once
+    /// the fragment will be written, even after an interrupt; then the others must follow.
     pub fn send_first_fragment<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
         &self,
         host: &H,
@@ -174,8 +175,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.drain_all(state, host)
     }
 
-    /// Sends another fragment of the message that has been begun: its last one with `fin`. `queued` tells whether it will
-    /// leave, after an interrupt too.
+    /// Sends the next fragment of a message, the last one with `fin`. Sets `queued` once the fragment will be
+    /// written, even after an interrupt.
     pub fn send_fragment<H: Host<Buffer = B, Message = M>, S: Source + ?Sized>(
         &self,
         host: &H,
@@ -189,7 +190,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.drain_all(state, host)
     }
 
-    /// Sends a ping; the ticket tells of its pong.
+    /// Sends a ping. The ticket receives its pong.
     pub fn ping<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
@@ -206,7 +207,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.drain_all(state, host).map(|()| ticket)
     }
 
-    /// Waits for the pong; reads for it if no other thread reads. What else arrives is queued.
+    /// Waits for the pong, and reads if no other thread reads. Other messages are queued.
     pub fn wait_for_pong<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
@@ -234,21 +235,21 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Sends a pong that nobody asked for.
+    /// Sends an unsolicited pong.
     pub fn pong<H: Host<Buffer = B, Message = M>>(&self, host: &H, payload: &[u8]) -> Result<(), Error<H::Interrupt>> {
         let mut state = self.take_turn(host)?;
         state.driver.send_half_mut().send_pong(payload).map_err(refused)?;
         self.drain_all(state, host)
     }
 
-    /// Waits until nobody else has the turn to send.
+    /// Waits until no other thread is the writer, and until sending is possible.
     #[inline]
     pub(super) fn take_turn<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         host: &H,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         let mut state = self.until_free(self.lock(host), host)?;
-        // Who sends and receives by turns need not ask for the time.
+        // A thread that sends and receives alternately need not read the clock.
         if std::mem::replace(&mut state.only_sends, true) && state.looked.elapsed() >= LOOK_EVERY {
             state = self.look(state, host)?;
         }
@@ -261,8 +262,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Takes in what came, without waiting, if nobody reads: an application that only sends learns in this
-    /// way that the peer has closed, and its pings are answered.
+    /// Takes in input without waiting, if no thread reads. So an application that only sends learns that the peer
+    /// has closed, and pings are answered.
     #[cold]
     fn look<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
@@ -276,7 +277,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if !state.reading {
             self.fill_queue(&mut state, host)?;
         }
-        // Reading gives up the lock.
+        // Reading releases the lock.
         self.until_free(state, host)
     }
 
@@ -292,7 +293,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         Ok(state)
     }
 
-    /// Hands everything queued to the kernel; whole frames, so signals can be handled meanwhile.
+    /// Writes all queued bytes. They are whole frames, so signals are handled meanwhile.
     #[inline]
     fn drain_all<H: Host<Buffer = B, Message = M>>(
         &self,
@@ -305,7 +306,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// After writing that ended early: handles the signal and goes on, or gives up. Everything is queued.
+    /// Continues after an interrupted write, or returns the error. The bytes stay queued.
     #[cold]
     fn resume<H: Host<Buffer = B, Message = M>>(
         &self,
@@ -315,7 +316,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         loop {
             match stop {
                 Stop::Signal => host.check_interrupt().map_err(Error::Interrupted)?,
-                // However it was found: whoever is told has a connection that is over.
+                // Whatever the cause, the connection is over when the caller gets this error.
                 Stop::Error(Error::Closed) => {
                     self.wait_for_end(host)?;
                     return Err(Error::Closed);
@@ -330,7 +331,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// Hands everything queued to the kernel.
+    /// Writes all queued bytes.
     #[inline]
     fn drain<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
@@ -353,7 +354,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         }
     }
 
-    /// The kernel has no room: keeps the turn, and waits.
+    /// Becomes the writer and waits until the kernel has room.
     #[cold]
     pub(super) fn drain_slowly<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
@@ -400,11 +401,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Ok(Flushed::Blocked) => {}
                 Err(_) => return Err(Error::Closed.into()),
             }
-            // A peer that waits for us to read, before it reads, would wait for ever.
+            // Parse meanwhile: a peer that waits for us to read before it reads would otherwise deadlock.
             if !state.reading {
                 self.fill_queue(&mut state, host)?;
             }
-            // The close frame that names a fault of the peer leaves behind what is queued, unless that is half a frame.
+            // A close frame for a protocol error of the peer comes after queued frames, unless one of them is
+            // incomplete.
             let send_half = state.driver.send_half();
             if send_half.failure().is_some_and(|failure| !failure.is_said() || send_half.is_mid_frame()) {
                 return Err(Error::Closed.into());
@@ -413,16 +415,16 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Err(Error::TimedOut.into());
             }
-            // Nor is one silent that waits for the application to receive, so that we can read.
+            // A peer is not silent while our full queue keeps us from reading.
             let full = self.is_queue_full(&state);
             if full {
                 silence.restart(now);
             }
-            // No ping passes what is queued: a peer that takes nothing for as long as a ping and its pong may
-            // take is as silent as one that does not answer.
+            // Pings wait behind queued bytes. So a peer that takes nothing during the time for a ping and its pong
+            // counts as silent.
             let looked = silence.looked();
             if silence.look(now, state.driver.traffic(0)).is_zero() {
-                since = looked; // the progress was after that
+                since = looked; // the progress came after the last check
             }
             let mut wake = patience.and_then(|patience| since.checked_add(patience));
             let dead = wake.is_some_and(|wake| wake <= now);
@@ -446,8 +448,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let stopped = state.reading || full || state.driver.endpoint.has_input();
             let readable = !stopped && state.driver.send_half().state().can_receive();
             if stopped {
-                // When the reader stops reading, or has taken something out of a full queue, this thread has to go on
-                // with it; nobody interrupts its sleep to say so.
+                // When the reader stops, or a full queue is emptied, this thread must continue reading, but nothing
+                // wakes it: check at intervals.
                 wake = earliest(wake, Some(now + INTERRUPT_CHECK));
             }
             let wake = earliest(wake, deadline);
@@ -463,7 +465,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             state = match ready {
                 Ok(ready) => {
                     let state = self.lock(host);
-                    // Another thread may have read, or begun to, meanwhile.
+                    // Another thread may have read meanwhile, or be reading.
                     if !ready.readable
                         || state.reading
                         || state.driver.endpoint.has_input()

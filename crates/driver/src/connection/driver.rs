@@ -1,4 +1,4 @@
-//! Bytes, the ending and time: what moves, closes and keeps alive a connection. It never waits.
+//! Moves the bytes of one connection, closes it and keeps it alive. It never blocks; callers pass the time.
 
 use std::borrow::Borrow;
 use std::io;
@@ -13,15 +13,15 @@ use crate::keepalive::{Due, Silence, Span, Traffic};
 use crate::socket::{Mode, Socket};
 use crate::write_queue::Flushed;
 
-/// When to look again at a ping that could not be sent in the middle of a frame.
+/// Time until the next attempt to send a ping that could not be sent inside a frame.
 const PING_RETRY: Duration = Duration::from_millis(50);
 
-/// Where the bytes come from and go to.
+/// The source and destination of the bytes.
 enum Stream<S> {
     Socket(S),
-    /// Somebody else's: a transport.
+    /// An external transport reads and writes.
     Elsewhere,
-    /// TCP is over; the socket is there until whoever watches its number has forgotten it.
+    /// TCP is over; the socket stays open until no caller polls its file descriptor.
     Ended(S),
     /// TCP is over.
     Over,
@@ -37,60 +37,61 @@ impl<S: Borrow<Socket>> Stream<S> {
     }
 }
 
-/// How far a connection is.
+/// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It goes on.
+    /// The connection is open.
     Open,
     /// The closing handshake, or the end of TCP, is under way.
     Closing,
-    /// It is over: nothing will be read or written any more.
+    /// The connection is over: nothing is read or written any more.
     Over,
 }
 
-/// Whether somebody reads.
+/// Whether the caller reads from the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Yes.
+    /// It reads.
     Going,
-    /// Nothing is read at present, by the application's choice.
+    /// It does not read at present, by the application's choice.
     Paused,
 }
 
-/// One connection, on its socket or on bytes that somebody else reads and writes. `S` is how the socket is
-/// held.
+/// One connection, on its socket `S` or on an external transport, which reads and writes the bytes.
 ///
-/// The order of calls: after bytes came ([`ConnectionDriver::read`], or [`ConnectionDriver::receive`] and its kin), take events
-/// from [`ConnectionDriver::poll_event`] until there are none, then call [`ConnectionDriver::advance`]. After anything was queued,
-/// call [`ConnectionDriver::flush`], or hand on what [`ConnectionDriver::take_output`] returns, and end the stream if
-/// [`ConnectionDriver::take_shut`] says so. At [`ConnectionDriver::deadline`], call [`ConnectionDriver::handle_deadline`].
+/// The order of calls:
+/// 1. After input ([`Self::read`] and the other `read_*` methods, or [`Self::receive`]), take events from
+///    [`Self::poll_event`] until it returns `None`, then call [`Self::advance`].
+/// 2. After queueing output, call [`Self::flush`]. With an external transport, write the bytes of
+///    [`Self::take_output`], and end our direction of TCP if [`Self::take_shut`] returns true.
+/// 3. At [`Self::deadline`], call [`Self::handle_deadline`], then flush and advance.
+///
+/// When [`Self::advance`] returns [`Progress::Over`], drop the socket that [`Self::take_ended`] returns.
 pub struct ConnectionDriver<B, S = Socket> {
-    /// The connection itself.
+    /// Parses input and queues output.
     pub endpoint: Endpoint<B>,
     stream: Stream<S>,
     close_timeout: Span,
-    /// Until when the end of TCP may be waited for; `None`: the closing has not begun.
+    /// When waiting for the end of TCP stops; `None`: closing has not begun; `Some(None)`: no limit.
     finish_by: Option<Option<Instant>>,
-    /// Bytes that may still be read; only those of whoever was refused are few.
+    /// Number of bytes that may still be read; limited only for a refused peer.
     readable: u64,
-    /// TLS was told that nothing more will be sent.
+    /// The TLS close_notify alert was sent.
     said_goodbye: bool,
-    /// Somebody else, who writes for us, has bytes that the kernel has not taken: as far as was told.
+    /// The external transport has bytes that the kernel has not taken, as far as is known.
     transport_buffered: bool,
     /// Our direction of TCP was ended.
     shut: bool,
-    /// Somebody else has yet to end it.
+    /// The external transport has yet to end our direction of TCP.
     shut_due: bool,
-    /// Reading was paused at some time since the last ping of our own: its pong may be late through no fault
-    /// of the peer.
+    /// Reading was paused since our last ping, so a late pong is not the peer's fault.
     was_paused: bool,
-    /// A ping is due, and waits for the rest of a frame: how long the peer has been silent meanwhile.
+    /// A ping is due but waits for the rest of a frame; this measures the peer's silence meanwhile.
     unsent_ping: Option<Box<Silence>>,
 }
 
 impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
-    /// Joins a peer to its socket, or to bytes that somebody else reads and writes. The socket may be in
-    /// either mode.
+    /// Joins an endpoint to its socket, in either mode, or with `None` to an external transport.
     #[must_use]
     pub fn new(endpoint: Endpoint<B>, socket: Option<S>, close_timeout: Option<Duration>) -> Self {
         Self {
@@ -108,7 +109,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         }
     }
 
-    /// What stands for a connection that cannot be looked at, because a thread that there is not has it.
+    /// Creates a placeholder, already over, for a connection held by a thread that no longer exists.
     #[must_use]
     pub fn disowned(side: Side, failure: Failure) -> Self {
         let mut conn = Self::new(Endpoint::disowned(side, failure.clone()), None, None);
@@ -116,20 +117,20 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         conn
     }
 
-    /// What is sent, and what the connection remembers.
+    /// Returns the sending side, which also keeps the state of the connection.
     #[must_use]
     #[inline]
     pub fn send_half(&self) -> &SendHalf<B> {
         &self.endpoint.send_half
     }
 
-    /// The same, to send.
+    /// Returns the sending side, to send.
     #[inline]
     pub fn send_half_mut(&mut self) -> &mut SendHalf<B> {
         &mut self.endpoint.send_half
     }
 
-    /// The socket, if bytes come from one and TCP is not over.
+    /// Returns the socket, unless an external transport is used or TCP is over.
     #[must_use]
     #[inline]
     pub fn socket(&self) -> Option<&S> {
@@ -139,7 +140,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         }
     }
 
-    /// Whether TCP is over.
+    /// Returns whether TCP is over.
     #[must_use]
     #[inline]
     pub fn is_over(&self) -> bool {
@@ -148,13 +149,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     // ---- receiving ----
 
-    /// Reads once from the socket, `most` bytes that are kept until they are parsed. `wanted`: somebody takes
-    /// what comes, so it may be much at once. False: nothing was there.
+    /// Reads once from the socket, at most `most` bytes that are kept until they are parsed. `wanted`: a
+    /// receiver waits, so the read may be large. Returns false if nothing was there.
     pub fn read(&mut self, wanted: bool, most: usize) -> bool {
         self.read_by(wanted, most, |operation, socket| operation.read(socket, Mode::NonBlocking))
     }
 
-    /// The same; the system call is made by `read`.
+    /// Reads like [`Self::read`], but the function `read` makes the system call.
     #[inline]
     pub fn read_by(
         &mut self,
@@ -170,7 +171,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         came
     }
 
-    /// Takes in what somebody else has read from the socket: see [`Endpoint::complete_read`].
+    /// Takes in the result of a read made elsewhere: see [`Endpoint::complete_read`].
     #[inline]
     pub fn complete_read(&mut self, operation: ReadOperation<B>, result: io::Result<usize>) {
         if let Ok(read) = result {
@@ -184,14 +185,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         self.readable = self.readable.saturating_sub(read as u64);
     }
 
-    /// Reads once, for whoever is told of edges (epoll(7)); true: there is nothing more to be read before the
-    /// next. `closed`: an edge has told that the peer has ended its direction; it was the last.
+    /// Reads once after an edge of an edge-triggered epoll(7). Returns true if nothing is left until the next
+    /// edge. `closed`: an edge has reported that the peer ended its direction; it was the last edge.
     #[inline]
     pub fn read_edge(&mut self, closed: bool) -> bool {
         self.read_edge_of(usize::MAX, closed)
     }
 
-    /// The same of `most` bytes, or of those that any limit leaves.
+    /// Reads like [`Self::read_edge`], at most `most` bytes.
     #[inline]
     pub fn read_edge_of(&mut self, most: usize, closed: bool) -> bool {
         let mut drained = true;
@@ -203,16 +204,16 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         drained || self.endpoint.send_half.is_eof()
     }
 
-    /// Takes bytes that somebody else has read.
+    /// Takes bytes that an external transport has read.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.count_read(bytes.len());
-        // In pieces of the read buffer's size: what is larger would not fit the buffers lent.
+        // Input is split: pieces larger than the read buffer do not fit the pooled buffers.
         for piece in bytes.chunks(crate::buffer_pool::READ_SIZE / 2) {
             self.endpoint.receive_slice(piece);
         }
     }
 
-    /// Somebody else has read the end of the stream, or has failed to read.
+    /// Records that an external transport has read the end of the stream, or has failed to read.
     pub fn receive_end(&mut self, error: Option<io::Error>) {
         match error {
             None => self.endpoint.receive_eof(),
@@ -220,13 +221,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         }
     }
 
-    /// The next event in what was read.
+    /// Returns the next event in the input.
     #[inline]
     pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
         self.endpoint.poll_event()
     }
 
-    /// The same, with what answers it while its payload still lies where it was read.
+    /// Returns the next event with a [`Sender`], which can answer while the payload is in the read buffer.
     #[inline]
     pub fn poll_event_and_sender(&mut self) -> (Option<PeerEvent<'_, B>>, Sender<'_, B>) {
         let socket = self.stream.socket();
@@ -236,42 +237,42 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     // ---- sending ----
 
-    /// What sends.
+    /// Returns a [`Sender`] for this connection.
     #[inline]
     pub fn sender(&mut self) -> Sender<'_, B> {
         Sender { send_half: &mut self.endpoint.send_half, socket: self.stream.socket() }
     }
 
-    /// Hands the kernel what is queued, as far as it has room. An error is kept by the link.
+    /// Writes queued bytes until the kernel has no more room. The [`SendHalf`] records an error.
     #[inline]
     pub fn flush(&mut self) -> Flushed {
         self.sender().flush()
     }
 
-    /// The same, with the error.
+    /// Writes queued bytes like [`Self::flush`], and also returns the error.
     #[inline]
     pub fn try_flush(&mut self) -> io::Result<Flushed> {
         self.sender().try_flush()
     }
 
-    /// Hands the kernel what is queued, and then the rest of a large message from where it lies, as far as it
-    /// has room; how much of that it took. `None`: its pieces must be queued ([`SendHalf::append_large`]), as they
-    /// are masked or encrypted, or somebody else writes.
+    /// Writes queued bytes and then the rest of a large message directly from `rest`, until the kernel has no
+    /// more room. Returns the number of bytes of `rest` written. `None`: the caller must queue pieces with
+    /// [`SendHalf::append_large`], because they are masked or encrypted or an external transport writes.
     ///
-    /// [`SendHalf::append_large`]: crate::peer::Link::append_large
+    /// [`SendHalf::append_large`]: crate::endpoint::SendHalf::append_large
     pub fn write_large(&mut self, send: &mut LargeSend, rest: &[u8]) -> Option<usize> {
         let Stream::Socket(socket) = &self.stream else { return None };
         self.endpoint.send_half.is_bare().then(|| self.endpoint.send_half.write_large(send, rest, socket.borrow()))
     }
 
-    /// What is queued, for somebody else to write.
+    /// Takes the queued bytes, for an external transport to write.
     #[must_use]
     pub fn take_output(&mut self) -> Vec<u8> {
         self.endpoint.send_half.take_output()
     }
 
-    /// Whether it ends, and somebody else writes for us: then [`Self::advance`] must know by
-    /// [`Self::set_transport_buffered`] whether everything is written.
+    /// Returns whether the connection is closing on an external transport. [`Self::advance`] then needs
+    /// [`Self::set_transport_buffered`] to know whether everything is written.
     #[must_use]
     #[inline]
     pub fn is_ending_elsewhere(&self) -> bool {
@@ -279,17 +280,17 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             && (self.finish_by.is_some() || self.is_closing() || self.endpoint.send_half.is_eof())
     }
 
-    /// Whether somebody else, who writes for us, has bytes that the kernel has not taken.
+    /// Records whether the external transport has bytes that the kernel has not taken.
     pub fn set_transport_buffered(&mut self, transport_buffered: bool) {
         self.transport_buffered = transport_buffered;
     }
 
-    /// Whether bytes of ours have yet to reach the kernel.
+    /// Returns whether bytes of ours have yet to reach the kernel.
     fn is_unwritten(&self) -> bool {
         self.transport_buffered || self.endpoint.send_half.is_unwritten()
     }
 
-    /// Begins the closing handshake (RFC 6455 7.1.2), if it was not begun. The caller flushes.
+    /// Begins the closing handshake (RFC 6455 7.1.2) unless it has begun. The caller flushes.
     pub fn begin_close(&mut self, code: Option<CloseCode>, reason: &str, now: Instant) -> Result<(), SendError> {
         if self.is_over() {
             return Ok(());
@@ -301,33 +302,33 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         Ok(())
     }
 
-    /// How long a closing may take, `None` for no limit.
+    /// Returns the close timeout; `None` for no limit.
     #[must_use]
     pub fn close_timeout(&self) -> Option<Duration> {
         self.close_timeout.get()
     }
 
-    /// Changes how long a closing may take that begins from now on.
+    /// Sets the timeout of a closing handshake that begins later.
     pub fn set_close_timeout(&mut self, timeout: Option<Duration>) {
         self.close_timeout = timeout.into();
     }
 
-    /// Begins the time that closing may take, before it can begin itself; when it ends.
+    /// Starts the close timeout before the closing handshake can begin. Returns when it expires.
     pub fn limit_closing(&mut self, now: Instant) -> Option<Instant> {
         self.begin_finish(now)
     }
 
-    /// Begins that time, which was determined before, unless it runs and has an end.
+    /// Sets the end of the close timeout, unless one with an end is running.
     pub fn limit_closing_to(&mut self, by: Option<Instant>) {
         self.finish_by = Some(self.finish_by.flatten().or(by));
     }
 
-    /// Lets no more than this be read: of a peer that was refused, who may send without end. Then it is over.
+    /// Limits further input of a refused peer, which may send without end. At the limit the connection is over.
     pub fn limit_reading(&mut self, bytes: u64) {
         self.readable = bytes;
     }
 
-    /// Whether that time runs.
+    /// Returns whether the close timeout is running.
     #[must_use]
     pub fn is_closing_limited(&self) -> bool {
         self.finish_by.is_some()
@@ -340,14 +341,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     // ---- ending ----
 
-    /// Whether the application cannot send any more, or will never again.
+    /// Returns whether the application can no longer send.
     #[must_use]
     #[inline]
     pub fn is_closing(&self) -> bool {
         !self.endpoint.send_half.state().can_send() || self.endpoint.send_half.failure().is_some() || self.is_over()
     }
 
-    /// Makes the next step of the ending, if this is due: call it when [`Self::poll_event`] has nothing.
+    /// Advances the closing handshake if a step is due. Call it when [`Self::poll_event`] returns `None`.
     #[inline]
     pub fn advance(&mut self, now: impl FnOnce() -> Instant) -> Progress {
         let send_half = &self.endpoint.send_half;
@@ -358,7 +359,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         self.advance_closing(now())
     }
 
-    /// Flushes, and makes the steps of the ending that this allows: each may have something to say.
+    /// Flushes and advances the closing handshake until no step queues more bytes.
     #[inline]
     pub fn flush_and_advance(&mut self, now: impl Fn() -> Instant) -> (Flushed, Progress) {
         loop {
@@ -384,7 +385,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         if self.readable == 0 {
             return self.end(Failure::Aborted);
         }
-        // What was read before the end is parsed first: a close frame, perhaps, that is to be answered.
+        // Input before the end of the stream is parsed first: a close frame in it must be answered.
         let more = !self.endpoint.send_half.is_eof()
             || self.endpoint.has_input() && self.endpoint.send_half.failure().is_none();
         if more && self.endpoint.send_half.state().can_receive() {
@@ -401,13 +402,12 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             return Progress::Closing;
         }
         match self.endpoint.send_half.failure() {
-            // The closing handshake is complete: a client lets the server end TCP, so that the server need
-            // not remember the connection (TIME_WAIT); a server does it (RFC 6455 7.1.1).
+            // The closing handshake is complete: a client lets the server end TCP, so that the server need not
+            // keep the connection in TIME_WAIT; a server ends it (RFC 6455 7.1.1).
             None if self.endpoint.side() == Side::Client => Progress::Closing,
             None => self.end(Failure::Aborted),
-            // The close frame that names a fault, or the response that refuses, must not be lost to a reset,
-            // which the kernel sends when a socket is closed with bytes unread: end our direction, and read
-            // on until the peer has ended its own.
+            // Closing a socket with unread bytes sends a reset, which could discard the close frame or the
+            // refusing response. So end our direction, and read until the peer has ended its own.
             Some(failure) if failure.is_said() => {
                 self.shut_once();
                 Progress::Closing
@@ -430,13 +430,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         }
     }
 
-    /// Whether somebody else, who writes for us, is to end our direction of TCP now; told once.
+    /// Returns once whether the external transport must end our direction of TCP now.
     pub fn take_shut(&mut self) -> bool {
         std::mem::take(&mut self.shut_due)
     }
 
-    /// In a child process, the connection is the parent's: the copy here is over at once, and forgets the
-    /// socket without a word. To be called before anything else is done with it.
+    /// Ends the copy of a connection in a child process without touching TCP, because the connection belongs to
+    /// the parent. Call it before anything else is done with the connection.
     #[inline]
     pub fn disown_after_fork(&mut self) {
         if self.endpoint.send_half.is_forked() && !self.is_over() {
@@ -444,7 +444,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         }
     }
 
-    /// Wakes whoever sleeps in the socket, by ending TCP. Nothing else is changed.
+    /// Wakes a thread that is blocked on the socket, by ending TCP. Changes nothing else.
     pub fn rouse(&self) {
         // After a fork the socket is shared with the parent, whose connection goes on.
         if let (Some(socket), false) = (self.stream.socket(), self.endpoint.send_half.is_forked()) {
@@ -452,7 +452,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         }
     }
 
-    /// Ends TCP here and now.
+    /// Ends TCP immediately.
     pub fn end(&mut self, failure: Failure) -> Progress {
         if let Stream::Socket(socket) = &self.stream {
             // After a fork the socket is shared with the parent, whose connection goes on.
@@ -475,7 +475,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         Progress::Over
     }
 
-    /// The socket of a connection that is over: to be dropped once nobody watches it any more.
+    /// Takes the socket of a connection that is over. Drop it once no poller watches it.
     #[must_use]
     pub fn take_ended(&mut self) -> Option<S> {
         if !matches!(self.stream, Stream::Ended(_)) {
@@ -489,15 +489,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     // ---- time ----
 
-    /// When [`Self::handle_deadline`] is due; `None`: never.
+    /// Returns when [`Self::handle_deadline`] is due; `None`: never.
     #[must_use]
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         if self.is_over() {
             return None;
         }
         let keepalive = match self.endpoint.send_half.keepalive.poll(now) {
-            // The pong that is awaited sets no timer when it comes: look again when the next ping would be
-            // due.
+            // An arriving pong sets no timer, so check again when the next ping would be due.
             Due::Nothing(next) => {
                 match (next, self.endpoint.send_half.keepalive.next_ping().filter(|ping| *ping > now)) {
                     (Some(next), Some(ping)) => Some(next.min(ping)),
@@ -512,9 +511,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         }
     }
 
-    /// Sees to what is due at `now`. The caller flushes, advances, and asks for the next deadline; this is
-    /// the earliest moment at which to do so if it is later than that. `backlog`: bytes of this connection that its
-    /// transport, if it has one, and the kernel below it have yet to deliver; a socket is asked here.
+    /// Sends or checks the pings due at `now`. The caller then flushes, advances, and asks for the next
+    /// deadline. A returned time is the earliest useful time of the next call. `backlog`: bytes that an
+    /// external transport and the kernel below it have yet to deliver; with a socket, the kernel is asked here.
     pub fn handle_deadline(&mut self, now: Instant, reading: Reading, backlog: u64) -> Option<Instant> {
         wirespeed_protocol::failpoint::reach("driver.deadline");
         let paused = reading == Reading::Paused;
@@ -540,7 +539,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
                     self.unsent_ping = None;
                 }
                 Due::Look if self.was_paused => {
-                    // Its pong may lie unread behind messages that the application has not received.
+                    // The pong may be behind messages that the application has not received.
                     self.was_paused = paused;
                     self.endpoint.send_half.keepalive.restart(now);
                 }
@@ -560,8 +559,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         self.endpoint.fail_with_code(Failure::KeepaliveTimeout, CloseCode::INTERNAL_ERROR, "keepalive ping timeout");
     }
 
-    /// No ping passes a frame that is half out: a peer that takes nothing of it for as long as a pong may take
-    /// is as silent as one that does not answer. Unless it waits for us to read, or we have written nothing.
+    /// Returns whether a ping has waited too long for the rest of a frame. A peer that acknowledges none of it
+    /// during the pong timeout counts as silent, unless reading is paused or everything written is
+    /// acknowledged.
     fn is_stuck(&mut self, now: Instant, paused: bool, traffic: Traffic) -> bool {
         let Some(timeout) = self.endpoint.send_half.keepalive.timeout() else { return false };
         let silence = self.unsent_ping.get_or_insert_with(|| Box::new(Silence::in_frame(now, traffic)));
@@ -571,7 +571,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         silence.look(now, traffic) >= timeout
     }
 
-    /// Returns the bytes that have moved so far. `backlog` counts only without a socket: see [`Self::handle_deadline`].
+    /// Returns the number of bytes moved so far. `backlog` counts only without a socket: see
+    /// [`Self::handle_deadline`].
     #[must_use]
     pub fn traffic(&self, backlog: u64) -> Traffic {
         let (unread, unacknowledged) = match self.stream.socket() {
@@ -588,7 +589,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         }
     }
 
-    /// Reading was paused or resumed.
+    /// Records that reading was paused or resumed.
     pub fn note_paused(&mut self) {
         self.was_paused = true;
     }

@@ -1,5 +1,6 @@
-//! Received messages, from the bytes that were read to whoever takes them; what nobody takes is queued, up to
-//! marks.
+//! Parses received messages and queues those that the application has not taken, up to watermarks.
+//!
+//! It does not read from the socket or decide which task receives a message; `WaitState` does.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,57 +11,57 @@ use super::Watermarks;
 use crate::buffer_pool;
 use crate::endpoint::{Endpoint, PeerEvent, payload_len};
 
-/// What a queued message costs beside its bytes, roughly: an object of the application and its place in the
+/// Approximate memory cost of a queued message beside its bytes: an application object and its place in the
 /// queue.
 const ITEM_COST: usize = 64;
 
-/// What a received message counts beside its bytes: the application's work with it.
+/// Bytes that a received message counts beside its payload, for the application's work with it.
 pub const RECEIVED_COST: usize = 32;
 
-/// A message or fragment, as the application keeps it.
+/// A message or fragment in the application's form.
 #[derive(Debug)]
 pub struct Item<M> {
     /// Text or binary.
     pub kind: MessageKind,
-    /// The application's own form.
+    /// The message in the application's form.
     pub message: M,
-    /// The end of its message; whole messages are their own end.
+    /// Whether this is the last fragment of its message; true for whole messages.
     pub fin: bool,
-    /// Payload bytes.
+    /// Number of payload bytes.
     pub len: usize,
 }
 
-/// Which messages the application will receive.
+/// Which messages the application will still receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// All.
+    /// All messages.
     All,
-    /// It closes, and receives what still arrives.
+    /// The application closes, and receives messages that still arrive.
     WhileClosing,
-    /// It closes: those before the first for which the queue has no room.
+    /// The application closes: messages from the first that finds the queue full are dropped.
     WithRoom,
 }
 
-/// What becomes of bytes that were read while nobody receives.
+/// Whether bytes that were read while no task receives are parsed now or in the next turn of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unparsed {
-    /// They may be left for the next turn of the loop, once.
+    /// Parsing may be postponed to the next turn of the loop, once.
     New,
-    /// They are: parsed then, as far as nobody asks for them before. Nothing is read meanwhile.
+    /// Parsing is postponed, unless a task receives before. Nothing is read meanwhile.
     Postponed,
-    /// They were.
+    /// Parsing was postponed and is due.
     Due,
 }
 
-/// Whoever makes messages of payloads, and hears of what else arrives. It runs while the connection is
-/// locked: it must not call back into it.
+/// Creates the application's messages from payloads, and handles pings and pongs. It runs while the connection
+/// is locked and must not call into the connection.
 pub trait Receiver<B> {
-    /// What messages become.
+    /// The application's form of a message.
     type Message;
-    /// Why one cannot be made.
+    /// The error when a message cannot be created.
     type Error;
 
-    /// Makes a message, or a fragment of one unless it is `whole`: text may then end inside a character.
+    /// Creates a message or, unless `whole`, a fragment; the text of a fragment may end inside a character.
     fn message(
         &mut self,
         kind: MessageKind,
@@ -68,17 +69,22 @@ pub trait Receiver<B> {
         whole: bool,
     ) -> Result<Self::Message, Self::Error>;
 
-    /// Makes a message of the fragments that were made of it.
+    /// Creates a message from its fragments.
     fn join(&mut self, kind: MessageKind, fragments: Vec<Self::Message>) -> Result<Self::Message, Self::Error>;
 
-    /// A ping came; it is answered already.
+    /// Handles a ping, which is answered already.
     fn ping(&mut self, payload: &[u8]);
 
-    /// A pong came; it answers the pings of these numbers, the last of them after this time.
+    /// Handles a pong. `answered`: the numbers of the pings that it answers, and the round-trip time of the
+    /// last.
     fn pong(&mut self, payload: &[u8], answered: Option<(Vec<u64>, Duration)>);
 }
 
-/// See the module.
+/// The queue of received messages of one connection.
+///
+/// 1. After a read without a waiting receiver, call [`Self::fill`], which parses messages into the queue.
+/// 2. To receive, call [`Self::take`], which parses directly if the queue is empty.
+/// 3. Stop reading at [`Self::is_full`], resume at [`Self::is_low`].
 #[derive(Debug)]
 pub struct Inbox<M> {
     messages: Watermarks,
@@ -86,25 +92,25 @@ pub struct Inbox<M> {
     queue: VecDeque<Item<M>>,
     queued_bytes: usize,
     delivery: Delivery,
-    /// A message is being taken in fragments: the last one taken was not its end.
+    /// A message is being taken in fragments: the last fragment taken was not the end.
     streaming: bool,
-    /// What was parsed last was not the end of its message.
+    /// The last fragment parsed was not the end of its message.
     partial: bool,
-    /// The rest of the message that is arriving is dropped.
+    /// The rest of the arriving message is dropped.
     dropping: bool,
-    /// Something found no room: nothing is kept that comes after it. The end of another message would be
-    /// taken for that of one that was cut.
+    /// A message was dropped because the queue was full, so all later ones are dropped too. Otherwise the end
+    /// of a later message could complete a truncated one.
     cut: bool,
     wanted: Wanted,
     unparsed: Unparsed,
-    /// Somebody has asked for a message, without waiting, of which only the beginning is here.
+    /// A caller has polled, without waiting, for a message that has arrived only in part.
     polled: bool,
-    /// What was received, with its cost, since somebody last asked.
+    /// Bytes received, with [`RECEIVED_COST`] for each message, since the caller last reset the count.
     received: usize,
 }
 
 impl<M> Inbox<M> {
-    /// An empty one. Reading stops above both marks: of messages that were not taken, and of their bytes.
+    /// Creates an empty inbox. Reading stops above both marks: number of messages not taken, and their bytes.
     #[must_use]
     pub fn new(messages: Watermarks, bytes: Watermarks) -> Self {
         Self {
@@ -126,7 +132,7 @@ impl<M> Inbox<M> {
 
     // ---- taking ----
 
-    /// The next message or fragment that is there.
+    /// Takes the next message or fragment that is available.
     #[inline]
     pub fn take<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
@@ -145,7 +151,7 @@ impl<M> Inbox<M> {
         Ok(item)
     }
 
-    /// The same from the queue, which has the fragments of messages one by one.
+    /// Takes the next message or fragment from the queue, which holds messages as fragments.
     fn take_queued<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
         endpoint: &mut Endpoint<B>,
@@ -158,7 +164,7 @@ impl<M> Inbox<M> {
                 match self.queue.get(end) {
                     Some(item) if item.fin => break,
                     Some(_) => end += 1,
-                    // The rest of the message has yet to be parsed, or to arrive.
+                    // The rest of the message has yet to be parsed or to arrive.
                     None => match self.parse(endpoint, receiver)? {
                         Some(item) => self.enqueue(item),
                         None => return Ok(None),
@@ -202,7 +208,7 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// The next message or fragment in what was read. Handles everything else on the way.
+    /// Parses input up to the next message or fragment, and handles control frames on the way.
     #[inline]
     fn parse<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
@@ -214,7 +220,7 @@ impl<M> Inbox<M> {
                 None => return Ok(None),
                 Some(PeerEvent::Message { kind, payload }) => (kind, payload, true),
                 Some(PeerEvent::Fragment { kind, payload, fin }) => (kind, payload, fin),
-                // What is left of the input is discarded by going on.
+                // The next call discards the rest of the input.
                 Some(PeerEvent::Closing) => continue,
                 Some(PeerEvent::Ping(payload)) => {
                     receiver.ping(payload.as_slice());
@@ -229,7 +235,7 @@ impl<M> Inbox<M> {
             self.partial = !fin;
             self.cut |= self.wanted == Wanted::WithRoom && self.is_full_with(0);
             if self.dropping || self.cut {
-                // To the end of its message.
+                // The rest of this message is dropped.
                 self.dropping = !fin;
                 continue;
             }
@@ -240,20 +246,20 @@ impl<M> Inbox<M> {
         }
     }
 
-    // ---- keeping ----
+    // ---- queueing ----
 
-    /// Moves what was read to the queue, as far as it goes. `postpones`: whoever calls asks for another turn
-    /// when this says that the rest is left for one.
+    /// Moves parsed messages to the queue. Returns whether parsing of the rest is postponed to the next turn of
+    /// the loop, which the caller must then request. `postpones`: the caller supports this.
     pub fn fill<B: PayloadBuffer, R: Receiver<B, Message = M>>(
         &mut self,
         endpoint: &mut Endpoint<B>,
         postpones: bool,
         receiver: &mut R,
     ) -> Result<bool, R::Error> {
-        // Who will receive them, and how, is not known yet: fragments stay fragments.
+        // It is not known how the application will receive them, so fragments stay fragments.
         self.set_delivery(endpoint, Delivery::Fragments);
         let mut postponed = false;
-        // Reading goes on for who polls, so this must too: nobody else parses what is left.
+        // While a caller polls, reading continues, so parsing must too: nothing else parses the rest.
         while self.wanted == Wanted::WithRoom || self.polled || !self.is_full(endpoint) {
             let Some(item) = self.parse(endpoint, receiver)? else { break };
             self.enqueue(item);
@@ -266,9 +272,9 @@ impl<M> Inbox<M> {
         Ok(postponed)
     }
 
-    /// Leaves what was read for the next turn of the loop, once for each read. A fault of the peer, which
-    /// closes the connection where it is parsed, would keep the application from answering the messages
-    /// before it, which it could not receive yet.
+    /// Postpones parsing to the next turn of the loop, once for each read. A protocol error closes the
+    /// connection when it is parsed. Parsed at once, it would prevent the application from answering the
+    /// messages before it.
     pub fn postpone<B: PayloadBuffer>(&mut self, endpoint: &Endpoint<B>) -> bool {
         let postpone = self.unparsed == Unparsed::New && self.wanted != Wanted::WithRoom && endpoint.has_input();
         if postpone {
@@ -277,7 +283,7 @@ impl<M> Inbox<M> {
         postpone
     }
 
-    /// Takes items back that were taken last, in their order.
+    /// Returns items to the front of the queue, in their order.
     pub fn put_back(&mut self, items: impl DoubleEndedIterator<Item = Item<M>>) {
         for item in items.rev() {
             self.queued_bytes += item.len + ITEM_COST;
@@ -286,14 +292,13 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// Takes one back whose taking began or ended a message that is taken in fragments: `streaming` as it was
-    /// before.
+    /// Returns one fragment to the front of the queue; `streaming` is the state from before it was taken.
     pub fn untake(&mut self, item: Item<M>, streaming: bool) {
         self.streaming = streaming;
         self.put_back(std::iter::once(item));
     }
 
-    /// Drops the rest of the message whose fragments were being taken, if one was.
+    /// Drops the rest of a message of which some fragments were taken.
     pub fn discard_message(&mut self) {
         while self.streaming {
             if self.pop().is_none() {
@@ -303,35 +308,35 @@ impl<M> Inbox<M> {
         }
     }
 
-    // ---- what it is asked ----
+    // ---- queries ----
 
-    /// How many items nobody has taken.
+    /// Returns the number of queued items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the queue is empty.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Their payload bytes.
+    /// Returns the number of payload bytes in the queue.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.queue.iter().map(|item| item.len).sum()
     }
 
-    /// Whether the middle of a message is to be taken next, in fragments.
+    /// Returns whether the next item is in the middle of a message that is taken in fragments.
     #[must_use]
     #[inline]
     pub fn is_streaming(&self) -> bool {
         self.streaming
     }
 
-    /// Whether nothing more is to be read before something was taken.
+    /// Returns whether reading must stop until messages are taken.
     #[must_use]
     #[inline]
     pub fn is_full<B: PayloadBuffer>(&self, endpoint: &Endpoint<B>) -> bool {
@@ -341,20 +346,20 @@ impl<M> Inbox<M> {
 
     #[inline]
     fn is_full_with(&self, unparsed: usize) -> bool {
-        // One always fits: with a queue of nothing, nothing would ever arrive.
+        // One message always fits: with a high mark of zero, none would ever arrive.
         let messages = self.queue.len();
         messages > 0 && messages >= self.messages.high && self.queued_bytes + unparsed >= self.bytes.high
     }
 
-    /// Whether no more is to be read before the turn in which what is left is parsed, however few messages
-    /// are queued: a transport may bring many pieces in one turn.
+    /// Returns whether reading must stop until postponed input is parsed, however few messages are queued: a
+    /// transport may deliver many pieces in one turn.
     #[inline]
     fn is_turn_full(&self, unparsed: usize) -> bool {
         let most = self.bytes.high;
         self.unparsed == Unparsed::Postponed && most > 0 && unparsed >= most.max(buffer_pool::READ_SIZE)
     }
 
-    /// Whether so much was taken that reading may go on.
+    /// Returns whether enough was taken for reading to resume.
     #[must_use]
     #[inline]
     pub fn is_low<B: PayloadBuffer>(&self, endpoint: &Endpoint<B>) -> bool {
@@ -363,25 +368,26 @@ impl<M> Inbox<M> {
         (self.queue.len() <= self.messages.low || bytes <= self.bytes.low) && !self.is_turn_full(unparsed)
     }
 
-    /// How much may be read at once: what is read and not parsed yet counts as queued.
+    /// Returns how many bytes may be read at once; unparsed input counts as queued.
     #[must_use]
     #[inline]
     pub fn room(&self) -> usize {
         match self.bytes.high {
-            // Only the number of messages counts.
+            // Only the number of messages is limited.
             0 => buffer_pool::READ_SIZE,
             high => high.saturating_sub(self.queued_bytes),
         }
     }
 
-    /// Which messages the application will receive.
+    /// Returns which messages the application will still receive.
     #[must_use]
     #[inline]
     pub fn wanted(&self) -> Wanted {
         self.wanted
     }
 
-    /// The application closes. `receives`: it goes on receiving; else it gives up what does not fit.
+    /// Records that the application closes. `receives`: it still receives; otherwise messages that do not fit
+    /// are dropped.
     pub fn limit_wanted(&mut self, receives: bool) {
         if !receives {
             self.wanted = Wanted::WithRoom;
@@ -390,38 +396,37 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// What becomes of bytes that were read.
+    /// Returns when unparsed bytes are parsed.
     #[must_use]
     #[inline]
     pub fn unparsed(&self) -> Unparsed {
         self.unparsed
     }
 
-    /// The same, from now on.
+    /// Sets when unparsed bytes are parsed.
     #[inline]
     pub fn set_unparsed(&mut self, unparsed: Unparsed) {
         self.unparsed = unparsed;
     }
 
-    /// Whether somebody asks again and again, without waiting, for a message of which only the beginning is
-    /// here.
+    /// Returns whether a caller polls, without waiting, for a message that has arrived only in part.
     #[must_use]
     pub fn is_polled(&self) -> bool {
         self.polled
     }
 
-    /// Somebody has asked for a message without waiting; `missing`: in vain.
+    /// Records that a caller polled for a message; `missing`: it was not complete.
     pub fn set_polled(&mut self, missing: bool) {
         self.polled = missing;
     }
 
-    /// Counts what a listener is told, which does not pass through here.
+    /// Counts the payload of a message that went directly to a listener.
     #[inline]
     pub fn count(&mut self, payload: usize) {
         self.received += payload;
     }
 
-    /// What was received since this was last zero.
+    /// Returns the count of bytes received, which the caller resets to zero.
     #[inline]
     pub fn received(&mut self) -> &mut usize {
         &mut self.received

@@ -1,4 +1,4 @@
-//! What most connections never have, and take no memory for until they do.
+//! Rarely used state, which takes no heap memory until it is first changed.
 
 /// An empty `T` until it is first changed.
 #[derive(Debug)]
@@ -11,26 +11,26 @@ impl<T> Default for LazyBox<T> {
 }
 
 impl<T: Default> LazyBox<T> {
-    /// What is there.
+    /// Returns the value, or `None` if it was never changed.
     #[must_use]
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
-    /// The same, to be changed.
+    /// Returns the value for changes, or `None` if it was never changed.
     #[must_use]
     #[inline]
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }
 
-    /// What is there, empty if it was not.
+    /// Returns the value for changes; creates it if necessary.
     pub fn make(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }
 
-    /// Takes it away.
+    /// Takes the value and leaves the box empty.
     #[must_use]
     pub fn take(&mut self) -> T {
         self.0.take().map_or_else(T::default, |there| *there)

@@ -1,5 +1,8 @@
-//! What a connection does between its socket and whoever uses it, however they wait: what moves, closes and
-//! keeps it alive, and the queue of what was received, generic over what messages are to the application.
+//! The state of one connection between its socket and the application, independent of how callers wait.
+//!
+//! `ConnectionDriver` moves bytes, closes the connection and keeps it alive. `Inbox` queues received messages,
+//! `SendQueue` orders senders, and `WaitState` joins the three for an event loop. All are generic over the
+//! application's types.
 
 mod driver;
 mod inbox;
@@ -17,23 +20,23 @@ pub use sender::Sender;
 pub use wait_state::{Action, ActionCursor, End, Environment, Limits, Teardown, WaitState};
 pub use watchers::Watchers;
 
-/// High and low marks of a queue.
+/// The limits of a queue, with hysteresis: intake stops above `high` and restarts at `low`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Above it no more is taken in.
+    /// Above this size the queue accepts no more.
     pub high: usize,
-    /// Once it is no more than this, more is.
+    /// At or below this size the queue accepts more again.
     pub low: usize,
 }
 
 impl Watermarks {
-    /// Marks with the low one no higher than the other.
+    /// Returns watermarks whose low mark is at most `high`.
     #[must_use]
     pub fn new(high: usize, low: usize) -> Self {
         Self { high, low: low.min(high) }
     }
 
-    /// Both the same.
+    /// Returns watermarks with both marks at `mark`.
     #[must_use]
     pub fn at(mark: usize) -> Self {
         Self { high: mark, low: mark }

@@ -1,4 +1,4 @@
-//! Who may send, who waits for what, and when what is queued is written.
+//! The order of tasks that wait to send, and the decision when queued bytes are written.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem::take;
@@ -9,62 +9,61 @@ use wirespeed_protocol::CloseCode;
 use super::{ConnectionDriver, Environment, LazyBox, Watermarks};
 use crate::endpoint::LargeSend;
 
-/// Bytes sent, or received, without a suspension after which the loop has a turn.
+/// Number of bytes sent or received without a suspension after which the task yields to the loop.
 pub const YIELD_BYTES: usize = 256 * 1024;
 
-/// Corked messages leave when they are this many bytes, or twice the high mark of what may wait: masked, and
-/// sent, while they are in the second-level cache.
+/// Corked messages are written at this number of bytes or at twice the high watermark, whichever is less. They
+/// are then still in the second-level cache for masking and writing.
 const CORK_LIMIT: usize = 64 * 1024;
 
-/// A send goes straight to the socket too, though it is not the first of its iteration, if it comes this much
-/// later than those before: whoever computes in between is no stream.
+/// A send is written immediately if it comes this much later than the one before: a sender that computes in
+/// between gains nothing from corking.
 const CORK_TIME: Duration = Duration::from_micros(50);
 
-/// A large message on its way out, piece by piece.
+/// A large message that is sent piece by piece.
 pub struct Large<L> {
-    /// How far its frame is.
+    /// The progress of its frame.
     pub send: LargeSend,
-    /// What its bytes are taken from: it cannot change.
+    /// The object from which its bytes are read; the bytes must not change.
     pub source: L,
-    /// How many were.
+    /// Number of bytes already taken from `source`.
     pub offset: usize,
 }
 
-/// What to do with bytes that were queued.
+/// What to do with bytes that were just queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Write them now.
     Write,
-    /// They leave at the end of this iteration of the loop, with what else comes.
+    /// Write them at the end of this iteration of the loop, together with others.
     Cork,
-    /// They wait for room.
+    /// Wait for room.
     Wait,
 }
 
-/// What a listener is to be told about room to send.
+/// Whether a listener waits to be notified of room to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritableNotice {
-    /// Nothing.
+    /// It does not wait.
     No,
-    /// That there is room, once there is: it was told, or somebody was refused, that there is none.
+    /// It waits for room: it was notified that there is none, or a send was refused.
     Wanted,
-    /// The same; the loop was asked to call for it.
+    /// It waits for room, and the loop has scheduled the call.
     Soon,
 }
 
-/// What keeps everybody from sending, however much room there is.
+/// A reason why no task may send, regardless of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing.
     Free,
-    /// A server has yet to answer the opening handshake.
+    /// The opening handshake has not been answered yet.
     Opening,
-    /// A message is being sent in fragments, by the task of this number.
+    /// The task with this number is sending a message in fragments.
     Fragments(usize),
 }
 
-/// When the clock was last read in this iteration of the loop, and how many sends must come before it is read
-/// again.
+/// The last clock reading in this iteration of the loop, and the number of sends until the next reading.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClockCache {
     at: Option<Instant>,
@@ -72,55 +71,62 @@ struct ClockCache {
     skip: u8,
 }
 
-/// See the module.
+/// Orders the senders of one connection and decides when its queued bytes are written.
+///
+/// 1. Before sending, check `must_wait`. To wait, take a `next_ticket` and call `add_sender`.
+/// 2. When woken, call `take_turn`, then check again.
+/// 3. After queueing, follow `output`: write, cork or wait. If `should_wait`, wait with `add_drainer`.
+/// 4. To wait until bytes are written, call `add_flush`.
+///
+/// The bytes themselves are in the [`SendHalf`](crate::endpoint::SendHalf) of the driver.
 pub struct SendQueue<E: Environment> {
-    /// Of bytes to be written.
+    /// Watermarks of the bytes to be written.
     marks: Watermarks,
-    /// What is sent in one iteration of the loop may leave together.
+    /// Messages sent in one iteration of the loop may be written together.
     coalesce: bool,
-    /// Messages sent without a suspension after which the loop has a turn.
+    /// Number of messages sent without a suspension after which the sender yields to the loop.
     yield_after: usize,
-    /// Those who wait, once somebody had to.
+    /// The waiting tasks, allocated when the first one waits.
     waiting: LazyBox<Waiting<E::Waiter>>,
-    /// The kernel, or the transport, has no room.
+    /// The kernel or the transport has no room.
     pub blocked: bool,
-    /// Somebody else is being given what was queued, and may run any code meanwhile: what that queues comes after it.
+    /// The queued bytes are being passed to a transport, which may run any code. Bytes queued meanwhile come
+    /// after them.
     pub handing: bool,
-    /// Somebody waits until the transport has handed everything to the kernel: it says that it has no room
-    /// although it has.
+    /// A task waits until the transport has passed everything to the kernel: the transport then reports no room
+    /// although it has some.
     pub draining: bool,
-    /// What was queued leaves at the end of this iteration of the loop.
+    /// Queued bytes are written at the end of this iteration of the loop.
     pub corked: bool,
-    /// The large message that is on its way.
+    /// The large message that is being sent.
     pub large: Option<Box<Large<E::Source>>>,
-    /// What keeps everybody from sending.
+    /// A reason why no task may send.
     pub hold: Hold,
     /// A close that waits for the end of a large message.
     pub pending_close: Option<Box<(Option<CloseCode>, String)>>,
-    /// The iteration of the loop in which something was last written through.
+    /// The iteration of the loop that last wrote immediately.
     wrote_in: u64,
     clock: ClockCache,
-    /// Sent since the loop last had a turn, as far as is known: in the iteration of this number, bytes and
-    /// messages.
+    /// The iteration in which a task last sent, and the number of bytes and messages sent in it without a
+    /// suspension.
     unsuspended: (u64, usize, usize),
-    /// The loop is due a turn that nobody could give it yet.
+    /// A yield to the loop is due that no task could make yet.
     pub turn_owed: bool,
-    /// What a listener is to be told.
+    /// Whether a listener waits for room.
     pub writable_notice: WritableNotice,
 }
 
-/// Who waits to send, or for what was sent.
+/// Tasks that wait to send, or for bytes to be written.
 struct Waiting<W> {
-    /// Those who wait for room to send, by their tickets: first come first served.
+    /// Tasks that wait for room to send, by ticket: first come, first served.
     senders: VecDeque<(u64, W)>,
-    /// Those who have sent and wait until less is queued.
+    /// Tasks that have sent and wait until fewer bytes are queued.
     drainers: VecDeque<W>,
-    /// The tickets of the senders that were woken and have not run yet: it is their turn before anybody
-    /// else's.
+    /// Tickets of woken senders that have not run yet. They go before all others.
     turns: BTreeSet<u64>,
-    /// The last ticket of all that ever were given.
+    /// The last ticket issued.
     last_ticket: u64,
-    /// Those who wait until something was written, with the count of written bytes that they wait for.
+    /// Tasks that wait until bytes are written, with the count of written bytes that each waits for.
     flushes: Vec<(u64, W)>,
 }
 
@@ -143,7 +149,7 @@ impl<W> Waiting<W> {
 }
 
 impl<E: Environment> SendQueue<E> {
-    /// An empty one.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new(marks: Watermarks, coalesce: bool, yield_after: usize) -> Self {
         Self {
@@ -166,7 +172,7 @@ impl<E: Environment> SendQueue<E> {
         }
     }
 
-    /// Of bytes to be written.
+    /// Returns the watermarks of the bytes to be written.
     #[must_use]
     pub fn marks(&self) -> Watermarks {
         self.marks
@@ -174,31 +180,31 @@ impl<E: Environment> SendQueue<E> {
 
     // ---- room ----
 
-    /// Whether more is kept for a peer that does not read than should be. What is corked is not: it leaves
-    /// soon.
+    /// Returns whether the write queue of a peer that does not read is above its high mark. Corked bytes do not
+    /// count, because they are written soon.
     #[inline]
     pub fn is_above_high(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.blocked && driver.send_half().queued() > self.marks.high
     }
 
-    /// Whether so much has left that senders may go on.
+    /// Returns whether enough was written for senders to continue.
     #[inline]
     pub fn has_room(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.large.is_none() && !self.is_blocked_elsewhere(driver) && driver.send_half().queued() <= self.marks.low
     }
 
-    /// Whether a listener may be told that it can send: there is room, and nobody is in the middle of a message.
+    /// Returns whether a listener can send: there is room, and no task is in the middle of a message.
     #[must_use]
     pub fn is_writable(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.hold == Hold::Free && self.has_room(driver)
     }
 
-    /// A transport has said that it has no room; a socket is asked by queueing.
+    /// Returns whether an external transport has reported no room. A socket is asked by writing to it.
     fn is_blocked_elsewhere(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.blocked && !self.draining && driver.socket().is_none() && !driver.is_over()
     }
 
-    /// Whether somebody waits for room, and it is there.
+    /// Returns whether a task waits for room and there is room.
     #[inline]
     pub fn is_room_due(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         let free = self.hold == Hold::Free;
@@ -207,7 +213,7 @@ impl<E: Environment> SendQueue<E> {
         awaited && self.has_room(driver)
     }
 
-    /// Whether a message must wait before it can even be queued. `turn`: it is the turn of whoever sends it.
+    /// Returns whether a message must wait before it can be queued. `turn`: it is this sender's turn.
     #[inline]
     pub fn must_wait(&self, driver: &ConnectionDriver<E::Buffer>, turn: bool) -> bool {
         !turn && self.waiting.get().is_some_and(|waiting| !waiting.turns.is_empty() || !waiting.senders.is_empty())
@@ -215,41 +221,41 @@ impl<E: Environment> SendQueue<E> {
             || self.should_wait(driver)
     }
 
-    /// Whether so much is queued that whoever sends should wait until it has left.
+    /// Returns whether a sender should wait until queued bytes are written.
     #[inline]
     pub fn should_wait(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.large.is_some() || self.is_above_high(driver) || self.is_blocked_elsewhere(driver)
     }
 
-    // ---- the order of those who wait ----
+    // ---- the order of waiting tasks ----
 
-    /// The place of a sender that has to wait, behind all others.
+    /// Issues a ticket, which places a sender behind all others.
     pub fn next_ticket(&mut self) -> u64 {
         let waiting = self.waiting.make();
         waiting.last_ticket += 1;
         waiting.last_ticket
     }
 
-    /// A sender waits, in its place: one that was woken, and found no room, is before those that have come
-    /// since.
+    /// Adds a waiting sender at the place of its ticket: a sender that was woken and found no room goes before
+    /// those that came since.
     pub fn park(&mut self, ticket: u64, sender: E::Waiter) {
         let senders = &mut self.waiting.make().senders;
         let place = senders.partition_point(|(other, _)| *other <= ticket);
         senders.insert(place, (ticket, sender));
     }
 
-    /// Somebody has sent, and waits until less is queued.
+    /// Adds a task that has sent and waits until fewer bytes are queued.
     pub fn park_drainer(&mut self, drainer: E::Waiter) {
         self.waiting.make().drainers.push_back(drainer);
     }
 
-    /// Whether it was the turn of the sender with this ticket; it is no longer.
+    /// Ends the turn of the sender with this ticket. Returns whether it was its turn.
     pub fn take_turn(&mut self, ticket: u64) -> bool {
         self.waiting.get_mut().is_some_and(|waiting| waiting.turns.remove(&ticket))
     }
 
-    /// Whether no sender that waits, or whose turn it is, was before this one. Woken ones run in their order,
-    /// but one that found no room, waits and is woken again runs after others.
+    /// Returns whether no earlier sender waits or has its turn. Woken senders run in order, except that one
+    /// which found no room and is woken again runs after others.
     #[must_use]
     pub fn is_first(&self, ticket: u64) -> bool {
         self.waiting.get().is_none_or(|waiting| {
@@ -258,7 +264,7 @@ impl<E: Environment> SendQueue<E> {
         })
     }
 
-    /// Somebody gives up waiting.
+    /// Removes a task that no longer waits.
     pub fn forget(&mut self, ticket: u64, waiter: &E::Waiter) {
         let Some(waiting) = self.waiting.get_mut() else { return };
         waiting.turns.remove(&ticket);
@@ -267,8 +273,7 @@ impl<E: Environment> SendQueue<E> {
         waiting.flushes.retain(|(_, other)| other != waiter);
     }
 
-    /// The next one who waited for room that is there: it goes on. A sender has its turn; those that were
-    /// cancelled have none.
+    /// Returns the next task to wake if there is room. A sender gets its turn; cancelled senders are skipped.
     pub(super) fn next_woken(&mut self, cx: E::Context<'_>, driver: &ConnectionDriver<E::Buffer>) -> Option<E::Waiter> {
         if !self.has_room(driver) {
             return None;
@@ -289,7 +294,8 @@ impl<E: Environment> SendQueue<E> {
         None
     }
 
-    /// It is over: all who wait. Senders have their turn, in which they learn it.
+    /// Takes all waiting tasks when the connection is over. Senders get their turn, in which they find the
+    /// error.
     pub fn take_all(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
         let (senders, drainers) = self.waiting.get_mut().map_or_else(Default::default, |waiting| {
             waiting.turns.extend(waiting.senders.iter().map(|(ticket, _)| *ticket));
@@ -300,20 +306,20 @@ impl<E: Environment> SendQueue<E> {
 
     // ---- writing ----
 
-    /// Whether nothing is left to be written.
+    /// Returns whether nothing is left to be written.
     #[inline]
     pub fn is_written(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         driver.send_half().queued() == 0 && self.large.is_none()
     }
 
-    /// Whether something is to be written, and may be: now, and not at the end of the iteration. `ending`:
-    /// nothing is put off any more.
+    /// Returns whether bytes can be written now, rather than at the end of the iteration. `ending`: corked
+    /// bytes are written too.
     #[inline]
     pub fn is_write_due(&self, driver: &ConnectionDriver<E::Buffer>, ending: bool) -> bool {
         !self.is_written(driver) && !self.blocked && !self.handing && (!self.corked || ending) && !driver.is_over()
     }
 
-    /// What to do with what was just queued, in this iteration of the loop.
+    /// Returns what to do with bytes that were just queued in this iteration of the loop.
     #[inline]
     pub fn output(&mut self, driver: &ConnectionDriver<E::Buffer>, iteration: u64) -> Output {
         if self.blocked {
@@ -328,12 +334,12 @@ impl<E: Environment> SendQueue<E> {
             return Output::Write;
         }
         if driver.send_half().queued() >= CORK_LIMIT.min(2 * self.marks.high) {
-            // What masking and writing so much takes is no pause of the sender's.
+            // The time to mask and write so many bytes is not a pause of the sender.
             self.clock.at = None;
             return Output::Write;
         }
-        // The clock is read from the second send on, and ever more seldom while they come fast: it would be a
-        // tenth of their time.
+        // The clock is read from the second send on, and less often while sends follow fast: reading it each
+        // time would cost a tenth of their time.
         if self.clock.skip > 0 {
             self.clock.skip -= 1;
             return Output::Cork;
@@ -349,8 +355,7 @@ impl<E: Environment> SendQueue<E> {
         Output::Cork
     }
 
-    /// Counts what was sent since a task was last suspended; true: the loop has been kept waiting for long
-    /// enough.
+    /// Counts a message sent without a suspension. Returns true if the task should yield to the loop.
     #[inline]
     pub fn is_turn_due(&mut self, len: usize, iteration: u64) -> bool {
         let (seen, bytes, messages) = &mut self.unsuspended;
@@ -368,21 +373,22 @@ impl<E: Environment> SendQueue<E> {
 
     // ---- flushes ----
 
-    /// Whether nobody waits for what was written.
+    /// Returns whether a task waits until bytes are written.
     #[inline]
     pub fn has_flushes(&self) -> bool {
         self.waiting.get().is_some_and(Waiting::has_flushes)
     }
 
-    /// Somebody waits until everything that is queued now was written.
+    /// Adds a task that waits until all bytes queued now are written.
     pub fn park_flush(&mut self, driver: &mut ConnectionDriver<E::Buffer>, waiter: E::Waiter) {
         let send_half = driver.send_half_mut();
-        send_half.seal(); // it counts as it will be written
+        send_half.seal(); // encrypted, the queue has the length that will be written
         let target = if self.large.is_some() { u64::MAX } else { send_half.written() + send_half.queued() as u64 };
         self.waiting.make().flushes.push((target, waiter));
     }
 
-    /// The large message that was on its way is queued: those who wait for it need not wait for what comes behind it.
+    /// Records that the large message is queued completely: tasks that wait for its end need not wait for later
+    /// messages.
     pub fn note_large_queued(&mut self, driver: &mut ConnectionDriver<E::Buffer>) {
         let Some(waiting) = self.waiting.get_mut().filter(|waiting| waiting.has_flushes()) else { return };
         let send_half = driver.send_half_mut();
@@ -393,7 +399,7 @@ impl<E: Environment> SendQueue<E> {
         }
     }
 
-    /// Whether somebody waits until something was written, and it may have been.
+    /// Returns whether a task waits until bytes are written, and they may be.
     #[inline]
     pub fn is_flush_due(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         let Some(waiting) = self.waiting.get() else { return false };
@@ -403,7 +409,8 @@ impl<E: Environment> SendQueue<E> {
         }
     }
 
-    /// Those whose bytes were written. Nobody, once writing has failed: the end tells them.
+    /// Takes the tasks whose bytes were written. After a write error it takes none: the end of the connection
+    /// notifies them.
     pub fn take_flushed(&mut self, driver: &ConnectionDriver<E::Buffer>) -> Vec<E::Waiter> {
         if !self.is_flush_due(driver) {
             return Vec::new();
@@ -413,13 +420,13 @@ impl<E: Environment> SendQueue<E> {
         flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, waiter)| waiter).collect()
     }
 
-    /// It is over: all who wait for a flush.
+    /// Takes all tasks that wait for a flush, when the connection is over.
     pub fn take_flushes(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
         let flushes = self.waiting.get_mut().map(|waiting| take(&mut waiting.flushes)).unwrap_or_default();
         flushes.into_iter().map(|(_, waiter)| waiter)
     }
 
-    /// Whether anybody waits.
+    /// Returns whether any task waits.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.waiting.get().is_some_and(|waiting| {
@@ -430,7 +437,7 @@ impl<E: Environment> SendQueue<E> {
         })
     }
 
-    /// All who wait.
+    /// Returns all waiting tasks.
     pub fn waiters(&self) -> impl Iterator<Item = &E::Waiter> {
         self.waiting.get().into_iter().flat_map(|waiting| {
             waiting.senders.iter().chain(&waiting.flushes).map(|(_, waiter)| waiter).chain(&waiting.drainers)

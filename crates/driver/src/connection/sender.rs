@@ -1,4 +1,4 @@
-//! Sending while a received payload is still looked at, where it was read.
+//! Sends a reply while the payload of a received message still lies in the read buffer.
 
 use std::io;
 
@@ -9,18 +9,18 @@ use crate::endpoint::SendHalf;
 use crate::socket::{Mode, Socket};
 use crate::write_queue::Flushed;
 
-/// The sending side of a [`ConnectionDriver`](super::Drive), lent.
+/// The sending side of a [`ConnectionDriver`](super::ConnectionDriver), borrowed.
 pub struct Sender<'a, B> {
-    /// What encodes, and has what is queued.
+    /// Encodes messages and holds the write queue.
     pub send_half: &'a mut SendHalf<B>,
-    /// None: somebody else writes, or nobody any more.
+    /// `None` if an external transport writes, or if TCP is over.
     pub(super) socket: Option<&'a Socket>,
 }
 
 impl<B: PayloadBuffer> Sender<'_, B> {
-    /// Queues a message, `compress` as for [`SendHalf::send_message`]. What the kernel takes of a large one leaves
-    /// meanwhile: from where it lies or, if it is to be masked or encrypted, piece by piece, each while it is
-    /// in the cache.
+    /// Queues a message, `compress` as for [`SendHalf::send_message`]. A large message is written meanwhile, as
+    /// far as the kernel has room: directly from `payload` or, if it must be masked or encrypted, in pieces
+    /// that stay in the CPU cache.
     #[inline]
     pub fn send_message(&mut self, kind: MessageKind, payload: &[u8], compress: Option<bool>) -> Result<(), SendError> {
         if self.send_half.is_large(payload.len(), compress) {
@@ -48,13 +48,13 @@ impl<B: PayloadBuffer> Sender<'_, B> {
         Ok(())
     }
 
-    /// Hands the kernel what is queued, as far as it has room. An error is kept by the link.
+    /// Writes queued bytes until the kernel has no more room. The [`SendHalf`] records an error.
     #[inline]
     pub fn flush(&mut self) -> Flushed {
         self.try_flush().unwrap_or(Flushed::All)
     }
 
-    /// The same, with the error.
+    /// Writes queued bytes like [`Self::flush`], and also returns the error.
     #[inline]
     pub fn try_flush(&mut self) -> io::Result<Flushed> {
         let Some(socket) = self.socket else { return Ok(Flushed::All) };

@@ -1,10 +1,4 @@
-//! Who waits for what on a connection of a loop, and whom to wake: the one place that decides it.
-//!
-//! Whoever uses a [`WaitState`] does so in three steps: *lock*, *note*, *settle*. It locks the flow, notes in it
-//! what has happened (bytes came, room came, time passed, somebody sends, receives, waits, flushes, closes,
-//! gives up), gives the lock up, and settles: it asks [`WaitState::poll_action`] what is to be done until there is
-//! nothing, and does each, outside the lock. Most of the time there is nothing, which [`WaitState::is_quiescent`]
-//! says at once.
+//! The waiting tasks of a connection on an event loop: the one place that decides which of them to wake.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,96 +10,97 @@ use super::watchers::Watchers;
 use super::{ConnectionDriver, Inbox, LazyBox, Progress, Wanted, Watermarks};
 use crate::endpoint::Failure;
 
-/// What a loop and its application are made of.
+/// The types of an event loop and its application.
 pub trait Environment {
-    /// What messages are assembled in.
+    /// The buffer in which messages are assembled.
     type Buffer: PayloadBuffer;
-    /// What they become.
+    /// The application's form of a received message.
     type Message;
-    /// Somebody who waits to be woken: for a message, for room, for a flush, for the end.
+    /// A task that waits for a message, for room to send, for a flush or for the end.
     type Waiter: PartialEq + Clone;
-    /// Somebody who is told: that a pong came, that it is over.
+    /// A future that is notified of a pong or of the end.
     type Future;
-    /// What the bytes of a large message are taken from.
+    /// The object from which the bytes of a large message are read.
     type Source;
-    /// What is needed to look at a waiter.
+    /// The context needed to inspect a waiter.
     type Context<'a>: Copy;
 
-    /// Whether it still waits: it was neither woken nor given up.
+    /// Returns whether the waiter still waits: it was neither woken nor cancelled.
     fn is_waiting(cx: Self::Context<'_>, waiter: &Self::Waiter) -> bool;
 
-    /// Whether it was given what it waited for, and has yet to take it.
+    /// Returns whether the waiter was assigned a message that it has not taken yet.
     fn is_holding(cx: Self::Context<'_>, waiter: &Self::Waiter) -> bool;
 
-    /// What a receiver waits for.
+    /// Returns the form in which a receiver wants messages.
     fn delivery(waiter: &Self::Waiter) -> Delivery;
 }
 
-/// How much may wait, and how long.
+/// Limits of the queues of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Messages received and not taken: see [`Inbox`].
+    /// Received messages that the application has not taken: see [`Inbox`].
     pub messages: Watermarks,
-    /// Their bytes.
+    /// Bytes of those messages.
     pub bytes: Watermarks,
     /// Bytes to be written.
     pub write: Watermarks,
-    /// Whether what is sent in one iteration of the loop may leave together.
+    /// Whether messages sent in one iteration of the loop may be written together.
     pub coalesce: bool,
-    /// Messages sent without a suspension after which the loop has a turn.
+    /// Number of messages sent without a suspension after which the sender yields to the loop.
     pub yield_after: usize,
 }
 
-/// How far the end has come.
+/// How far the end of the connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It goes on, or its ending does.
+    /// The connection is open or closing.
     NotYet,
-    /// All who wait were told but those who wait for the end of TCP: the transport has yet to close the
+    /// All waiters were notified except those that wait for the end of TCP: the transport has yet to close the
     /// socket.
     Lingering,
-    /// All were.
+    /// All waiters were notified.
     Complete,
 }
 
-/// What is to be done next. The steps come in the order in which they stand here, some again after others.
+/// The next action for the caller of [`WaitState::poll_action`]. Actions come in the order of the variants;
+/// some repeat.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<W> {
-    /// It ends, and somebody else writes: [`ConnectionDriver::set_transport_buffered`] must know whether he has bytes that the kernel
-    /// has not.
+    /// The connection is closing and an external transport writes: call
+    /// [`ConnectionDriver::set_transport_buffered`].
     CheckTransportBuffer,
-    /// Whoever writes for us ends our direction of TCP.
+    /// The external transport must end our direction of TCP.
     Shut,
-    /// What is queued is written, until nothing is left or there is no room.
+    /// Write queued bytes until none are left or there is no room.
     Write,
-    /// Those who wait for a flush may be told: [`SendQueue::take_flushed`], unless whoever writes for us has
-    /// bytes that the kernel has not.
+    /// Wake the waiters of [`SendQueue::take_flushed`], unless the external transport still has unwritten
+    /// bytes.
     NotifyFlushed,
-    /// This one goes on: there is room, or its turn.
+    /// Wake this sender: there is room, or it is its turn.
     Wake(W),
-    /// The listener is called, from the loop, for the room that there is.
+    /// Call the listener from the loop: there is room to send.
     WritableNotice,
-    /// Nothing is read any more, until somebody receives.
+    /// Stop reading until the application receives.
     Pause,
-    /// What was read and left is parsed, by [`Inbox::fill`]: it may fill the queue again.
+    /// Parse the unparsed input with [`Inbox::fill`]; this may fill the queue again.
     Fill,
-    /// Reading goes on.
+    /// Resume reading.
     Resume,
-    /// It ends: the time that this may take is waited for.
+    /// Start the timer for the close timeout.
     Schedule,
-    /// It is over: [`WaitState::finish`].
+    /// The connection is over: call [`WaitState::finish`].
     Finish,
-    /// Nothing.
+    /// Nothing is left to do.
     Rest,
 }
 
-/// Where a settling is.
+/// The position of a caller in the sequence of actions; create one for each run.
 #[derive(Debug, Default)]
 pub struct ActionCursor {
     phase: Phase,
-    /// Looked since something was last written.
+    /// The transport buffer was checked since the last write.
     looked: bool,
-    /// Writing has raised: it is not tried again.
+    /// A write has failed in this run and is not retried.
     stuck: bool,
     progress: Option<Progress>,
 }
@@ -117,58 +112,67 @@ enum Phase {
     Flushes,
     Room,
     Reading,
-    /// What was left of input, before it was parsed.
+    /// Reading resumes; the value is the number of unparsed bytes before [`Action::Fill`].
     Filled(usize),
     End,
     Rest,
 }
 
 impl ActionCursor {
-    /// [`Action::Write`] could not be made.
+    /// Records that [`Action::Write`] has failed: it is not returned again in this run.
     pub fn fail_write(&mut self) {
         self.stuck = true;
     }
 }
 
-/// What is said at the end, to whom.
+/// The waiters and futures to notify at the end of a connection.
 pub struct Teardown<E: Environment> {
-    /// They go on, and learn it.
+    /// Waiters that continue and raise the error of the connection.
     pub waiters: Vec<E::Waiter>,
-    /// They go on, and learn that what they sent was not all written.
+    /// Waiters for a flush that did not complete.
     pub flushes: Vec<E::Waiter>,
-    /// They have waited for pongs.
+    /// Futures that wait for pongs.
     pub pings: Vec<E::Future>,
-    /// They have waited for this.
+    /// Futures that wait for the end.
     pub closers: Vec<E::Future>,
-    /// The rest of a large message that nobody will send.
+    /// The rest of a large message that will not be sent.
     pub large: Option<E::Source>,
 }
 
-/// See the module.
+/// A connection and the tasks that wait for it.
+///
+/// Each call from outside follows three steps:
+/// 1. Lock the connection.
+/// 2. Record the event: received bytes, room to write, a timeout, or a call that sends, receives, flushes,
+///    closes, waits or is cancelled.
+/// 3. Call [`Self::poll_action`] and perform the action outside the lock, until it returns [`Action::Rest`].
+///
+/// Step 3 is usually empty; [`Self::is_quiescent`] is the fast check for that. At [`Action::Finish`], call
+/// [`Self::finish`] once and notify the waiters that it returns.
 pub struct WaitState<E: Environment> {
-    /// What moves, closes and keeps it alive.
+    /// Moves bytes, closes the connection and keeps it alive.
     pub driver: ConnectionDriver<E::Buffer>,
-    /// What was received and not taken.
+    /// Received messages that the application has not taken.
     pub inbox: Inbox<E::Message>,
-    /// What is sent, and who waits to.
+    /// The write queue and the tasks that wait to send.
     pub send_queue: SendQueue<E>,
-    /// Those who wait for a message, first come first served. If there are any, the inbox has nothing for the
-    /// first and all input is parsed, unless somebody is [handed](Self::handed) what comes before.
+    /// Tasks that wait for a message, in order of arrival. If there are any, the inbox has nothing for the
+    /// first and all input is parsed, unless a message is [assigned](Self::assign) to an earlier receiver.
     pub receivers: VecDeque<E::Waiter>,
-    /// The one that was given a message and takes it later: see [`Self::assign`].
+    /// The receiver that was assigned a message and has not taken it yet: see [`Self::assign`].
     pub in_delivery: Option<E::Waiter>,
-    /// Messages go to a listener, and nobody receives.
+    /// Messages go to a listener and no task receives.
     pub listens: bool,
-    /// Nothing is read, because the application does not receive.
+    /// Reading is paused because the application does not receive.
     pub paused: bool,
-    /// Those who wait for something else than to receive or to send.
+    /// Tasks that wait for a pong or for the end.
     pub watchers: LazyBox<Watchers<E>>,
-    /// How far the end has come.
+    /// How far the end of the connection has come.
     pub end: End,
 }
 
 impl<E: Environment> WaitState<E> {
-    /// One that begins.
+    /// Creates the state of a new connection.
     #[must_use]
     pub fn new(driver: ConnectionDriver<E::Buffer>, limits: Limits, listens: bool) -> Self {
         Self {
@@ -184,7 +188,8 @@ impl<E: Environment> WaitState<E> {
         }
     }
 
-    /// That of a connection that a thread has which there is not: it is over.
+    /// Creates a placeholder, already over, for a connection held by a thread that does not exist in this
+    /// process.
     #[must_use]
     pub fn disowned(failure: Failure) -> Self {
         let none = Watermarks::at(0);
@@ -192,75 +197,75 @@ impl<E: Environment> WaitState<E> {
         Self { end: End::Complete, ..Self::new(ConnectionDriver::disowned(Side::Client, failure), limits, false) }
     }
 
-    /// Whether everybody who waits was told that it is over.
+    /// Returns whether the waiters were notified that the connection is over.
     #[inline]
     pub fn is_finished(&self) -> bool {
         self.end != End::NotYet
     }
 
-    /// Whether nobody can send any more.
+    /// Returns whether sending is no longer possible.
     #[inline]
     pub fn is_closing(&self) -> bool {
         self.driver.is_closing() || self.send_queue.pending_close.is_some()
     }
 
-    /// Whether anybody waits.
+    /// Returns whether any task waits.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         !self.receivers.is_empty() || self.send_queue.is_awaited() || self.watchers.is_awaited()
     }
 
-    /// Whether a server has yet to answer the opening handshake.
+    /// Returns whether the opening handshake has not been answered yet.
     #[inline]
     pub fn is_connecting(&self) -> bool {
         self.send_queue.hold == Hold::Opening
     }
 
-    // ---- sending: see the outbox ----
+    // ---- sending: see the send queue ----
 
-    /// Whether a message must wait before it can even be queued. `turn`: it is the turn of whoever sends it.
+    /// Returns whether a message must wait before it can be queued. `turn`: it is this sender's turn.
     #[inline]
     pub fn must_wait(&self, turn: bool) -> bool {
         self.send_queue.must_wait(&self.driver, turn)
     }
 
-    /// Whether so much is queued that whoever sends should wait until it has left.
+    /// Returns whether a sender should wait until queued bytes are written.
     #[inline]
     pub fn should_wait(&self) -> bool {
         self.send_queue.should_wait(&self.driver)
     }
 
-    /// Whether more is kept for a peer that does not read than should be.
+    /// Returns whether the write queue of a peer that does not read is above its high mark.
     #[inline]
     pub fn is_above_high(&self) -> bool {
         self.send_queue.is_above_high(&self.driver)
     }
 
-    /// Whether so much has left that senders may go on.
+    /// Returns whether enough was written for senders to continue.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.send_queue.has_room(&self.driver)
     }
 
-    /// Whether somebody waits for room, and it is there.
+    /// Returns whether a task waits for room and there is room.
     #[inline]
     pub fn is_room_due(&self) -> bool {
         self.send_queue.is_room_due(&self.driver)
     }
 
-    /// Whether nothing is left to be written.
+    /// Returns whether nothing is left to be written.
     #[inline]
     pub fn is_written(&self) -> bool {
         self.send_queue.is_written(&self.driver)
     }
 
-    /// Whether something is to be written, and may be: now, and not at the end of the iteration.
+    /// Returns whether bytes can be written now, rather than at the end of the iteration.
     #[inline]
     pub fn is_write_due(&self) -> bool {
         self.send_queue.is_write_due(&self.driver, false)
     }
 
-    /// What to do with what was just queued, in this iteration of the loop.
+    /// Returns what to do with bytes that were just queued in this iteration of the loop.
     #[inline]
     pub fn output(&mut self, iteration: u64) -> Output {
         self.send_queue.output(&self.driver, iteration)
@@ -268,25 +273,27 @@ impl<E: Environment> WaitState<E> {
 
     // ---- receiving ----
 
-    /// What was just given to this receiver is taken by it later. Until then nobody takes what comes after: given up,
-    /// it goes back to where it was, which the middle of another message must not be.
+    /// Records that `waiter` was assigned a message that it will take later. Until then, other receivers get
+    /// nothing: if `waiter` is cancelled, the message returns to the front of the queue, which must not be in
+    /// the middle of another.
     pub fn assign(&mut self, waiter: E::Waiter) {
         self.in_delivery = Some(waiter);
     }
 
-    /// Whether somebody has a message that he has yet to take. Once all are told of the end, nobody waits for him.
+    /// Returns whether an assigned message was not taken yet. After the end, none counts.
     #[inline]
     fn has_delivery(&self, cx: E::Context<'_>) -> bool {
         !self.is_finished() && self.in_delivery.as_ref().is_some_and(|waiter| E::is_holding(cx, waiter))
     }
 
-    /// It has taken what it was given, or gives it up. Whether somebody waits for what comes after.
+    /// Records that the assigned message was taken or put back. Returns whether a task waits for the next
+    /// message.
     pub fn release_assigned(&mut self, cx: E::Context<'_>) -> bool {
         self.in_delivery = None;
         self.has_receivers(cx)
     }
 
-    /// Whether somebody comes first for the next message.
+    /// Returns whether another receiver comes first for the next message.
     #[inline]
     pub fn has_receivers(&mut self, cx: E::Context<'_>) -> bool {
         self.has_delivery(cx) || self.has_waiting(cx)
@@ -300,8 +307,8 @@ impl<E: Environment> WaitState<E> {
         !self.receivers.is_empty()
     }
 
-    /// The place of the one that what comes next is for: the first, but in the middle of a message that is
-    /// received in fragments the one that receives it.
+    /// Returns the position of the receiver for the next message: the first. In the middle of a message that is
+    /// received in fragments, it is the task that receives fragments.
     #[inline]
     pub fn next_receiver(&mut self, cx: E::Context<'_>) -> Option<usize> {
         if self.has_delivery(cx) || !self.has_waiting(cx) {
@@ -314,20 +321,20 @@ impl<E: Environment> WaitState<E> {
         self.receivers.iter().position(|waiter| E::delivery(waiter) == Delivery::Fragments && E::is_waiting(cx, waiter))
     }
 
-    /// Whether so much was taken that reading, which was paused, may go on.
+    /// Returns whether paused reading can resume because enough messages were taken.
     #[inline]
     pub fn is_resumable(&self) -> bool {
         self.paused && self.inbox.is_low(&self.driver.endpoint)
     }
 
-    /// Whether nothing more is to be read before something was taken.
+    /// Returns whether reading must stop until messages are taken.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.inbox.is_full(&self.driver.endpoint)
     }
 
-    /// Whether reading may stop for the application to receive. What closes reads on, for the answer of the
-    /// peer, unless the application still receives.
+    /// Returns whether reading may stop until the application receives. A closing connection reads on, to find
+    /// the peer's close frame, unless the application still receives.
     fn may_pause(&self, cx: E::Context<'_>, closing: bool) -> bool {
         let send_half = self.driver.send_half();
         let more = send_half.state().can_receive() && !send_half.is_eof() && send_half.failure().is_none();
@@ -336,8 +343,8 @@ impl<E: Environment> WaitState<E> {
             Wanted::WhileClosing => !closing || more,
             Wanted::WithRoom => false,
         };
-        // Whoever waits has nothing yet: the rest of a large message, perhaps. Or asks again and again,
-        // without waiting, for the rest.
+        // A receiver that waits has nothing yet: perhaps it needs the rest of a large message. A caller that
+        // polls without waiting needs the rest too.
         let awaited = if self.inbox.is_streaming() {
             self.position_of_streamer(cx).is_some()
         } else {
@@ -348,8 +355,8 @@ impl<E: Environment> WaitState<E> {
 
     // ---- the end ----
 
-    /// Begins the closing handshake; after the large message that is on its way. `keep`: the application goes
-    /// on receiving, so nothing that arrives is dropped.
+    /// Begins the closing handshake, after a large message that is being sent. `keep`: the application still
+    /// receives, so arriving messages are kept.
     pub fn begin_close(
         &mut self,
         code: Option<CloseCode>,
@@ -362,7 +369,7 @@ impl<E: Environment> WaitState<E> {
         }
         self.inbox.limit_wanted(keep);
         if self.send_queue.hold == Hold::Opening {
-            // Nobody was told that there is a connection.
+            // The application does not know of a connection yet.
             self.driver.end(Failure::Aborted);
             return Ok(());
         }
@@ -374,8 +381,8 @@ impl<E: Environment> WaitState<E> {
         self.driver.begin_close(code, reason, now)
     }
 
-    /// It is over: who is to be told so. Once. `lingers`: the socket is a transport's, which has yet to close
-    /// it.
+    /// Ends the waiting when the connection is over and returns the waiters to notify; `None` if this was done
+    /// before. `lingers`: an external transport has yet to close the socket.
     pub fn finish(&mut self, lingers: bool) -> Option<Teardown<E>> {
         if self.is_finished() {
             return None;
@@ -392,7 +399,7 @@ impl<E: Environment> WaitState<E> {
         waiters.extend(enders);
         let pings = pings.into_iter().map(|(_, future)| future).collect();
         let flushes = self.send_queue.take_flushes().collect();
-        // In a child process no loop will close it: it is the parent's.
+        // In a child process no loop will close the socket: it belongs to the parent.
         let lingers = lingers && !self.driver.send_half().is_forked();
         self.end = if lingers { End::Lingering } else { End::Complete };
         let closers = if lingers && !closers.is_empty() {
@@ -404,10 +411,10 @@ impl<E: Environment> WaitState<E> {
         Some(Teardown { waiters, flushes, pings, closers, large: large.map(|large| large.source) })
     }
 
-    // ---- settling ----
+    // ---- actions ----
 
-    /// Whether nothing is left to do after anything has happened, which is so most of the time:
-    /// [`Self::poll_action`] would say [`Action::Rest`].
+    /// Returns whether no action is due: [`Self::poll_action`] would return [`Action::Rest`]. This is the
+    /// common case.
     #[inline]
     pub fn is_quiescent(&mut self, now: impl FnOnce() -> Instant) -> bool {
         let driver = &mut self.driver;
@@ -420,13 +427,13 @@ impl<E: Environment> WaitState<E> {
             && (self.listens || !self.receivers.is_empty())
     }
 
-    /// What is to be done next to bring everything in line with what has happened. In this order:
+    /// Returns the next action that the recorded events require. The order is:
     ///
-    /// 1. what is due is written, and the ending makes its next step, until neither has anything to do;
-    /// 2. those who wait for a flush, and for room, are told;
-    /// 3. reading is paused or resumed; what is parsed for that may ask for an answer, or be the end: from
-    ///    the beginning;
-    /// 4. the time of an ending is waited for; or it is over, and everybody is told.
+    /// 1. Write due bytes and advance the closing handshake, until neither has anything to do.
+    /// 2. Notify waiters for a flush, then waiters for room.
+    /// 3. Pause or resume reading. Input parsed for that may require an answer or end the connection: restart
+    ///    at 1.
+    /// 4. Start the close timer or, if the connection is over, finish.
     pub fn poll_action(
         &mut self,
         cursor: &mut ActionCursor,
@@ -513,13 +520,13 @@ impl<E: Environment> WaitState<E> {
             return Some(Action::Shut);
         }
         cursor.looked = false;
-        // Afterwards nothing is left, or there is no room, or the connection has failed.
+        // After the write, nothing is left, or there is no room, or the connection has failed.
         (!cursor.stuck && self.send_queue.is_write_due(&self.driver, progress != Progress::Open))
             .then_some(Action::Write)
     }
 
-    /// Whether writing has failed while the queue of received messages is full and no task receives. The end of the
-    /// stream lies behind messages that are not read, so waiting for it would keep every sender waiting.
+    /// Returns whether writing has failed while the inbox is full and no task receives. The end of the stream
+    /// is then behind unread messages, and waiting for it would block all senders.
     fn is_cut_off(&self) -> bool {
         let send_half = self.driver.send_half();
         let failed = send_half.failure().is_some_and(|failure| !failure.is_said()) && !send_half.is_eof();
@@ -531,7 +538,8 @@ impl<E: Environment> WaitState<E> {
             return Some(Action::Wake(woken));
         }
         if self.send_queue.writable_notice == WritableNotice::Wanted && self.send_queue.is_writable(&self.driver) {
-            // From inside whatever settles: in the loop's next iteration.
+            // The caller may be inside application code, so the listener runs in the next iteration of the
+            // loop.
             self.send_queue.writable_notice = WritableNotice::Soon;
             return Some(Action::WritableNotice);
         }

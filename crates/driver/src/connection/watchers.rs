@@ -1,19 +1,19 @@
-//! Tasks that wait for a pong, or for the end of a connection.
+//! Tasks that wait for a pong or for the end of a connection.
 
 use std::mem::take;
 
 use super::LazyBox;
 use super::wait_state::Environment;
 
-/// Who waits for a pong, or the end.
+/// Tasks and futures that wait for a pong or for the end of the connection.
 pub struct Watchers<E: Environment> {
-    /// Those who wait for pongs, by the numbers of their pings.
+    /// Futures that wait for pongs, with the numbers of their pings.
     pub pings: Vec<(u64, E::Future)>,
-    /// Those who wait until it is over.
+    /// Futures that wait until the connection is over.
     pub closers: Vec<E::Future>,
-    /// Those who are told then, and for whom nobody waits.
+    /// Futures that are notified when the connection is over. They do not count as waiting.
     pub observers: Vec<E::Future>,
-    /// Those who wait for the end in order to raise it.
+    /// Waiters that wait for the end of the connection, to raise its error.
     pub enders: Vec<E::Waiter>,
 }
 
@@ -30,21 +30,22 @@ impl<E: Environment> Watchers<E> {
 }
 
 impl<E: Environment> LazyBox<Watchers<E>> {
-    /// Takes those whose pings a pong has answered (RFC 6455 5.5.3): by their numbers.
+    /// Takes the futures whose pings a pong has answered (RFC 6455 5.5.3); `numbers` are the numbers of those
+    /// pings.
     pub fn take_answered(&mut self, numbers: &[u64]) -> impl Iterator<Item = E::Future> {
         let pings = self.get_mut().map(|watchers| &mut watchers.pings);
         let answered = pings.map(|pings| pings.extract_if(.., |(id, _)| numbers.contains(id)));
         answered.into_iter().flatten().map(|(_, future)| future)
     }
 
-    /// Somebody no longer waits for the end in order to raise it.
+    /// Removes a waiter that no longer waits for the end of the connection.
     pub fn forget(&mut self, ender: &E::Waiter) {
         if let Some(watchers) = self.get_mut() {
             watchers.enders.retain(|other| other != ender);
         }
     }
 
-    /// Takes those who are told that it is over.
+    /// Takes the futures that are notified when the connection is over.
     pub fn take_closers(&mut self) -> Vec<E::Future> {
         let Some(watchers) = self.get_mut() else { return Vec::new() };
         let mut closers = take(&mut watchers.closers);
@@ -52,7 +53,7 @@ impl<E: Environment> LazyBox<Watchers<E>> {
         closers
     }
 
-    /// Nobody waits for these futures any more.
+    /// Removes futures that are no longer awaited.
     pub fn forget_futures(&mut self, is_forgotten: impl Fn(&E::Future) -> bool) {
         if let Some(watchers) = self.get_mut() {
             watchers.closers.retain(|future| !is_forgotten(future));
@@ -61,7 +62,7 @@ impl<E: Environment> LazyBox<Watchers<E>> {
         }
     }
 
-    /// Whether anybody waits.
+    /// Returns whether a future or waiter waits here; observers do not count.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.get().is_some_and(|watchers| {
@@ -69,12 +70,12 @@ impl<E: Environment> LazyBox<Watchers<E>> {
         })
     }
 
-    /// All who wait for the end in order to raise it.
+    /// Returns the waiters that wait for the end of the connection, to raise its error.
     pub fn enders(&self) -> impl Iterator<Item = &E::Waiter> {
         self.get().into_iter().flat_map(|watchers| &watchers.enders)
     }
 
-    /// All futures.
+    /// Returns all futures.
     pub fn futures(&self) -> impl Iterator<Item = &E::Future> {
         self.get().into_iter().flat_map(Watchers::futures)
     }

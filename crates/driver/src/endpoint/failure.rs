@@ -1,4 +1,4 @@
-//! How a connection ended: by close frames, or why otherwise.
+//! How a connection ended: with close frames or with a failure.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use wirespeed_protocol::{CloseFrame, Fault};
 
 use crate::tls;
 
-/// Why a connection ended otherwise than by two close frames.
+/// Why a connection ended without a complete closing handshake.
 #[derive(Clone, Debug)]
 pub enum Failure {
     /// The peer broke the protocol.
@@ -19,24 +19,25 @@ pub enum Failure {
     Io(Arc<io::Error>),
     /// TLS failed.
     Tls(Arc<tls::Error>),
-    /// No pong in time.
+    /// No pong arrived in time.
     KeepaliveTimeout,
-    /// The opening handshake was refused: an HTTP response says why.
+    /// The opening handshake was refused with an HTTP response.
     Refused,
-    /// The application ended it, without a closing handshake or before its end.
+    /// The application ended the connection before a closing handshake was complete.
     Aborted,
-    /// The peer did not do its part of the closing, or did not end TCP, in time.
+    /// The peer did not answer the close frame, or did not end TCP, in time.
     CloseTimeout,
-    /// This is a copy in a child process: the connection is the parent's.
+    /// This is a copy in a child process: the connection belongs to the parent.
     Forked,
-    /// The program ends, and a thread that there is no more was at work on it.
+    /// The interpreter is shutting down, and a thread that no longer runs was using the connection.
     Ending,
-    /// We have panicked in the middle of a change.
+    /// A panic interrupted a change of the connection.
     Defect,
 }
 
 impl Failure {
-    /// Whether the peer is told why: by a close frame, or a response, which leaves behind what was queued before.
+    /// Returns whether the peer receives the reason, in a close frame or HTTP response that comes after queued
+    /// bytes.
     #[must_use]
     pub const fn is_said(&self) -> bool {
         matches!(self, Self::Fault(_) | Self::Refused)
@@ -65,19 +66,19 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How a connection ended, or is ending.
+/// The close frames of a connection.
 #[derive(Debug, Default)]
 pub struct Closing {
     /// The peer's close frame.
     pub received: Option<CloseFrame>,
-    /// Ours.
+    /// Our close frame.
     pub sent: Option<CloseFrame>,
-    /// Which came first.
+    /// Whether the peer's close frame came first; `None` unless both exist.
     pub received_then_sent: Option<bool>,
 }
 
 impl Closing {
-    /// Whether both ends have closed in the ordinary way: with 1000, 1001 or no code (RFC 6455 7.4.1).
+    /// Returns whether both ends closed normally: with code 1000, 1001 or none (RFC 6455 7.4.1).
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let clean = |frame: &Option<CloseFrame>| {

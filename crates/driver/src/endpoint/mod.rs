@@ -1,14 +1,14 @@
-//! One protocol connection joined to the bytes of one socket. It never blocks and makes no system call but
-//! where it is handed a socket.
+//! One protocol connection joined to the bytes of one socket. It never blocks, and makes system calls only where it
+//! is given a socket.
 //!
-//! Who owns which buffer:
-//! - `input`: plain bytes that were read and not parsed yet, lent by [`buffers`]; none while the connection
+//! Ownership of the buffers:
+//! - `input`: plain bytes that were read and not parsed yet, taken from [`buffer_pool`]; none while the connection
 //!   is idle.
-//! - [`ReadOperation`]: the buffer of a read in flight; it is out of the peer, so that a blocking read holds
-//!   no lock.
+//! - [`ReadOperation`]: the buffer of a read in progress. It is outside the endpoint, so a blocking read holds no
+//!   lock.
 //! - `cipher_tail`: an incomplete TLS record, copied to a vector of its size.
-//! - `plain`: frames that are to be encrypted when they leave; `output`: bytes that the socket has not taken.
-//!   None while there are none.
+//! - `plain`: frames that are encrypted when they are written; `output`: bytes that the socket has not taken. Both
+//!   hold no memory while empty.
 
 mod failure;
 mod send_half;
@@ -32,80 +32,81 @@ use crate::tls::Layer;
 pub use failure::{Closing, Failure};
 pub use send_half::{LargeSend, SendHalf, Stats};
 
-/// A payload of which at least this much is missing is received straight into its buffer. Below, the second
-/// buffer of the system call costs more than the copy (measured: even at 8 KiB).
+/// Payloads with at least this many missing bytes are received directly into their buffer. For smaller ones, the
+/// second buffer of the system call costs more than the copy (measured: even at 8 KiB).
 const DIRECT_MIN: usize = 8 * 1024;
 
-/// A message of this size makes another one expected: then no more is read at once than shows its header, and
-/// the rest goes straight to its place. Below, the copy costs less than what the system calls would.
+/// After a message of this size another one is expected: the next read then takes little more than its header, and
+/// the rest goes directly into the message's buffer. Below this size, copying costs less than the extra system
+/// calls.
 const LARGE_MESSAGE: usize = 64 * 1024;
 
-/// What is read of a message that is expected to be large before its header is known, and of what comes
-/// behind one.
+/// Number of bytes to read of an expected large message before its header is known, and of data after one.
 const HEADER_READ: usize = 4 * 1024;
 
-/// Something that arrived.
+/// An event from the peer.
 #[derive(Debug)]
 pub enum PeerEvent<'a, B> {
     /// A whole message.
     Message {
         /// Text or binary.
         kind: MessageKind,
-        /// All of it.
+        /// The whole payload.
         payload: Payload<'a, B>,
     },
     /// The next fragment of a message.
     Fragment {
         /// Text or binary.
         kind: MessageKind,
-        /// Its bytes.
+        /// The payload bytes of this fragment.
         payload: Payload<'a, B>,
-        /// The last one.
+        /// Whether this is the last fragment.
         fin: bool,
     },
     /// A ping; the pong is queued.
     Ping(ControlPayload),
     /// A pong.
     Pong {
-        /// What it says.
+        /// The payload of the pong.
         payload: ControlPayload,
-        /// The numbers of the pings that it answers, oldest first, and how long the last of them took.
+        /// The numbers of the pings that it answers, oldest first, and the round-trip time of the last.
         answered: Option<(Vec<u64>, Duration)>,
     },
-    /// The connection ends: the peer's close frame, with our reply queued, or a fault, with the close frame
-    /// that names it queued. Nothing more will be received.
+    /// The connection is closing: the peer's close frame arrived and our reply is queued, or the peer broke the
+    /// protocol and our close frame is queued. Nothing more will be received.
     Closing,
 }
 
-/// A read that is to be made or was made: outside the peer, so outside any lock around it.
+/// A read in progress: outside the endpoint, so outside any lock around it.
 pub struct ReadOperation<B> {
     buffer: ReadBuffer,
-    /// Bytes to be read at most, beside those that go straight to their message.
+    /// Maximum number of bytes to read, beside those that go directly into a message.
     most: usize,
     destination: Option<Destination<B>>,
     large: bool,
-    /// Bytes received into the destination.
+    /// Number of bytes received into `destination`.
     direct: usize,
-    /// Bytes for which the last read had room.
+    /// Number of bytes for which the last read had room.
     offered: usize,
 }
 
 impl<B: PayloadBuffer> ReadOperation<B> {
-    /// Whether it may move much: the rest of a large message, or of a stream that has filled the last buffer.
+    /// Returns whether the read may move many bytes: the rest of a large message, or a stream that filled the last
+    /// buffer.
     #[must_use]
     #[inline]
     pub fn is_large(&self) -> bool {
         self.large || self.destination.is_some()
     }
 
-    /// The bytes of a read with this result that has filled its room: there are likely more. Else 0.
+    /// Returns the number of bytes of a read that filled its buffer, so that more are likely; otherwise 0.
     #[must_use]
     pub fn filled(&self, result: &io::Result<usize>) -> usize {
         result.as_ref().map_or(0, |received| if *received == self.offered { *received } else { 0 })
     }
 
-    /// Whether a read with this result has emptied the socket: who is told of edges waits for the next one
-    /// then (epoll(7)), and else must read on.
+    /// Returns whether a read with this result has emptied the socket. With edge-triggered epoll(7), the caller
+    /// then waits for the next edge, and must otherwise read on.
     #[must_use]
     pub fn is_drained(&self, result: &io::Result<usize>) -> bool {
         match result {
@@ -114,7 +115,7 @@ impl<B: PayloadBuffer> ReadOperation<B> {
         }
     }
 
-    /// Reads once; 0: the end of the stream.
+    /// Reads once; returns 0 at the end of the stream.
     #[inline]
     pub fn read(&mut self, socket: &Socket, mode: Mode) -> io::Result<usize> {
         let most = self.most.min(self.buffer.capacity() - self.buffer.len());
@@ -141,22 +142,22 @@ pub struct Endpoint<B = Vec<u8>> {
     pub send_half: SendHalf<B>,
     input: ReadBuffer,
     input_start: usize,
-    /// [`Self::take_input`] has lent it out: it counts as here.
+    /// [`Self::take_input`] has taken the input out; it still counts as unparsed.
     input_lent: bool,
-    /// Something was received since [`Self::poll_event`] last found nothing.
+    /// Bytes were received since [`Self::poll_event`] last returned `None`.
     fresh: bool,
-    /// The last read has filled its buffer.
+    /// The last read filled its buffer.
     flooded: bool,
-    /// The last frame was large, and came as it is: only such a one, not what was compressed, nor the pieces of a
-    /// message, has a place to be read to.
+    /// The last message was large and arrived uncompressed in one frame. Only such a message has a buffer to read
+    /// into directly.
     expects_large: bool,
-    /// Some of what is arriving was read straight to its place.
+    /// Part of the arriving message was read directly into its buffer.
     placed: bool,
 }
 
 impl<B: PayloadBuffer> Endpoint<B> {
-    /// A connection after its opening handshake. `early` are plain bytes that arrived behind it,
-    /// `cipher_tail` bytes of the socket that `layer` could not consume yet.
+    /// Creates a connection after its opening handshake. `early`: plain bytes that arrived after the handshake.
+    /// `cipher_tail`: bytes of the socket that `layer` has not consumed yet.
     #[must_use]
     pub fn new(
         connection: Connection<B>,
@@ -182,7 +183,8 @@ impl<B: PayloadBuffer> Endpoint<B> {
         }
     }
 
-    /// What stands for a connection that cannot be looked at, because a thread that there is not has it: it is over.
+    /// Creates a placeholder, already failed, for a connection held by a thread that does not exist in this
+    /// process.
     #[must_use]
     pub fn disowned(side: Side, failure: Failure) -> Self {
         let keepalive = Keepalive::new(None, None, Instant::now());
@@ -191,14 +193,13 @@ impl<B: PayloadBuffer> Endpoint<B> {
         endpoint
     }
 
-    /// The next event in what was read, if there is one; after `None`, read again.
+    /// Returns the next event in the input; after `None`, read again.
     #[inline]
     pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
         self.poll_event_and_send_half().0
     }
 
-    /// As [`Self::poll_event`], with the link beside it: to answer while the event's payload still lies in
-    /// the read buffer.
+    /// Returns the next event with the [`SendHalf`], which can answer while the payload is in the read buffer.
     #[inline]
     pub fn poll_event_and_send_half(&mut self) -> (Option<PeerEvent<'_, B>>, &mut SendHalf<B>) {
         self.release_parsed();
@@ -259,8 +260,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
         (event, send_half)
     }
 
-    /// Gives the buffer back that was read into, if everything in it was parsed. For a caller that stops
-    /// polling between messages.
+    /// Releases the read buffer if all of it was parsed, for a caller that stops polling between messages.
     #[inline]
     pub fn release_parsed(&mut self) {
         if self.input_start == self.input.len() && self.input.capacity() > 0 {
@@ -273,41 +273,41 @@ impl<B: PayloadBuffer> Endpoint<B> {
         self.input = ReadBuffer::default();
     }
 
-    /// How messages are handed out from now on.
+    /// Sets how later messages are delivered.
     pub fn set_delivery(&mut self, delivery: Delivery) {
         self.send_half.set_delivery(delivery);
-        self.fresh = true; // what is assembled may be due now
+        self.fresh = true; // an assembled message may be complete now
     }
 
-    /// Which end this is.
+    /// Returns whether this is the client or the server.
     #[must_use]
     pub fn side(&self) -> Side {
         self.send_half.connection.side()
     }
 
-    /// Whether bytes were read that [`Self::poll_event`] has not parsed.
+    /// Returns whether there is input that [`Self::poll_event`] has not parsed.
     #[must_use]
     #[inline]
     pub fn has_input(&self) -> bool {
         self.input_start < self.input.len() || self.input_lent
     }
 
-    /// How many they are.
+    /// Returns the number of unparsed bytes.
     #[must_use]
     #[inline]
     pub fn unparsed(&self) -> usize {
         self.input.len() - self.input_start
     }
 
-    /// Lends a buffer to a read of `most` bytes. Call only when [`Self::poll_event`] has answered `None`; end
-    /// with [`Self::complete_read`].
+    /// Begins a read of at most `most` bytes. Call it only when [`Self::poll_event`] has returned `None`; end the
+    /// read with [`Self::complete_read`].
     #[must_use]
     #[inline]
     pub fn begin_read(&mut self, most: usize) -> ReadOperation<B> {
         self.begin_read_into(buffer_pool::take_read(), most)
     }
 
-    /// The same; the buffer is a large one if the last read has filled its own.
+    /// Begins a read like [`Self::begin_read`], with a large buffer if the last read filled its own.
     #[must_use]
     #[inline]
     pub fn begin_large_read(&mut self, most: usize) -> ReadOperation<B> {
@@ -329,16 +329,16 @@ impl<B: PayloadBuffer> Endpoint<B> {
                 most = HEADER_READ;
             }
         } else {
-            // A copy: while this read is out, the layer may refer to the original in order to send.
+            // This is a copy: while the read is in progress, the layer may refer to the original in order to send.
             buffer.extend_from_slice(self.send_half.cipher_tail());
-            // Nothing is read into no room, which would look like the end of the stream: the record that has begun may
-            // fill a small buffer.
+            // A read without room would look like the end of the stream, and the incomplete record may fill a small
+            // buffer.
             buffer.reserve(buffer_pool::SMALL_READ_SIZE);
         }
         ReadOperation { buffer, most, destination, large: self.flooded, direct: 0, offered: 0 }
     }
 
-    /// Takes a read back, whatever came of it. Of errors, those that only ask to try again change nothing.
+    /// Ends a read and takes in its result. Errors that only ask to try again change nothing.
     #[inline]
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
         wirespeed_protocol::failpoint::reach("driver.read");
@@ -364,7 +364,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
         }
     }
 
-    /// Takes bytes that somebody else has read; some, but less than half a read buffer.
+    /// Takes bytes that an external transport has read: at least one, and less than half a read buffer.
     pub fn receive_slice(&mut self, bytes: &[u8]) {
         self.fresh = true;
         let mut buffer = buffer_pool::take_read();
@@ -373,7 +373,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
         self.receive_bytes(buffer);
     }
 
-    /// Copies what was read and not parsed to a vector of its size: it may stay for a while.
+    /// Copies unparsed input to a vector of its size, because it may stay for a while.
     pub fn shrink_input(&mut self) {
         if self.unparsed() > 0 && self.input.capacity() >= buffer_pool::READ_SIZE {
             self.input = ReadBuffer::exact(self.input.get(self.input_start..).unwrap_or_default());
@@ -381,16 +381,16 @@ impl<B: PayloadBuffer> Endpoint<B> {
         }
     }
 
-    /// Takes what was read out of the peer, with the start of what was not parsed, so that events keep their
-    /// place while the peer is used for something else. Give it back with [`Self::put_input`]; until then it
-    /// counts as unparsed, so that nothing behind it ends the connection.
+    /// Takes the read buffer and the start of the unparsed input out of the endpoint, so that events stay valid
+    /// while the endpoint is used. Return it with [`Self::put_input`]. Until then it counts as unparsed, so the
+    /// connection does not end before it.
     #[must_use]
     pub fn take_input(&mut self) -> (ReadBuffer, usize) {
         self.input_lent = true;
         (mem::take(&mut self.input), mem::take(&mut self.input_start))
     }
 
-    /// Takes input back that [`Self::take_input`] lent; what came meanwhile comes after it.
+    /// Returns input taken by [`Self::take_input`]; bytes that arrived meanwhile come after it.
     pub fn put_input(&mut self, (mut input, start): (ReadBuffer, usize)) {
         if !mem::take(&mut self.input_lent) || !self.send_half.connection.state().can_receive() {
             return;
@@ -415,7 +415,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
             self.send_half.output.clear();
         }
         let peer_closed = secure.layer.is_peer_closed();
-        // What was decrypted before an error or the end is valid and comes first.
+        // Bytes decrypted before an error or the end are valid and come first.
         self.add_input(plain);
         match result {
             Ok(consumed) => self.keep_tail(&buffer, consumed),
@@ -429,7 +429,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
         }
     }
 
-    /// What was read is to be parsed next; after what is left of an earlier read, should there be any.
+    /// Adds input to be parsed, after unparsed input of an earlier read.
     #[inline]
     fn add_input(&mut self, plain: ReadBuffer) {
         if self.unparsed() > 0 {
@@ -440,7 +440,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
         }
     }
 
-    /// Keeps what the layer did not consume of `buffer`, in a vector of its size.
+    /// Keeps the bytes of `buffer` that the layer did not consume, in a vector of its size.
     fn keep_tail(&mut self, buffer: &[u8], consumed: usize) {
         let Some(secure) = &mut self.send_half.secure else { return };
         if let Some(tail @ [_, ..]) = buffer.get(consumed..) {
@@ -450,30 +450,29 @@ impl<B: PayloadBuffer> Endpoint<B> {
         }
     }
 
-    /// The opening handshake does not grant compression after all. Before the first message.
+    /// Turns compression off because the opening handshake does not grant it. Call it before the first message.
     pub fn forgo_deflate(&mut self) {
         self.send_half.connection.forgo_deflate();
     }
 
-    /// The opening handshake is refused: a response that says so was queued, and nothing else will be sent or
-    /// received.
+    /// Ends a connection whose opening handshake is refused. The refusing response is already queued; nothing else
+    /// is sent or received.
     pub fn refuse(&mut self) {
         self.send_half.note_failure(Failure::Refused);
         self.release_input();
         self.send_half.connection.receive_eof();
     }
 
-    /// The stream has ended; what was read before is parsed first.
+    /// Records the end of the stream; earlier input is parsed first.
     pub fn receive_eof(&mut self) {
         self.send_half.eof = true;
-        // Without the notice that TLS requires, the stream may have been cut by someone in between. The
-        // closing handshake of the WebSocket tells whether anything is missing, so this is not an error of
-        // its own.
+        // Without the close_notify alert of TLS, an attacker may have truncated the stream. The closing handshake
+        // of the WebSocket shows whether anything is missing, so this is not an error.
     }
 
-    /// The stream has ended and everything in it was handed out: the connection is over. True if this is so.
-    /// Not before the peer's close frame was answered, behind the frame that is being sent: a peer may end
-    /// its direction of TCP with its close frame and read on.
+    /// Ends the connection if the stream has ended and all input was parsed; returns whether it did. The reply to
+    /// the peer's close frame must be sent first, after the frame that is being sent: a peer may end its direction
+    /// of TCP with its close frame and read on.
     pub fn poll_eof(&mut self) -> bool {
         if !self.send_half.eof || self.has_input() || self.send_half.owes_close() {
             return false;
@@ -485,7 +484,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
         true
     }
 
-    /// Nothing can be received or sent any more.
+    /// Fails the connection: nothing can be received or sent any more.
     pub fn fail(&mut self, failure: Failure) {
         self.send_half.note_failure(failure);
         self.send_half.eof = true;
@@ -495,19 +494,19 @@ impl<B: PayloadBuffer> Endpoint<B> {
         }
     }
 
-    /// Bytes of the buffers that this connection holds: none while it is idle, without compression.
+    /// Returns the size of the buffers of this connection: zero while it is idle and does not compress.
     #[must_use]
     pub fn held_capacity(&self) -> usize {
         self.input.capacity() + self.send_half.queue_capacity()
     }
 
-    /// Nothing more comes after what was read: it is handed out first.
+    /// Fails the connection after the input that was already read.
     pub fn fail_after_input(&mut self, failure: Failure) {
         self.send_half.note_failure(failure);
         self.send_half.eof = true;
     }
 
-    /// Fails the connection as [`Self::fail`] does, but tells the peer why first, if it can still be told.
+    /// Fails the connection like [`Self::fail`], but first queues a close frame, unless a frame is incomplete.
     pub fn fail_with_code(&mut self, failure: Failure, code: CloseCode, reason: &str) {
         self.send_half.note_failure(failure);
         let mid_frame = self.send_half.is_mid_frame();
@@ -521,7 +520,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     }
 }
 
-/// How long a payload is.
+/// Returns the length of a payload.
 pub fn payload_len<B: PayloadBuffer>(payload: &Payload<'_, B>) -> usize {
     payload.as_slice().len()
 }

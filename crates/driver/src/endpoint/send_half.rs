@@ -1,5 +1,5 @@
-//! Sending, and what a connection remembers: the half of a [`Endpoint`](super::Peer) that does not hold bytes
-//! that were read.
+//! Encodes, encrypts and queues frames, and keeps the state of the connection: all of an
+//! [`Endpoint`](super::Endpoint) except the input.
 
 mod control;
 mod sharing;
@@ -23,24 +23,24 @@ use crate::socket::{Mode, Socket};
 use crate::tls::{Error, Layer};
 use crate::write_queue::{Flushed, WriteQueue};
 
-/// What leaves as it is is written from where it lies if it is at least this much: below, the copy costs less
-/// than to keep track of it.
+/// Unmasked and unencrypted payloads of at least this size are written directly from the caller's memory. For
+/// smaller ones, copying costs less.
 const BARE_MIN: usize = 64 * 1024;
 
-/// Counters of one connection. Bytes are those of payloads, before compression.
+/// Counters of one connection. Bytes are payload bytes before compression.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Messages, or last fragments, handed to the application.
+    /// Number of messages, or last fragments, delivered to the application.
     pub messages_received: u64,
-    /// Payload bytes of messages and fragments.
+    /// Number of payload bytes of messages and fragments received.
     pub bytes_received: u64,
-    /// Messages encoded.
+    /// Number of messages encoded.
     pub messages_sent: u64,
-    /// Their payload bytes.
+    /// Number of payload bytes sent.
     pub bytes_sent: u64,
 }
 
-/// A message that is sent in pieces because it is large: its payload is masked piece by piece.
+/// The progress of a large message that is sent, and masked, in pieces.
 #[derive(Debug)]
 pub struct LargeSend {
     key: Option<Key>,
@@ -48,19 +48,19 @@ pub struct LargeSend {
     remaining: usize,
 }
 
-/// What encryption needs.
+/// The state of the encryption layer.
 pub(super) struct Secure {
     pub(super) layer: Box<dyn Layer>,
-    /// An incomplete TLS record, or what the layer refers to.
+    /// An incomplete TLS record, or bytes that the layer refers to.
     pub(super) cipher_tail: Vec<u8>,
-    /// Frames that are to be encrypted, with what follows them, when they leave.
+    /// Frames that are encrypted together when they are written.
     plain: Vec<u8>,
-    /// That nothing more will be sent was said: RFC 8446 6.1 lets nothing follow, no alert either.
+    /// close_notify was sent: nothing may follow it, not even an alert (RFC 8446 6.1).
     ended: bool,
 }
 
 impl Secure {
-    /// Takes what came from the socket; what the layer answers is written, unless our direction is over.
+    /// Decrypts bytes of the socket. The layer's replies are queued, unless close_notify was sent.
     pub(super) fn receive(
         &mut self,
         incoming: &mut [u8],
@@ -77,16 +77,16 @@ impl Secure {
     }
 }
 
-/// Everything of a connection but the bytes that were read: what the receiving and the sending side share.
+/// The sending side of a connection, and the state that the receiving and the sending side share.
 pub struct SendHalf<B = Vec<u8>> {
     pub(super) connection: Connection<B>,
     pub(super) secure: Option<Box<Secure>>,
     pub(super) output: WriteQueue,
     /// Pings and the deadline for their pongs.
     pub keepalive: Keepalive,
-    /// Part of a large frame was encoded: nothing else may be until its rest is.
+    /// A large frame is encoded only in part, so no other frame may be encoded.
     mid_frame: bool,
-    /// A pong that must wait: for the rest of a large frame or for the peer to take what is queued.
+    /// A pong that must wait for the rest of a large frame, or for the peer to take queued bytes.
     deferred_pong: Option<Box<control::DeferredPong>>,
     /// A close frame that must wait for the rest of a large frame.
     deferred_close: bool,
@@ -94,9 +94,9 @@ pub struct SendHalf<B = Vec<u8>> {
     failure: Option<Box<Failure>>,
     pub(super) eof: bool,
     pub(super) stats: Stats,
-    /// For what the connection keeps from one message to the next.
+    /// The share of the compression budget that the connection's contexts take between messages.
     context: Option<Context>,
-    /// The process that this connection belongs to, as [`entropy::forks`] counts them.
+    /// The [`fork::generation`] of the process that this connection belongs to.
     generation: u64,
 }
 
@@ -124,9 +124,9 @@ impl<B: PayloadBuffer> SendHalf<B> {
         }
     }
 
-    /// Whether this is a copy in a child process. The socket is shared with the parent, whose connection goes
-    /// on: nothing may be encoded, which would use the parent's place in the sequence of TLS records, nor
-    /// written. [`Self::encode`] and [`Self::flush`] see to it.
+    /// Returns whether this is a copy in a child process. The socket is shared with the parent, whose connection
+    /// continues: nothing may be written, and nothing encoded, because that would use the parent's TLS record
+    /// sequence numbers. [`Self::encode`] and [`Self::flush`] ensure this.
     #[must_use]
     #[inline]
     pub fn is_forked(&self) -> bool {
@@ -137,41 +137,41 @@ impl<B: PayloadBuffer> SendHalf<B> {
         self.connection.set_delivery(delivery);
     }
 
-    /// How messages are compressed, if they are.
+    /// Returns the parameters of compression, if it was negotiated.
     #[must_use]
     pub fn deflate(&self) -> Option<&Params> {
         self.connection.deflate()
     }
 
-    /// Which end this is.
+    /// Returns whether this is the client or the server.
     #[must_use]
     pub fn side(&self) -> Side {
         self.connection.side()
     }
 
-    /// Whether a message is being sent in fragments.
+    /// Returns whether a message is being sent in fragments.
     #[must_use]
     pub fn is_sending_fragments(&self) -> bool {
         self.connection.is_sending_fragments()
     }
 
-    /// Whether the middle of a large frame is being sent.
+    /// Returns whether a large frame is being sent and is incomplete.
     #[must_use]
     pub fn is_mid_frame(&self) -> bool {
         self.mid_frame
     }
 
-    /// Whether the answer to the peer's close frame waits for the rest of a frame, which can still be sent.
+    /// Returns whether the reply to the peer's close frame waits for the rest of a frame that can still be sent.
     pub(super) fn owes_close(&self) -> bool {
         self.deferred_close && self.mid_frame && self.failure.is_none()
     }
 
-    /// Whether something has yet to be written that still can be: what is queued, and the rest of a frame.
+    /// Returns whether bytes have yet to be written that still can be: queued bytes, and the rest of a frame.
     pub(crate) fn is_unwritten(&self) -> bool {
         self.queued() > 0 || self.mid_frame && self.failure.is_none()
     }
 
-    /// Goes on with what an opening has queued and not written.
+    /// Continues with the bytes that the opening handshake has queued and not written.
     pub(crate) fn adopt_output(&mut self, output: WriteQueue) {
         self.output = output;
     }
@@ -191,7 +191,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         Ok(())
     }
 
-    /// Whether a message of `len` bytes is better sent by [`Self::begin_large`].
+    /// Returns whether a message of `len` bytes should be sent with [`Self::begin_large`].
     #[must_use]
     #[inline]
     pub fn is_large(&self, len: usize, compress: Option<bool>) -> bool {
@@ -199,15 +199,15 @@ impl<B: PayloadBuffer> SendHalf<B> {
         len >= least && !self.connection.wants_compression(len, compress)
     }
 
-    /// Whether payloads leave as they are: neither masked nor encrypted.
+    /// Returns whether payloads are written unchanged: neither masked nor encrypted.
     #[must_use]
     #[inline]
     pub fn is_bare(&self) -> bool {
         self.connection.side() == Side::Server && self.secure.is_none()
     }
 
-    /// Queues the header of a large message; its payload follows by [`Self::append_large`]. Until all of it
-    /// has, every other frame waits or is refused.
+    /// Queues the header of a large message. [`Self::append_large`] queues its payload; until it is complete, other
+    /// frames wait or are refused.
     pub fn begin_large(&mut self, kind: MessageKind, len: usize) -> Result<LargeSend, SendError> {
         self.check_frame()?;
         let key = (self.connection.side() == Side::Client).then(draw_key);
@@ -219,7 +219,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         Ok(LargeSend { key, offset: 0, remaining: len })
     }
 
-    /// Queues the next piece of a large message; true: it was the last.
+    /// Queues the next piece of a large message. Returns whether it was the last.
     pub fn append_large(&mut self, send: &mut LargeSend, piece: &[u8]) -> bool {
         let (key, offset) = (send.key, send.offset);
         self.encode(|_, out| match key {
@@ -236,8 +236,9 @@ impl<B: PayloadBuffer> SendHalf<B> {
         true
     }
 
-    /// Writes what is queued, and then the rest of a large message from where it lies, as far as the kernel
-    /// takes it; how much that was. Only if the link [is bare](Self::is_bare). An error is kept.
+    /// Writes queued bytes, and then the rest of a large message directly from `rest`, until the kernel has no more
+    /// room. Returns the number of bytes of `rest` written. Only for a connection that [is bare](Self::is_bare); an
+    /// error is recorded.
     pub(crate) fn write_large(&mut self, send: &mut LargeSend, rest: &[u8], socket: &Socket) -> usize {
         debug_assert!(self.is_bare() && rest.len() == send.remaining);
         if self.is_forked() {
@@ -260,7 +261,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         written
     }
 
-    /// Forgets the rest of a large message: the connection has failed, nothing can be sent any more.
+    /// Drops the rest of a large message of a failed connection.
     pub fn abandon_large(&mut self) {
         self.mid_frame = false;
     }
@@ -296,7 +297,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         }
     }
 
-    /// Sees to it that what the connection keeps between messages is within the budget.
+    /// Keeps the contexts that the connection holds between messages within the compression budget.
     #[inline]
     pub(super) fn limit_contexts(&mut self) {
         let size = self.connection.contexts_size();
@@ -307,14 +308,14 @@ impl<B: PayloadBuffer> SendHalf<B> {
 
     #[cold]
     fn take_context(&mut self, size: usize) {
-        self.context = None; // what is given back may be what is taken
+        self.context = None; // the new share may need the room of the old one
         self.context = Context::take(size);
         if self.context.is_none() && size > 0 {
             compression_pool::give(self.connection.release_contexts());
         }
     }
 
-    /// Before what may compress: takes what others have released.
+    /// Before compressing: takes a context that other connections have released.
     #[inline]
     fn adopt_compressor(&mut self) {
         if self.connection.lacks_compressor() {
@@ -322,7 +323,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         }
     }
 
-    /// Before what may decompress: the same.
+    /// Before decompressing: takes a context that other connections have released.
     #[inline]
     pub(super) fn adopt_decompressor(&mut self) {
         if self.connection.lacks_decompressor() {
@@ -330,7 +331,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         }
     }
 
-    /// Runs an encoder against the queue, or against what is encrypted into the queue when it leaves.
+    /// Runs an encoder on the write queue or, with encryption, on the buffer that is encrypted into it later.
     #[inline]
     pub(super) fn encode<R>(&mut self, encoder: impl FnOnce(&mut Connection<B>, &mut Vec<u8>) -> R) -> R {
         if self.is_forked() {
@@ -339,7 +340,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         let Some(secure) = &mut self.secure else {
             let encoded = encoder(&mut self.connection, self.output.tail());
             if self.output.is_empty() {
-                self.output.clear(); // it was refused, and nobody may ever flush again
+                self.output.clear(); // the frame was refused, and no flush may follow to release the buffer
             }
             return encoded;
         };
@@ -353,7 +354,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         encoded
     }
 
-    /// Encrypts what is to be: all frames that wait share the records, of up to 16 KiB each.
+    /// Encrypts waiting frames; all of them share records of up to 16 KiB.
     #[inline]
     pub fn seal(&mut self) {
         if self.secure.as_ref().is_some_and(|secure| secure.plain.capacity() > 0) {
@@ -373,12 +374,12 @@ impl<B: PayloadBuffer> SendHalf<B> {
         buffer_pool::give_write(plain);
     }
 
-    /// Bytes of the socket that the layer has yet to consume.
+    /// Returns the bytes of the socket that the layer has not consumed.
     pub(super) fn cipher_tail(&self) -> &[u8] {
         self.secure.as_ref().map_or(&[], |secure| &secure.cipher_tail)
     }
 
-    /// Forgets what waits: nobody will write it.
+    /// Discards queued bytes, which will not be written.
     pub(super) fn clear_output(&mut self) {
         if let Some(secure) = &mut self.secure
             && secure.plain.capacity() > 0
@@ -388,12 +389,12 @@ impl<B: PayloadBuffer> SendHalf<B> {
         self.output.clear();
     }
 
-    /// Why it ended; the first reason counts.
+    /// Records the failure of the connection; later ones are ignored.
     pub(super) fn note_failure(&mut self, failure: Failure) {
         self.failure.get_or_insert_with(|| Box::new(failure));
     }
 
-    /// Hands queued bytes to the kernel.
+    /// Writes queued bytes to the socket.
     #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
         wirespeed_protocol::failpoint::reach("driver.write");
@@ -417,7 +418,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         result
     }
 
-    /// Takes what is queued out, for somebody else to write.
+    /// Takes the queued bytes, for an external transport to write.
     #[must_use]
     pub fn take_output(&mut self) -> Vec<u8> {
         if self.is_forked() {
@@ -433,19 +434,18 @@ impl<B: PayloadBuffer> SendHalf<B> {
         taken
     }
 
-    /// Why the bytes that were taken out could not be written.
+    /// Records that an external transport could not write the bytes that it took.
     pub fn handle_write_error(&mut self, error: io::Error) {
         self.fail_sending(error);
     }
 
-    /// The socket takes nothing any more. What the peer sent before, its close frame with the reason perhaps,
-    /// can still be read.
+    /// Records that the socket cannot be written to. Input from before, such as a close frame, can still be read.
     fn fail_sending(&mut self, error: io::Error) {
         self.note_failure(Failure::Io(Arc::new(error)));
         self.clear_output();
     }
 
-    /// Says at the TLS layer that nothing more will be sent. The last thing to be queued.
+    /// Queues the TLS close_notify alert, after which nothing may be queued.
     pub fn send_close_notify(&mut self) {
         self.seal();
         if let Some(secure) = self.secure.as_mut().filter(|_| self.generation == fork::generation()) {
@@ -454,70 +454,71 @@ impl<B: PayloadBuffer> SendHalf<B> {
         }
     }
 
-    /// All bytes that the kernel has taken.
+    /// Returns the total number of bytes that the kernel has taken.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.output.written()
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the number of bytes that wait to be written.
     #[must_use]
     #[inline]
     pub fn queued(&self) -> usize {
         self.output.len() + self.secure.as_ref().map_or(0, |secure| secure.plain.len())
     }
 
-    /// Of those, how many are this connection's own: the rest are in frames that are shared.
+    /// Returns the number of queued bytes in the connection's own buffers, without frames shared with other
+    /// connections.
     #[must_use]
     pub fn own_queued(&self) -> usize {
         self.output.own_len() + self.secure.as_ref().map_or(0, |secure| secure.plain.len())
     }
 
-    /// Bytes of the buffers that hold them.
+    /// Returns the size of the buffers that hold queued bytes.
     pub(super) fn queue_capacity(&self) -> usize {
         let secure = self.secure.as_ref();
         self.output.capacity() + secure.map_or(0, |secure| secure.plain.capacity() + secure.cipher_tail.capacity())
     }
 
-    /// Where the connection is in its life.
+    /// Returns the protocol state of the connection.
     #[must_use]
     #[inline]
     pub fn state(&self) -> State {
         self.connection.state()
     }
 
-    /// Whether the stream has ended or failed: reading again is of no use.
+    /// Returns whether the stream has ended or failed, so that reading is useless.
     #[must_use]
     #[inline]
     pub fn is_eof(&self) -> bool {
         self.eof
     }
 
-    /// Why the connection ended, if not by two close frames.
+    /// Returns why the connection ended without a complete closing handshake, or `None`.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_deref()
     }
 
-    /// The close frame that arrived.
+    /// Returns the peer's close frame.
     #[must_use]
     pub fn close_received(&self) -> Option<&CloseFrame> {
         self.connection.close_received()
     }
 
-    /// The close frame that was sent.
+    /// Returns our close frame.
     #[must_use]
     pub fn close_sent(&self) -> Option<&CloseFrame> {
         self.connection.close_sent()
     }
 
-    /// Whether the peer's close frame came before ours was sent; `None` unless both exist.
+    /// Returns whether the peer's close frame came before ours was sent; `None` unless both exist.
     #[must_use]
     pub fn received_then_sent(&self) -> Option<bool> {
         self.received_then_sent.filter(|_| self.close_sent().is_some())
     }
 
-    /// All of that.
+    /// Returns both close frames and their order.
     #[must_use]
     pub fn closing(&self) -> Closing {
         Closing {
@@ -527,31 +528,31 @@ impl<B: PayloadBuffer> SendHalf<B> {
         }
     }
 
-    /// Whether a message has begun to arrive.
+    /// Returns whether part of a message has arrived.
     #[must_use]
     pub fn is_mid_message(&self) -> bool {
         self.connection.is_mid_message()
     }
 
-    /// Counters.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// The layer between this connection and the socket, if there is one.
+    /// Returns the encryption layer, if there is one.
     #[must_use]
     pub fn layer(&self) -> Option<&dyn Layer> {
         self.secure.as_ref().map(|secure| &*secure.layer)
     }
 
-    /// Releases what only speeds up the next message.
+    /// Releases memory that only speeds up the next message.
     pub fn release_idle(&mut self) {
         self.connection.release_idle();
-        self.context = None; // or has it again with the next message
+        self.context = None; // the next message takes it again
     }
 
-    /// The latency that the last pong showed.
+    /// Returns the round-trip time of the last ping.
     #[must_use]
     pub fn latency(&self) -> Option<Duration> {
         self.keepalive.latency()

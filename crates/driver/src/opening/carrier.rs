@@ -1,4 +1,4 @@
-//! The bytes of an opening over a socket.
+//! Moves the bytes of an opening over a socket.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -9,33 +9,32 @@ use crate::buffer_pool;
 use crate::socket::{Mode, Readiness, Socket};
 use crate::write_queue::Flushed;
 
-/// How long the body of a refusal is waited for once its head is there, if the deadline is not before that: the status
-/// says enough, and a body need not end.
+/// Time limit for the body of a refusal once its head has arrived, unless the deadline is earlier. The status is
+/// sufficient, and a body need not end.
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a call has come to.
+/// The result of a call of [`Carrier::proceed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// It is done. What is left of the output goes on with what the opening becomes.
+    /// The opening is done. The rest of its output passes to the endpoint.
     Done,
-    /// It has said all that there was to say, which was a refusal, and the other end has read it, or will
-    /// not.
+    /// The opening has sent its refusal, and the peer has read it or will not read it.
     Over,
-    /// The socket must be ready for one of these first.
+    /// The socket must become ready first.
     Waits(Readiness),
 }
 
-/// Moves the bytes of an opening over a socket, without waiting.
+/// Moves the bytes of an opening over a socket without blocking.
 pub struct Carrier {
-    /// Why nothing more can be written. The other end may have said why before it went.
+    /// Why nothing more can be written. The peer may have sent the reason before it closed.
     unsent: Option<io::Error>,
     /// Our direction of TCP was ended.
     shut: bool,
-    /// It was called before.
+    /// [`Self::proceed`] was called before.
     begun: bool,
     received: usize,
     total: u64,
-    /// Bytes that may still come once the opening has failed.
+    /// Number of bytes that may still be read once the opening has failed.
     patience: u64,
 }
 
@@ -46,34 +45,33 @@ impl Default for Carrier {
 }
 
 impl Carrier {
-    /// One that reads so many bytes after an opening has failed, so that its response is not lost to a reset, and
-    /// then no more.
+    /// Creates a carrier that reads at most `bytes` bytes after an opening has failed. Reading keeps its response
+    /// from being lost to a reset.
     #[must_use]
     pub fn lingering(bytes: u64) -> Self {
         Self { unsent: None, shut: false, begun: false, received: 0, total: 0, patience: bytes }
     }
 
-    /// Bytes that the last read brought, for whoever is told of edges: the rest of what is there has yet to
-    /// be read.
+    /// Returns the number of bytes of the last read. With edge-triggered polling, more may be available.
     #[must_use]
     pub fn received(&self) -> usize {
         self.received
     }
 
-    /// Bytes that all reads have brought.
+    /// Returns the number of bytes of all reads.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Moves what can be moved without waiting. For an opening that has failed with a response, until the
-    /// other end has read that.
+    /// Moves bytes until the socket would block. After an opening has failed with a response, it continues until
+    /// the peer has read the response.
     ///
     /// # Errors
-    /// The opening has failed. What the output holds may say why: it was written as far as the
-    /// socket took it.
+    /// Fails if the opening has failed. The output may hold the reason, and is written as far as the socket takes
+    /// it.
     pub fn proceed<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<Moved, Error> {
-        // Whoever is told of edges may have been told just now that there is something.
+        // With edge-triggered polling, the edge of the first call may report input.
         let mut looked = !std::mem::replace(&mut self.begun, true);
         loop {
             let speaks = !opening.output().is_empty();
@@ -82,7 +80,7 @@ impl Carrier {
             if stage == Stage::Done {
                 return Ok(Moved::Done);
             }
-            // The answer to what was said just now is not there yet: no look for it. What came before has been
+            // The reply to bytes written just now has not arrived, so do not try to read it. Earlier input has been
             // read, unless the last read was full.
             if speaks
                 && looked
@@ -96,7 +94,7 @@ impl Carrier {
                 if self.unsent.is_some() {
                     return Ok(Moved::Over);
                 }
-                // With bytes unread, closing would reset the connection before the other end has read why.
+                // Closing with unread bytes would reset the connection before the peer has read the reason.
                 if !std::mem::replace(&mut self.shut, true) {
                     socket.shutdown_write();
                 }
@@ -114,7 +112,7 @@ impl Carrier {
         }
     }
 
-    /// Takes what a read has come to; `None`: it goes on.
+    /// Takes the result of a read; `None`: continue.
     fn take<O: Opening>(
         &mut self,
         opening: &mut O,
@@ -136,7 +134,7 @@ impl Carrier {
                     }
                 }
                 if let Err(error) = opening.receive(bytes) {
-                    let _ = self.write(opening, socket); // an alert, as far as it goes
+                    let _ = self.write(opening, socket); // an alert, as far as the socket takes it
                     return Err(error);
                 }
                 Ok(None)
@@ -150,7 +148,7 @@ impl Carrier {
         }
     }
 
-    /// Writes what there is; whether the socket has no room for all of it.
+    /// Writes queued bytes. Returns whether the socket has no room for all of them.
     fn write<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<bool, Error> {
         if self.unsent.is_some() {
             opening.output().clear();
@@ -158,8 +156,8 @@ impl Carrier {
         }
         match opening.output().flush(socket, Mode::NonBlocking) {
             Ok(flushed) => Ok(flushed == Flushed::Blocked),
-            // A server or proxy that refuses may answer before it has read everything, and close: its answer
-            // can still be read.
+            // A server or proxy that refuses may respond and close before it has read everything: its response can
+            // still be read.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                 opening.output().clear();
                 self.unsent = Some(error);
@@ -170,22 +168,22 @@ impl Carrier {
     }
 }
 
-/// Why an opening that a thread waits for did not come to its end.
+/// Why an opening that a thread waits for is not done.
 #[derive(Debug)]
 pub enum Stop<I> {
-    /// The host wants to stop.
+    /// The host interrupts the call.
     Interrupted(I),
-    /// The deadline has passed, in this stage.
+    /// The deadline has passed in this stage.
     TimedOut(Stage),
-    /// It has failed.
+    /// The opening has failed.
     Failed(Error),
 }
 
-/// Moves the bytes of an opening over a socket until it is done, waiting until `deadline` at most. The socket
-/// blocks from then on.
+/// Moves the bytes of an opening over a socket until it is done, blocking until `deadline` at most. Afterwards the
+/// socket is in blocking mode.
 ///
 /// # Errors
-/// It is not done; nothing can be done with it any more.
+/// Fails if the opening is not done; it cannot be used any more.
 pub fn complete<H: Host, O: Opening>(
     opening: &mut O,
     socket: &Socket,
@@ -196,7 +194,7 @@ pub fn complete<H: Host, O: Opening>(
     let mut deadline = deadline;
     let mut refused = false;
     let mut moved = carrier.proceed(opening, socket).map_err(Stop::Failed)?;
-    // Not before the other end has something to do.
+    // Only now, so that the peer has its first bytes as early as possible.
     socket.set_blocking(true).map_err(|error| Stop::Failed(Error::Io(error)))?;
     loop {
         let interest = match moved {
@@ -209,8 +207,8 @@ pub fn complete<H: Host, O: Opening>(
             deadline = earliest(deadline, Instant::now().checked_add(BODY_PATIENCE));
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // A receive that may sleep costs one system call, and no timer of the processor's, where waiting and
-        // then receiving costs two.
+        // A blocking receive costs one system call and no timer interrupt, where waiting and then receiving costs
+        // two calls.
         let taken = if let Some(ready) = host.wait_aside(Some((socket, interest)), deadline) {
             ready.map(|ready| (ready == Readiness::default()).then_some(moved))
         } else if !interest.writable && socket.set_receive_wait(left).unwrap_or(false) {
@@ -224,7 +222,7 @@ pub fn complete<H: Host, O: Opening>(
         };
         moved = match taken {
             Ok(None) => carrier.proceed(opening, socket).map_err(Stop::Failed)?,
-            // It has slept for nothing.
+            // The wait has ended without input.
             Ok(Some(waits @ Moved::Waits(_))) => {
                 if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     let stage = opening.stage();

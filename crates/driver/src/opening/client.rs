@@ -14,11 +14,11 @@ use crate::keepalive::Keepalive;
 use crate::tls::Layer;
 use crate::write_queue::WriteQueue;
 
-/// What lies between a connected socket and the WebSocket, in this order.
+/// The steps between a connected socket and the WebSocket, in this order.
 pub struct Plan {
-    /// TLS with a proxy.
+    /// TLS with the proxy.
     pub proxy_tls: Option<Box<dyn Layer>>,
-    /// The words for a proxy that is to make a tunnel.
+    /// The CONNECT handshake with the proxy.
     pub tunnel: Option<ConnectHandshake>,
     /// TLS with the server.
     pub tls: Option<Box<dyn Layer>>,
@@ -26,7 +26,7 @@ pub struct Plan {
     pub handshake: ClientHandshake,
 }
 
-/// What is waited for.
+/// The step that is in progress.
 enum Step {
     ProxyTls,
     Tunnel(Box<ConnectHandshake>),
@@ -36,7 +36,7 @@ enum Step {
     Failed,
 }
 
-/// See the module.
+/// The state of a client's opening.
 pub struct Client {
     early: Early,
     step: Step,
@@ -46,10 +46,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Begins: what is to be said first is in the output.
+    /// Begins the first step; its bytes are in the output.
     ///
     /// # Errors
-    /// A layer cannot begin.
+    /// Fails if a layer cannot begin.
     pub fn new(plan: Plan) -> Result<Self, Error> {
         let mut client = Self {
             early: Early::default(),
@@ -66,8 +66,8 @@ impl Client {
         Ok(client)
     }
 
-    /// The WebSocket that was opened, the handshake whose request did it, and the answer to that; `None` if
-    /// it was not.
+    /// Returns the WebSocket, the handshake with its request, and the server's response; `None` if the opening is
+    /// not done.
     pub fn finish<B: PayloadBuffer>(
         &mut self,
         limits: Limits,
@@ -82,7 +82,7 @@ impl Client {
         Some((early.into_peer(connection, keepalive), &self.handshake, *accepted))
     }
 
-    /// The layers between it and the socket, also those whose handshakes have not begun.
+    /// Returns the TLS layers, including those whose handshakes have not begun.
     pub fn layers(&self) -> impl Iterator<Item = &dyn Layer> {
         self.early.layer().into_iter().chain(self.tls.as_deref())
     }
@@ -105,7 +105,7 @@ impl Client {
         Ok(self.early.send(&self.handshake.request_bytes())?)
     }
 
-    /// Goes as far as the bytes that are there allow.
+    /// Advances as far as the received bytes allow.
     fn advance(&mut self) -> Result<(), Error> {
         let result = self.try_advance();
         if result.is_err() {
@@ -164,7 +164,7 @@ impl Opening for Client {
 
     fn receive(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let received = self.early.receive(bytes);
-        // What came before an error explains it.
+        // Bytes that came before an error explain it.
         self.advance()?;
         received.map_err(|error| self.give_up().unwrap_or(Error::Tls(error)))
     }
@@ -199,7 +199,7 @@ impl Opening for Client {
     }
 }
 
-/// Feeds a handshake what is there; its outcome, once there is one.
+/// Passes received bytes to a handshake. Returns its result once it is complete.
 fn feed<T>(
     early: &mut Early,
     failed: fn(HandshakeError) -> Error,
@@ -209,7 +209,7 @@ fn feed<T>(
         let taken = match early.plain() {
             Ok(Some([])) => return Ok(None),
             Ok(Some(input)) => match handshake(Some(input)).map_err(failed)? {
-                // The stream may have ended, or failed, behind it.
+                // The stream may have ended, or failed, after these bytes.
                 Progress::Incomplete => input.len(),
                 Progress::Complete { consumed, output } => {
                     early.consume(consumed);
@@ -217,7 +217,7 @@ fn feed<T>(
                 }
             },
             Ok(None) => return handshake(None).err().map_or(Ok(None), |error| Err(failed(error))),
-            // A refusal whose body ends in an error of TLS is a refusal all the same.
+            // A refusal remains a refusal if its body ends in a TLS error.
             Err(error) => {
                 return match handshake(None) {
                     Err(refused @ HandshakeError::Rejected(_)) => Err(failed(refused)),

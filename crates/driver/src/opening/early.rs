@@ -1,4 +1,4 @@
-//! The bytes of a stream before the WebSocket begins, through the layers that it has so far. No I/O.
+//! Moves bytes through the TLS layers before the WebSocket begins. It performs no I/O.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::keepalive::Keepalive;
 use crate::tls::{self, Layer, Stacked};
 use crate::write_queue::WriteQueue;
 
-/// The bytes of a stream, plain or under one or two layers of TLS, before the WebSocket begins.
+/// The bytes of a stream before the WebSocket begins, plain or under one or two layers of TLS.
 #[derive(Default)]
 pub(super) struct Early {
     layer: Option<Box<dyn Layer>>,
@@ -17,16 +17,16 @@ pub(super) struct Early {
     plain: Vec<u8>,
     output: WriteQueue,
     eof: bool,
-    /// Why nothing more comes, told once everything that came before it was taken.
+    /// Why no more bytes arrive; returned after the earlier bytes were taken.
     failure: Option<tls::Error>,
 }
 
 impl Early {
-    /// Puts a layer on top, whose handshake begins. What it has to say is in the output.
+    /// Adds a layer on top, and begins its handshake. Its first bytes are in the output.
     pub(super) fn start_layer(&mut self, layer: Box<dyn Layer>) -> Result<(), tls::Error> {
         let came = std::mem::take(&mut self.plain);
         self.layer = Some(match self.layer.take() {
-            // What came was decrypted by the outer layer; what that has not is still its own.
+            // The outer layer has decrypted these bytes; bytes that it has not decrypted are still its own.
             Some(outer) => Box::new(Stacked::new(outer, layer, came)),
             None => {
                 self.cipher_tail = came;
@@ -36,12 +36,12 @@ impl Early {
         self.decrypt()
     }
 
-    /// The layers that there are.
+    /// Returns the topmost layer.
     pub(super) fn layer(&self) -> Option<&dyn Layer> {
         self.layer.as_deref()
     }
 
-    /// Whether the handshake of a layer goes on; an error if it can never end.
+    /// Returns whether the handshake of a layer is in progress; fails if it can never complete.
     pub(super) fn is_handshaking(&self) -> Result<bool, tls::Error> {
         let handshaking = self.layer.as_ref().is_some_and(|layer| layer.is_handshaking());
         if handshaking && self.eof {
@@ -61,8 +61,7 @@ impl Early {
         }
     }
 
-    /// Takes bytes that were read; after an error, what the output holds should be written nevertheless: an
-    /// alert.
+    /// Takes bytes that were read. After an error, the output should still be written: it may be an alert.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), tls::Error> {
         if self.layer.is_some() {
             self.cipher_tail.extend_from_slice(bytes);
@@ -73,13 +72,13 @@ impl Early {
         }
     }
 
-    /// The stream has ended.
+    /// Records the end of the stream.
     pub(super) fn receive_eof(&mut self) {
         self.eof = true;
     }
 
-    /// Plain bytes that came; none are left and none will come: `None`. An error that came after them, once
-    /// they are taken.
+    /// Returns the plain bytes that have arrived, or `None` if there are none and none will arrive. An error that
+    /// came after them is returned once they are taken.
     pub(super) fn plain(&mut self) -> Result<Option<&[u8]>, tls::Error> {
         if self.plain.is_empty() {
             if let Some(error) = self.failure.take() {
@@ -92,7 +91,8 @@ impl Early {
         Ok(Some(&self.plain))
     }
 
-    /// Forgets the first `count` plain bytes, and their room: whoever sends a part of a head may say nothing more.
+    /// Removes the first `count` plain bytes and frees their memory: a peer that sent part of a head may stay
+    /// silent.
     pub(super) fn consume(&mut self, count: usize) {
         self.plain.drain(..count);
         if self.plain.is_empty() {
@@ -100,13 +100,12 @@ impl Early {
         }
     }
 
-    /// What is to be written.
+    /// Returns the bytes to be written.
     pub(super) fn output(&mut self) -> &mut WriteQueue {
         &mut self.output
     }
 
-    /// What a WebSocket connection goes on with: a peer that has what arrived early, and what has yet to
-    /// leave.
+    /// Creates the endpoint that continues, with the early input and the queued output.
     pub(super) fn into_peer<B: PayloadBuffer>(self, connection: Connection<B>, keepalive: Keepalive) -> Endpoint<B> {
         let mut endpoint = Endpoint::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
         endpoint.send_half.adopt_output(self.output);
@@ -123,7 +122,7 @@ impl Early {
         let mut cipher = std::mem::take(&mut self.cipher_tail);
         let consumed = match layer.receive(&mut cipher, &mut self.plain, self.output.tail()) {
             Ok(consumed) => consumed,
-            // What was decrypted before the error is valid and comes first.
+            // Bytes decrypted before the error are valid and come first.
             Err(error) if !self.plain.is_empty() => {
                 self.failure = Some(error);
                 cipher.len()
@@ -136,7 +135,7 @@ impl Early {
         if layer.is_peer_closed() {
             self.eof = true;
         }
-        // A vector of its size: this may stay for the life of the connection.
+        // A vector of its size, because it may stay for the life of the connection.
         self.cipher_tail = cipher.get(consumed..).unwrap_or_default().to_vec();
         Ok(())
     }
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
     use crate::tls::Error;
 
-    /// Records of a length and as many bytes, each changed by a key: what both layers of a tunnel do, and no more.
+    /// A test layer: records of a length and as many bytes, each XORed with a key.
     struct Toy(u8);
 
     fn record(key: u8, plain: &[u8]) -> Vec<u8> {
@@ -197,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Wherever the bytes behind the answer of a proxy are cut, and whether it has sent them with its answer.
+    /// Wherever the bytes after the proxy's response are cut, and whether or not they came with it.
     #[test]
     fn what_comes_behind_the_answer_of_a_proxy_is_for_the_inner_layer() {
         let inner = [record(2, b"first"), record(2, b"second")].concat();

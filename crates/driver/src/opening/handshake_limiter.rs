@@ -1,11 +1,11 @@
-//! Who goes when more clients are in the opening handshake than there may be.
+//! Chooses the client to disconnect when too many opening handshakes are in progress.
 //!
-//! Whoever comes takes the place of a client that lets the server wait: of the address that has most of them, the
-//! one that has sent nothing for longest. So a flood of half-open clients drives out itself, and others are served
-//! meanwhile. Nobody goes who has had no time to speak, so that a burst of clients that mean well is served whole:
-//! for a short time there may be more of them.
+//! A new client takes the place of a client that makes the server wait: of the address with the most handshakes,
+//! the one that has been silent longest. So a flood of half-open clients displaces itself, and other clients are
+//! served meanwhile. A client is not disconnected before it has had time to send, so a burst of well-behaved
+//! clients is served completely; for a short time there may be more than the limit.
 //!
-//! There is no socket and no clock in here: times are arguments.
+//! It knows no sockets and reads no clock: callers pass the time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,30 +13,31 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long a client may be silent although there are more than there may be. Thousands that come at the same moment
-/// and mean well have all spoken long before, even over slow networks with TLS; those that do not, cost a descriptor
-/// and some kilobytes each for this time.
+/// How long a client may be silent while the limit is exceeded. Thousands of well-behaved clients that connect at
+/// once have sent their requests long before, even over slow networks with TLS. Others cost a file descriptor and
+/// some kilobytes each for this time.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The same when there are far too many, or no more descriptors. What they have sent may be on its way.
+/// How long a client may be silent at `limit * BURST` handshakes, or without free file descriptors. Its bytes may
+/// be on their way.
 pub const GRACE: Duration = Duration::from_millis(20);
 
-/// How many times more than there may be is far too many.
+/// The multiple of the limit that is never exceeded.
 pub const BURST: usize = 16;
 
-/// What an address counts for: one customer of a network, as far as one can tell.
+/// The unit that is counted: one customer of a network, as far as its address shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Origin {
-    /// An address of IPv4.
+    /// An IPv4 address.
     V4([u8; 4]),
-    /// The first 64 bits of one of IPv6: a customer has all that begin so.
+    /// The first 64 bits of an IPv6 address: one customer has all addresses with this prefix.
     V6([u8; 8]),
     /// All clients without an address: those of Unix sockets.
     Local,
 }
 
 impl Origin {
-    /// Of an address; without one: [`Self::Local`].
+    /// Returns the origin of an address; without one: [`Self::Local`].
     #[must_use]
     pub fn of(address: Option<IpAddr>) -> Self {
         match address.map(|address| address.to_canonical()) {
@@ -51,40 +52,44 @@ impl Origin {
     }
 }
 
-/// Whose turn to go it is.
+/// Whether a client may be disconnected now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due<K> {
-    /// Nobody's before this time has passed.
+    /// None before this time has passed.
     In(Duration),
-    /// This one's, unless it has sent what nobody has read yet: then the server is late, and not the client, and
-    /// this is [progress](Pending::progress).
+    /// This client, unless it has sent bytes that were not read yet: then the server is late, and this counts as
+    /// [progress](HandshakeLimiter::progress).
     Now(K),
 }
 
-/// The clients that are in the opening handshake, as far as it waits for them, by the keys that the caller has for
-/// them, and by what their addresses count for. Each method takes a time that grows with the logarithm of their
-/// number.
+/// The clients whose opening handshake the server waits for, by the caller's keys and by origin. Each method takes
+/// time logarithmic in their number.
+///
+/// 1. [`Self::add`] each client, record its bytes with [`Self::progress`], [`Self::remove`] it at the end of its
+///    handshake.
+/// 2. While [`Self::is_over_limit`], disconnect the client that [`Self::next_victim`] returns.
+/// 3. While [`Self::is_full`], accept no client until [`Self::delay`] has passed.
 pub struct HandshakeLimiter<K, O = Origin> {
     limit: usize,
     patience: Duration,
     grace: Duration,
-    /// Of all that happens: greater than that of any client which was silent longer.
+    /// Counts all events; a client with a lower number has been silent longer.
     order: u64,
     places: HashMap<K, (O, u64)>,
-    /// Of each address its clients, the one that was silent longest first, and since when.
+    /// The clients of each origin, the one that has been silent longest first, with the time of its last bytes.
     origins: HashMap<O, BTreeMap<u64, (K, Instant)>>,
-    /// The first is the one who has to give: most clients, then the longest silence.
+    /// The first is the next victim: most clients, then the longest silence.
     ranking: BTreeSet<(Reverse<usize>, u64, O)>,
 }
 
 impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
-    /// Nobody; there may be `limit`, 1 at least.
+    /// Creates an empty limiter for `limit` clients, at least 1.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self::with_idle_time(limit, PATIENCE, GRACE)
     }
 
-    /// The same, with other times than [`PATIENCE`] and [`GRACE`].
+    /// Creates a limiter with other times than [`PATIENCE`] and [`GRACE`].
     #[must_use]
     pub fn with_idle_time(limit: usize, patience: Duration, grace: Duration) -> Self {
         Self {
@@ -98,37 +103,37 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of clients.
     #[must_use]
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there is nobody.
+    /// Returns whether there are no clients.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Whether there are as many as there may be, so that one more should not come before one has gone.
+    /// Returns whether the limit is reached, so that a client should be disconnected before another is added.
     #[must_use]
     pub fn is_over_limit(&self) -> bool {
         self.len() >= self.limit
     }
 
-    /// Whether there are far too many, so that one more must not come before one has gone.
+    /// Returns whether `limit * BURST` is reached, so that a client must be disconnected before another is added.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.room() == 0
     }
 
-    /// How many more there may be until there are far too many.
+    /// Returns how many clients can be added before `limit * BURST` is reached.
     #[must_use]
     pub fn room(&self) -> usize {
         self.limit.saturating_mul(BURST).saturating_sub(self.len())
     }
 
-    /// Admits somebody, full or not.
+    /// Adds a client, regardless of the limit.
     pub fn add(&mut self, key: K, origin: O, now: Instant) {
         self.remove(key);
         self.order += 1;
@@ -139,8 +144,8 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
         });
     }
 
-    /// Something came from it. It does not matter how much; how long it may go on is the deadline's business. Of
-    /// whoever is not admitted any more: nothing, and false.
+    /// Records that bytes arrived from a client. Their number does not matter, because the handshake timeout limits
+    /// the total. Returns false for a client that is not in the limiter.
     pub fn progress(&mut self, key: K, now: Instant) -> bool {
         let Some((origin, place)) = self.places.get_mut(&key) else { return false };
         self.order += 1;
@@ -152,7 +157,7 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
         true
     }
 
-    /// Gives a place back; whether it was there.
+    /// Removes a client. Returns whether it was there.
     pub fn remove(&mut self, key: K) -> bool {
         let Some((origin, order)) = self.places.remove(&key) else { return false };
         self.change(origin, |clients| {
@@ -161,51 +166,51 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
         true
     }
 
-    /// Who would have to give a place now, and since when it is silent.
+    /// Returns the next victim, and since when it has been silent.
     #[must_use]
     pub fn first(&self) -> Option<(K, Instant)> {
         let (_, order, origin) = self.ranking.first()?;
         self.origins.get(origin)?.get(order).copied()
     }
 
-    /// How many there are of the origin of this one.
+    /// Returns the number of clients with the same origin as this one.
     #[must_use]
     pub fn companions(&self, key: K) -> usize {
         let clients = self.places.get(&key).and_then(|(origin, _)| self.origins.get(origin));
         clients.map_or(0, BTreeMap::len)
     }
 
-    /// Who has to go now, as there are more than there may be, or one more comes. `unread`: whether a client has
-    /// sent what nobody has read yet; then the server is late, and not the client.
+    /// Returns the client to disconnect now, as the limit is exceeded or a client arrives. `unread`: returns
+    /// whether a client has sent bytes that were not read yet; then the server is late, and the client stays.
     pub fn next_victim(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Option<K> {
         self.left(self.patience, now, unread).is_zero().then(|| self.first()).flatten().map(|(key, _)| key)
     }
 
-    /// After how long [`Self::next_victim`] may have an answer, if there are too many.
+    /// Returns the time until [`Self::next_victim`] may return a client, if the limit is exceeded.
     #[must_use]
     pub fn next_victim_in(&self, now: Instant) -> Option<Duration> {
         let (_, since) = self.first().filter(|_| self.len() > self.limit)?;
         Some((since + self.patience).saturating_duration_since(now))
     }
 
-    /// After how long somebody can be made to go for whoever cannot wait; zero: at once.
+    /// Returns the time until a client can be disconnected for one that cannot wait; zero: now.
     pub fn delay(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Duration {
         self.left(self.grace, now, unread)
     }
 
-    /// For how long the first to go still has time. Whoever has sent what nobody has read has it anew.
+    /// Returns the remaining time of the next victim. A client with unread bytes gets the full time again.
     fn left(&mut self, patience: Duration, now: Instant, mut unread: impl FnMut(K) -> bool) -> Duration {
         loop {
             match self.due(patience, now) {
                 Due::In(left) => return left,
-                Due::Now(key) if unread(key) => self.progress(key, now), // each is asked once in that time
+                Due::Now(key) if unread(key) => self.progress(key, now), // each client is asked once in that time
                 Due::Now(_) => return Duration::ZERO,
             };
         }
     }
 
-    /// Whose turn to go it is, if a client may be silent for so long: what [`Self::next_victim`] and [`Self::delay`] ask,
-    /// for callers that look for unread bytes themselves.
+    /// Returns whether the next victim has been silent for `patience`, like [`Self::next_victim`] and
+    /// [`Self::delay`], for callers that check for unread bytes themselves.
     #[must_use]
     pub fn due(&self, patience: Duration, now: Instant) -> Due<K> {
         let Some((key, since)) = self.first() else { return Due::In(patience) };

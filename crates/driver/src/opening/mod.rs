@@ -1,9 +1,9 @@
-//! From a connected socket to an open WebSocket: tunnel, TLS, the opening handshake.
+//! From a connected socket to an open WebSocket: proxy tunnel, TLS, the opening handshake.
 //!
-//! [`Client`] and [`Server`] are the whole of it as state, bytes in and bytes out; what came early, and what
-//! has yet to leave, goes on to the [`Endpoint`](crate::Peer). [`Carrier`] moves the bytes over a socket without
-//! waiting, for whoever is told of readiness, and [`complete`] for threads that wait. [`pending`] says who of many
-//! that do not go on has to go.
+//! [`Client`] and [`Server`] are state without I/O: bytes in, bytes out. Bytes that arrived early, and bytes that
+//! wait to be written, pass to the [`Endpoint`](crate::Endpoint). [`Carrier`] moves the bytes over a socket without
+//! blocking, for event loops, and [`complete`] does so for threads. [`handshake_limiter`] chooses the handshake to
+//! close when too many are open.
 
 mod carrier;
 mod client;
@@ -23,33 +23,33 @@ pub use carrier::{Carrier, Moved, Stop, complete};
 pub use client::{Client, Plan};
 pub use server::Server;
 
-/// How far an opening is.
+/// How far an opening has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// TLS with a proxy.
+    /// TLS handshake with a proxy.
     ProxyTls,
-    /// The request for a tunnel, to a proxy.
+    /// The request for a tunnel was sent to a proxy.
     Tunnel,
-    /// TLS with the other end.
+    /// TLS handshake with the peer.
     Tls,
-    /// The opening handshake (RFC 6455 4): a client has sent its request, a server waits for one.
+    /// The opening handshake (RFC 6455 4): a client has sent its request, or a server waits for one.
     Handshake,
-    /// A client has its answer; a server has a request, which is to be answered.
+    /// A client has its response; a server has a request, which the application must answer.
     Done,
-    /// It has failed.
+    /// The opening has failed.
     Failed,
 }
 
 /// Why an opening has failed.
 #[derive(Debug)]
 pub enum Error {
-    /// The socket has.
+    /// The socket has failed.
     Io(io::Error),
-    /// TLS has.
+    /// TLS has failed.
     Tls(tls::Error),
-    /// The proxy did not make the tunnel.
+    /// The proxy did not establish the tunnel.
     Tunnel(HandshakeError),
-    /// The other end did not do its part of the opening handshake.
+    /// The peer's part of the opening handshake is invalid or missing.
     Handshake(HandshakeError),
 }
 
@@ -72,28 +72,33 @@ impl From<tls::Error> for Error {
     }
 }
 
-/// Either end: what whoever moves its bytes has to know.
+/// The opening of a client or server, as the code that moves its bytes sees it.
+///
+/// 1. Write [`Self::output`], then read and pass the bytes to [`Self::receive`], or the end to
+///    [`Self::receive_end`].
+/// 2. Repeat until [`Self::stage`] is `Done` or `Failed`; when the time is up, call [`Self::give_up`].
 pub trait Opening {
-    /// How far it is.
+    /// Returns how far the opening has come.
     fn stage(&self) -> Stage;
 
-    /// What is to be written. After an error too: an alert, or a response, may say why.
+    /// Returns the bytes to be written. After an error too: they may be an alert or a response.
     fn output(&mut self) -> &mut WriteQueue;
 
-    /// Takes bytes that were read, as many as came: what belongs to the WebSocket is kept for it.
+    /// Takes any number of bytes that were read. Bytes of the WebSocket after the handshake are kept for it.
     ///
     /// # Errors
-    /// It has failed, and takes no more.
+    /// Fails if the opening has failed; it then takes no more bytes.
     fn receive(&mut self, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Nothing more will come, before it is done: the stream has ended or, with an error, the socket has
-    /// failed; why the opening has. What the other end said before explains more than an error of the socket.
+    /// Records that no more bytes arrive before the opening is done: the stream has ended or, with an error, the
+    /// socket has failed. Returns why the opening has failed; earlier input explains more than an error of the
+    /// socket.
     fn receive_end(&mut self, error: Option<io::Error>) -> Error;
 
-    /// Whether the other end has refused, and only the rest of its reason is waited for: the body of its response.
+    /// Returns whether the peer has refused, and only the rest of its response body is awaited.
     fn is_refused(&self) -> bool;
 
-    /// Nobody waits any longer: it is over. What the other end has said so far, if that explains why no more
-    /// comes: a refusal whose body does not end.
+    /// Ends the opening, because the caller no longer waits. Returns a refusal whose body does not end, if that
+    /// explains why.
     fn give_up(&mut self) -> Option<Error>;
 }

@@ -1,4 +1,4 @@
-//! The opening of a server: up to a request, which the application answers.
+//! The opening of a server, up to a request, which the application answers.
 
 use std::io;
 
@@ -15,17 +15,17 @@ use crate::keepalive::Keepalive;
 use crate::tls::Layer;
 use crate::write_queue::WriteQueue;
 
-/// What is waited for.
+/// The step that is in progress.
 enum Step {
     Tls,
     Head,
     Request,
-    /// What came is no request, though the client can be told.
+    /// The request is invalid, but the client can be sent a response.
     Invalid(HandshakeError),
     Over,
 }
 
-/// See the module.
+/// The state of a server's opening.
 pub struct Server {
     early: Early,
     step: Step,
@@ -33,10 +33,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Waits for a request; with a layer, for its handshake first.
+    /// Waits for a request; with a layer, performs the TLS handshake first.
     ///
     /// # Errors
-    /// The layer cannot begin.
+    /// Fails if the layer cannot begin.
     pub fn new(config: ServerConfig, limits: HeadLimits, tls: Option<Box<dyn Layer>>) -> Result<Self, Error> {
         let mut server = Self {
             early: Early::default(),
@@ -50,25 +50,24 @@ impl Server {
         Ok(server)
     }
 
-    /// The handshake, with its request once it [is done](Stage::Done).
+    /// Returns the handshake, which has a request once the opening [is done](Stage::Done).
     #[must_use]
     pub fn handshake(&self) -> &ServerHandshake {
         &self.handshake
     }
 
-    /// The layer between it and the socket, if there is one.
+    /// Returns the TLS layer, if there is one.
     #[must_use]
     pub fn layer(&self) -> Option<&dyn Layer> {
         self.early.layer()
     }
 
-    /// See [`ServerHandshake::set_deflate`].
+    /// Sets the compression configuration: see [`ServerHandshake::set_deflate`].
     pub fn set_deflate(&mut self, deflate: Option<negotiate::Config>) {
         self.handshake.set_deflate(deflate);
     }
 
-    /// Why what came is no request, if the client can be told so, and has not been: what the answer is made
-    /// of.
+    /// Returns why the request is invalid, if the client can be sent a response and has not been.
     #[must_use]
     pub fn fault(&self) -> Option<&HandshakeError> {
         match &self.step {
@@ -77,15 +76,14 @@ impl Server {
         }
     }
 
-    /// Answers what will never be a WebSocket: the response is in the output, and what the client still sends
-    /// is of no interest.
+    /// Queues a response that refuses the request; further input is ignored.
     pub fn refuse(&mut self, response: &Response) {
         self.step = Step::Over;
-        let _ = self.early.send(&response.to_bytes()); // a layer that has failed says so itself
+        let _ = self.early.send(&response.to_bytes()); // a failed layer reports its error itself
     }
 
-    /// The WebSocket that its answer will open, and the handshake that makes this answer; `None` without a
-    /// request.
+    /// Returns the WebSocket, which the response opens, and the handshake that creates the response; `None` without
+    /// a request.
     pub fn finish<B: PayloadBuffer>(
         self,
         limits: Limits,
@@ -135,7 +133,7 @@ impl Server {
             },
         };
         self.early.consume(taken);
-        // All of it was taken: the stream may have ended behind it.
+        // All bytes were taken, so the stream may have ended after them.
         if matches!(self.step, Step::Head) && self.early.plain()?.is_none() {
             return Err(Error::Handshake(self.handshake.receive_eof()));
         }

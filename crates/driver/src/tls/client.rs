@@ -13,24 +13,25 @@ use super::pinned::Verifier;
 use super::unverified::AcceptAny;
 use super::{Error, system};
 
-/// What a client may ask of TLS.
+/// The TLS options of a client.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Certificates of authorities to trust, PEM, any number in each.
+    /// PEM files of trusted authorities, each with any number of certificates.
     pub ca: Vec<Vec<u8>>,
-    /// Trust the operating system's authorities too.
+    /// Whether to trust the operating system's authorities too.
     pub system_roots: bool,
-    /// The client's own certificate chain, PEM.
+    /// The client's certificate chain, PEM.
     pub certificate: Option<Vec<u8>>,
-    /// Its private key, PEM, not encrypted.
+    /// The client's private key, PEM, not encrypted.
     pub key: Option<Vec<u8>>,
-    /// Accept any certificate of which the key can be read: encrypted, but any peer may be the other end.
+    /// Whether to accept any certificate with a readable key. The connection is encrypted, but the peer is not
+    /// authenticated.
     pub insecure: bool,
     /// Protocols to offer by ALPN, in order of preference.
     pub alpn: Vec<Vec<u8>>,
-    /// The versions to allow; empty: 1.2 and 1.3.
+    /// The allowed versions; empty: 1.2 and 1.3.
     pub versions: Vec<Version>,
-    /// Append the secrets of each connection to the file that the variable `SSLKEYLOGFILE` names, if there is one.
+    /// Whether to append the secrets of each connection to the file in the variable `SSLKEYLOGFILE`, if it is set.
     pub key_log: bool,
 }
 
@@ -60,7 +61,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider())).clone()
 }
 
-/// The certificates in a PEM file.
+/// Parses the certificates in a PEM file.
 pub(super) fn certificates(argument: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match certificates {
@@ -72,7 +73,7 @@ pub(super) fn certificates(argument: &'static str, pem: &[u8]) -> Result<Vec<Cer
     }
 }
 
-/// The first private key in a PEM file.
+/// Parses the first private key in a PEM file.
 pub(super) fn private_key(argument: &'static str, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
     if pem.windows(9).any(|window| window == b"ENCRYPTED") {
         return Err(Error::configuration(
@@ -85,7 +86,7 @@ pub(super) fn private_key(argument: &'static str, pem: &[u8]) -> Result<PrivateK
 }
 
 impl Options {
-    /// The configuration that connections share: with it they share resumed sessions.
+    /// Creates the configuration. Connections that share it also share resumed sessions.
     pub fn build(&self) -> Result<Arc<ClientConfig>, Error> {
         let identity = match (&self.certificate, &self.key) {
             (Some(chain), key) => {
@@ -125,8 +126,7 @@ impl Options {
         let mut trusted = Vec::new();
         if self.system_roots {
             let certificates = system::roots()?;
-            // Some systems ship certificates that are too old for the parser: they are left out, as browsers
-            // do.
+            // Some systems ship certificates that are too old for the parser. They are skipped, as in browsers.
             roots.add_parsable_certificates(certificates.iter().cloned());
             trusted.push(certificates);
         }
@@ -149,14 +149,14 @@ fn key_log() -> Result<Arc<dyn KeyLog>, Error> {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else {
         return Ok(Arc::new(NoKeyLog));
     };
-    // The one of rustls does not report that it cannot open the file.
+    // `KeyLogFile` of rustls does not report that it cannot open the file.
     if let Err(error) = std::fs::OpenOptions::new().append(true).create(true).open(&path) {
         return Err(Error::configuration(VARIABLE, format_args!("{}: {error}", path.display())));
     }
     Ok(Arc::new(KeyLogFile::new()))
 }
 
-/// The name that the server's certificate must be valid for: a DNS name or an IP address.
+/// Parses the name for which the server's certificate must be valid: a DNS name or an IP address.
 pub fn server_name(name: &str) -> Result<ServerName<'static>, Error> {
     ServerName::try_from(name.to_owned()).map_err(|_| {
         Error::configuration("server_hostname", format_args!("{name:?} is neither a DNS name nor an IP address"))

@@ -1,30 +1,30 @@
-//! What can go wrong with TLS.
+//! The errors of TLS layers.
 
 use std::fmt;
 
 use super::reasons;
 
-/// A failure of a TLS layer, or of making one.
+/// An error of a TLS layer or of its configuration.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The peer's certificate was not accepted.
     Certificate {
-        /// Why, as OpenSSL numbers it (`X509_V_ERR_...`).
+        /// OpenSSL's number of the error (`X509_V_ERR_...`).
         code: i32,
-        /// Why, in words.
+        /// The reason in words.
         reason: String,
     },
-    /// Anything else between the two ends.
+    /// Another error between the two ends, in words.
     Protocol(String),
-    /// The configuration is wrong: the argument at fault, and why.
+    /// An invalid configuration.
     Configuration {
-        /// As the configuration names it.
+        /// The name of the invalid argument.
         argument: &'static str,
-        /// What is wrong with it.
+        /// The reason in words.
         reason: String,
     },
-    /// The layer is not ours: an error of its own.
+    /// An error of a layer that a binding supplies.
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -33,13 +33,13 @@ impl Error {
         Self::Configuration { argument, reason: reason.to_string() }
     }
 
-    /// A certificate or key of this end cannot be used.
+    /// Creates the error of an unusable certificate or key of this end.
     pub(crate) fn own(argument: &'static str, error: &rustls::Error) -> Self {
         Self::configuration(argument, reasons::of_own(error))
     }
 
-    /// The system's authorities cannot be read, so that no certificate can be verified. It is no failure of the
-    /// configuration: the files may be about to be replaced, and a client that connects again tries again.
+    /// Creates the error of unreadable system authorities, without which no certificate can be verified. It is not
+    /// a configuration error: the files may be about to be replaced, and a reconnecting client tries again.
     pub(crate) fn authorities(reason: impl fmt::Display) -> Self {
         let advice = "install ca-certificates, set SSL_CERT_FILE, or pass ca=";
         let reason = format!("the system has no trusted authorities: {reason} ({advice})");

@@ -1,4 +1,4 @@
-//! Layers between the socket and the WebSocket: TLS by rustls, or whatever else a binding supplies.
+//! Layers between the socket and the WebSocket: TLS by rustls, or a layer that a binding supplies.
 
 pub mod client;
 mod error;
@@ -19,59 +19,60 @@ pub use stacked::Stacked;
 pub use stamp::Stamp;
 pub use system::authorities;
 
-/// Turns bytes of the socket into plain bytes and back. No I/O: buffers in, buffers out.
+/// Encrypts and decrypts the bytes of a socket, without I/O.
+///
+/// 1. Call [`Self::receive`] with no bytes to begin the handshake, then with the bytes of the socket.
+/// 2. Once [`Self::is_handshaking`] returns false, [`Self::send`] encrypts.
+/// 3. At the end, call [`Self::close`].
 pub trait Layer: Send {
-    /// Consumes from the front of `incoming`, appends plain bytes to `plain` and what the peer must be told
-    /// to `outgoing`; how many bytes were consumed: the caller keeps the rest and brings it again with more
-    /// behind it.
-    ///
-    /// Called with no bytes once to begin the handshake.
+    /// Decrypts bytes from the front of `incoming` into `plain`, and appends replies to the peer to `outgoing`.
+    /// Returns the number of bytes consumed. The caller keeps the rest, and passes it again with more bytes after
+    /// it.
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error>;
 
-    /// Appends `plain`, encrypted, to `outgoing`. Only after the handshake. `pending` are the bytes that
+    /// Encrypts `plain` and appends it to `outgoing`, only after the handshake. `pending` are the bytes that
     /// [`Self::receive`] did not consume, which a layer may refer to.
     fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error>;
 
-    /// Appends the notice that nothing more will be sent.
+    /// Appends the close_notify alert.
     fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>);
 
-    /// Whether the handshake goes on.
+    /// Returns whether the handshake is in progress.
     fn is_handshaking(&self) -> bool;
 
-    /// Whether the peer said that it will send nothing more. The end of the stream without it is a
-    /// truncation.
+    /// Returns whether the peer sent close_notify. A stream that ends without it may have been truncated.
     fn is_peer_closed(&self) -> bool;
 
-    /// The protocol that was agreed on by ALPN.
+    /// Returns the protocol negotiated by ALPN.
     fn alpn(&self) -> Option<Vec<u8>>;
 
-    /// The version of the protocol, such as `TLSv1.3`.
+    /// Returns the protocol version, such as `TLSv1.3`.
     fn version(&self) -> Option<String>;
 
-    /// What was negotiated and who the peer is, once the handshake is over; `None`: the layer has an object
-    /// of its own that tells.
+    /// Returns the negotiated parameters and the peer's certificates after the handshake; `None` if the layer has
+    /// an object of its own for them.
     fn session(&self) -> Option<Session> {
         None
     }
 
-    /// The layer itself, for a binding that has put it there.
+    /// Returns the layer itself, for the binding that has supplied it.
     fn as_any(&self) -> &dyn Any;
 
-    /// Shows each layer that this one consists of, for a binding that looks for its own ones.
+    /// Calls `to` with each layer that this one consists of, for a binding that looks for its own.
     fn show(&self, to: &mut dyn FnMut(&dyn Any)) {
         to(self.as_any());
     }
 }
 
-/// What a handshake has led to.
+/// The result of a TLS handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// The name of the cipher suite, as IANA has it: `TLS_AES_128_GCM_SHA256`.
+    /// The IANA name of the cipher suite, such as `TLS_AES_128_GCM_SHA256`.
     pub cipher: String,
-    /// The length of its key.
+    /// The key length in bits.
     pub secret_bits: u16,
-    /// The peer's certificate and those that it sent with it, DER; empty: it sent none.
+    /// The peer's certificate and the chain that it sent, DER; empty if it sent none.
     pub peer_certificates: Vec<Vec<u8>>,
-    /// Whether these were verified.
+    /// Whether the certificates were verified.
     pub verified: bool,
 }

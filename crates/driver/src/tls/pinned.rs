@@ -1,5 +1,5 @@
-//! Certificates that are trusted themselves, whoever has issued them: a server's own, made by `openssl req
-//! -x509`, as `ca=` or in `SSL_CERT_FILE`.
+//! Accepts trusted certificates regardless of their issuer, such as a self-signed one of `openssl req -x509`,
+//! passed as `ca=` or in `SSL_CERT_FILE`.
 
 use std::sync::Arc;
 
@@ -9,8 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 
-/// Verifies by the trusted authorities, as usual, and accepts a server's certificate that is itself one of
-/// the trusted certificates.
+/// Verifies with the trusted authorities, and also accepts a server's certificate that is itself trusted.
 #[derive(Debug)]
 pub(super) struct Verifier {
     authorities: Arc<WebPkiServerVerifier>,
@@ -27,11 +26,11 @@ impl Verifier {
     }
 }
 
-/// Whether the certificate was refused for who has issued it, and for nothing else: its dates are looked at
-/// first (webpki's `check_issuer_independent_properties`).
+/// Returns whether the certificate was rejected only for its issuer: its dates are checked before (webpki's
+/// `check_issuer_independent_properties`).
 fn is_of_issuer(error: &rustls::Error) -> bool {
     match error {
-        // A signature is bad if another authority of the same name is trusted.
+        // The signature is also bad if another authority of the same name is trusted.
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => true,
         rustls::Error::InvalidCertificate(CertificateError::Other(other)) => {
             matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))

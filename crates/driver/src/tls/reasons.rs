@@ -1,6 +1,6 @@
-//! The table of what goes wrong between two ends of TLS: the cause of each failure in words, and what to do.
+//! Describes each TLS failure in words: its cause, and what to do.
 //!
-//! The texts are for either end, and for native TLS: `ca=` and the like are arguments of `wirespeed.TLS`.
+//! The texts are for both ends and for native TLS: `ca=` and the like are arguments of `wirespeed.TLS`.
 
 use std::fmt::Debug;
 
@@ -21,7 +21,7 @@ const UNHANDLED_CRITICAL_EXTENSION: i32 = 34;
 const PERMITTED_VIOLATION: i32 = 47;
 const HOSTNAME_MISMATCH: i32 = 62;
 
-/// Why a certificate was not accepted: the number that OpenSSL has for it, and words.
+/// Returns why a certificate was rejected: OpenSSL's number, and a description.
 pub(super) fn of_certificate(fault: &CertificateError) -> (i32, String) {
     use CertificateError as C;
     let (code, reason) = match fault {
@@ -63,7 +63,7 @@ pub(super) fn of_certificate(fault: &CertificateError) -> (i32, String) {
     (code, reason.to_owned())
 }
 
-/// Why a certificate was not accepted, for faults that rustls passes on as webpki has them.
+/// Returns why a certificate was rejected, for errors of webpki that rustls passes on.
 fn of_x509(fault: &webpki::Error) -> (i32, &'static str) {
     use webpki::Error as X;
     match fault {
@@ -152,7 +152,7 @@ fn wrong_name(fault: &CertificateError) -> String {
              from the common name"
         );
     }
-    // `DnsName("localhost")`, as webpki has them.
+    // webpki formats a name as `DnsName("localhost")`.
     let names: Vec<_> = presented.iter().map(|name| name.split('"').nth(1).unwrap_or(name)).collect();
     format!(
         "the certificate is not valid for the host name {expected}, only for {}: check the URI, or say which name to \
@@ -161,7 +161,7 @@ fn wrong_name(fault: &CertificateError) -> String {
     )
 }
 
-/// The name of an algorithm for signatures (RFC 5912), which begins with the tag and length of its OID.
+/// Returns the name of a signature algorithm (RFC 5912). `identifier` begins with the tag and length of its OID.
 fn algorithm(identifier: &[u8]) -> String {
     const NAMES: [(&[u8], &str); 6] = [
         (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x04", "MD5 and RSA"),
@@ -186,7 +186,7 @@ const NOTHING_IN_COMMON: &str = "no cipher suite, key exchange or signature in c
 const NO_VERSION: &str = "no version of TLS in common: native TLS has 1.2 and 1.3, as far as minimum_version and \
      maximum_version allow; older ones, which are broken (RFC 8996), need an ssl.SSLContext";
 
-/// Why two ends do not speak TLS with each other, or no longer.
+/// Describes why a handshake or connection has failed.
 pub(super) fn of_handshake(error: &rustls::Error) -> String {
     use PeerIncompatible as P;
     use rustls::Error as E;
@@ -212,7 +212,7 @@ pub(super) fn of_handshake(error: &rustls::Error) -> String {
         E::PeerIncompatible(lack) => {
             format!("the peer lacks what native TLS needs ({}); an ssl.SSLContext may do without", words(lack))
         }
-        // What a server speaks that does not speak TLS.
+        // A server that does not speak TLS sends this.
         E::InvalidMessage(InvalidMessage::InvalidContentType) => {
             "the peer does not speak TLS (is it a plain ws:// server?)".to_owned()
         }
@@ -228,7 +228,7 @@ pub(super) fn of_handshake(error: &rustls::Error) -> String {
     }
 }
 
-/// Why a certificate or key of this end cannot be used.
+/// Describes why a certificate or key of this end cannot be used.
 pub(super) fn of_own(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(_) => "the private key is not that of the certificate".to_owned(),
@@ -268,7 +268,7 @@ fn refused(alert: Alert, reason: &str) -> String {
     format!("the peer refused (TLS alert: {}): {reason}", words(&alert))
 }
 
-/// The name of a case, such as `UnknownCA`, as words.
+/// Converts the name of an enum variant, such as `UnknownCA`, to words.
 fn words(case: &impl Debug) -> String {
     let name = format!("{case:?}");
     let mut words: Vec<String> = Vec::new();
@@ -292,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    /// That it names no type or case, such as `UnknownIssuer` or `Other(OtherError)`.
+    /// Checks that a text contains no name of a type or variant, such as `UnknownIssuer` or `Other(OtherError)`.
     fn check(text: &str) {
         let is_name = |word: &str| {
             let mut letters = word.chars().skip_while(|letter| !letter.is_lowercase());

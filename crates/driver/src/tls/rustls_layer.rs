@@ -1,5 +1,5 @@
-//! TLS by rustls' unbuffered API: decrypted in place, encrypted straight into the write queue. Between
-//! records it holds no buffer.
+//! TLS by rustls' unbuffered API: it decrypts in place and encrypts directly into the write queue. Between records
+//! it holds no buffer.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,27 +23,26 @@ pub struct RustlsLayer {
     handshaking: bool,
     peer_closed: bool,
     verified: bool,
-    /// Bytes at the front of what [`Layer::receive`] did not consume that [`Layer::send`] has consumed since,
-    /// and what it found in them: nothing as a rule, because only an incomplete record is left over. For the
-    /// next receive.
+    /// Number of bytes at the front of the unconsumed input that [`Layer::send`] has consumed since, and their
+    /// plaintext in `early`, for the next receive. Usually empty, because only an incomplete record is left over.
     skip: usize,
     early: Vec<u8>,
 }
 
-/// What one step asks of the loop around it.
+/// Whether the caller must process another state.
 enum Step {
     Again,
     Done,
 }
 
 impl RustlsLayer {
-    /// The client's end; `server_name` is what the certificate must be valid for, and what SNI names.
+    /// Creates the client's end. The certificate must be valid for `server_name`, which SNI also contains.
     pub fn client(config: Arc<ClientConfig>, server_name: ServerName<'static>) -> Result<Self, Error> {
         let connection = UnbufferedClientConnection::new(config, server_name)?;
         Ok(Self::new(Connection::Client(connection)))
     }
 
-    /// The server's end.
+    /// Creates the server's end.
     pub fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
         let connection = UnbufferedServerConnection::new(config)?;
         Ok(Self::new(Connection::Server(connection)))
@@ -53,7 +52,7 @@ impl RustlsLayer {
         Self { connection, handshaking: true, peer_closed: false, verified: true, skip: 0, early: Vec::new() }
     }
 
-    /// The configuration accepts any certificate: what [`Layer::session`] tells of them was not verified.
+    /// Marks the configuration as accepting any certificate: [`Layer::session`] then reports them as not verified.
     #[must_use]
     pub fn unverified(mut self) -> Self {
         self.verified = false;
@@ -67,7 +66,7 @@ impl RustlsLayer {
         }
     }
 
-    /// Encrypts `plain`, or the notice of the end; false: something else comes first.
+    /// Encrypts `plain`, or close_notify without it. Returns false if another state must be processed first.
     fn encrypt(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>, plain: Option<&[u8]>) -> Result<bool, Error> {
         let pending = pending.get_mut(self.skip..).unwrap_or_default();
         let (discard, done) = match &mut self.connection {
@@ -78,7 +77,8 @@ impl RustlsLayer {
         done
     }
 
-    /// Handles one state of the connection; how many bytes it consumed, and whether there may be more to do.
+    /// Processes one state of the connection. Returns the number of bytes consumed, and whether more states may
+    /// follow.
     fn step(
         &mut self,
         incoming: &mut [u8],
@@ -130,7 +130,7 @@ fn handle<Data>(
             Step::Again
         }
         ConnectionState::TransmitTlsData(data) => {
-            data.done(); // what was encoded lies in `outgoing`, whose order is kept
+            data.done(); // the encoded bytes are in `outgoing`, which keeps their order
             Step::Again
         }
         ConnectionState::WriteTraffic(_) => {
@@ -145,14 +145,14 @@ fn handle<Data>(
             *peer_closed = true;
             Step::Done
         }
-        // BlockedHandshake: more bytes are needed. ReadEarlyData: not offered, so it does not occur.
+        // BlockedHandshake: more bytes are needed. ReadEarlyData: not offered, so it cannot occur.
         _ => Step::Done,
     };
     (discard, Ok(step))
 }
 
-/// Appends what `write` writes to the room it is given; it answers with the size that it needs if that is not
-/// enough.
+/// Appends the bytes that `write` puts into the given room. If the room is too small, `write` returns the size that
+/// it needs.
 fn append(outgoing: &mut Vec<u8>, guess: usize, mut write: impl FnMut(&mut [u8]) -> Result<Option<usize>, usize>) {
     let start = outgoing.len();
     let mut room = guess;
@@ -168,8 +168,8 @@ fn append(outgoing: &mut Vec<u8>, guess: usize, mut write: impl FnMut(&mut [u8])
     }
 }
 
-/// Encrypts in the state that a connection reaches between records; false in any other, of which
-/// [`RustlsLayer::step`] takes care. How many bytes were consumed.
+/// Encrypts in the state that a connection reaches between records. Returns the number of bytes consumed, and false
+/// in any other state, which [`RustlsLayer::step`] processes.
 fn encrypt<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     outgoing: &mut Vec<u8>,
@@ -183,7 +183,7 @@ fn encrypt_in<Data>(
     outgoing: &mut Vec<u8>,
     plain: Option<&[u8]>,
 ) -> Result<bool, Error> {
-    /// What TLS adds to a record at most: header, explicit nonce or content type, tag.
+    /// Maximum overhead of a record: header, explicit nonce or content type, tag.
     const OVERHEAD: usize = 5 + 8 + 1 + 16;
     const RECORD: usize = 16 * 1024;
     let ConnectionState::WriteTraffic(mut traffic) = state? else { return Ok(false) };
@@ -219,8 +219,7 @@ impl Layer for RustlsLayer {
                 Ok(Step::Again) => {}
                 Ok(Step::Done) => return Ok(consumed),
                 Err(error) => {
-                    // The alert that tells the peer why lies in wait; nothing else may be processed after an
-                    // error.
+                    // An alert with the reason is waiting to be sent; nothing else may be processed after an error.
                     while self.common().wants_write() {
                         let (discard, step) =
                             self.step(incoming.get_mut(consumed..).unwrap_or_default(), plain, outgoing);
@@ -237,7 +236,7 @@ impl Layer for RustlsLayer {
 
     fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
         wirespeed_protocol::failpoint::reach("driver.tls_send");
-        // Whatever rustls has to say first, such as the answer to a key update, precedes.
+        // Messages of rustls itself, such as the answer to a key update, come first.
         loop {
             if self.encrypt(pending, outgoing, Some(plain))? {
                 return Ok(());
@@ -254,7 +253,7 @@ impl Layer for RustlsLayer {
     }
 
     fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>) {
-        // A failure leaves nothing to say: the connection is over either way.
+        // A failure is ignored: the connection is over either way.
         let _ = self.encrypt(pending, outgoing, None);
     }
 
@@ -282,7 +281,7 @@ impl Layer for RustlsLayer {
         let common = self.common();
         let suite = format!("{:?}", common.negotiated_cipher_suite()?.suite());
         Some(Session {
-            // The suites of TLS 1.3 have a prefix of rustls' own.
+            // rustls adds a prefix to the names of TLS 1.3 suites.
             cipher: suite.replacen("TLS13_", "TLS_", 1),
             secret_bits: if suite.contains("_128_") { 128 } else { 256 },
             peer_certificates: common.peer_certificates().unwrap_or_default().iter().map(|der| der.to_vec()).collect(),

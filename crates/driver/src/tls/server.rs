@@ -9,23 +9,23 @@ use rustls::server::WebPkiClientVerifier;
 use super::Error;
 use super::client::{Version, certificates, private_key, provider, versions};
 
-/// What a server may ask of TLS.
+/// The TLS options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The server's certificate chain, PEM.
     pub certificate: Vec<u8>,
-    /// Its private key, PEM, not encrypted.
+    /// The server's private key, PEM, not encrypted.
     pub key: Vec<u8>,
     /// Authorities whose client certificates are required, PEM; empty: clients need none.
     pub client_ca: Vec<Vec<u8>>,
     /// Protocols to accept by ALPN, in order of preference.
     pub alpn: Vec<Vec<u8>>,
-    /// The versions to allow; empty: 1.2 and 1.3.
+    /// The allowed versions; empty: 1.2 and 1.3.
     pub versions: Vec<Version>,
 }
 
 impl Options {
-    /// The configuration that connections share.
+    /// Creates the configuration that connections share.
     pub fn build(&self) -> Result<Arc<ServerConfig>, Error> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&versions(&self.versions))

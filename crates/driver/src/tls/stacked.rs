@@ -8,12 +8,13 @@ use super::{Error, Layer, Session};
 pub struct Stacked {
     outer: Box<dyn Layer>,
     inner: Box<dyn Layer>,
-    /// Bytes between the two that `inner` could not consume yet.
+    /// Bytes decrypted by `outer` that `inner` has not consumed.
     between: Vec<u8>,
 }
 
 impl Stacked {
-    /// `outer` has finished its handshake; `inner` begins its own, with the bytes that came `between`.
+    /// Joins two layers. `outer` has completed its handshake; `inner` begins its own with the bytes that came
+    /// `between`.
     #[must_use]
     pub fn new(outer: Box<dyn Layer>, inner: Box<dyn Layer>, between: Vec<u8>) -> Self {
         Self { outer, inner, between }
@@ -24,7 +25,7 @@ impl Layer for Stacked {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
         let outer = self.outer.receive(incoming, &mut self.between, outgoing);
         let mut told = Vec::new();
-        // What the outer layer has decrypted before an error is valid.
+        // Bytes that the outer layer has decrypted before an error are valid.
         let inner = self.inner.receive(&mut self.between, plain, &mut told);
         let consumed = outer?;
         if !told.is_empty() {
@@ -46,7 +47,7 @@ impl Layer for Stacked {
     fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>) {
         let mut told = Vec::new();
         self.inner.close(&mut self.between, &mut told);
-        let _ = self.outer.send(pending, &told, outgoing); // a failure leaves nothing to say
+        let _ = self.outer.send(pending, &told, outgoing); // after an error no notice can be sent
         self.outer.close(pending, outgoing);
     }
 

@@ -1,4 +1,4 @@
-//! The operating system's authorities, which are read again when their files have changed.
+//! The operating system's authorities, read again when their files have changed.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::{Error, Stamp};
 
-/// Between two looks at what is in the folders: some systems have hundreds of files there.
+/// Minimum time between two checks of the files in the folders, of which some systems have hundreds.
 const LOOK: Duration = Duration::from_secs(1);
 
 type Roots = Arc<[CertificateDer<'static>]>;
@@ -22,7 +22,7 @@ struct Places {
 }
 
 impl Places {
-    /// Where rustls-native-certs reads.
+    /// Returns the places that rustls-native-certs reads.
     fn now() -> Self {
         let file = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
         let folders = env::var_os("SSL_CERT_DIR").unwrap_or_default();
@@ -34,12 +34,12 @@ impl Places {
         Self { file: found.cert_file, folders: found.cert_dir }
     }
 
-    /// A folder changes when a file in it is made, removed or replaced.
+    /// Stamps the file and the folders. A folder changes when a file in it is created, removed or replaced.
     fn stamp(&self) -> Stamp {
         Stamp::of(self.file.iter().chain(&self.folders))
     }
 
-    /// A file in a folder may be written, or may be a link to one that is.
+    /// Stamps the files in the folders, which may be written, or be links to files that are written.
     fn stamp_inside(&self) -> Stamp {
         let mut paths: Vec<_> = self
             .folders
@@ -63,20 +63,20 @@ struct Known {
     inside: Stamp,
     looked_inside: Instant,
     number: u64,
-    /// `None`: to be read.
+    /// `None`: not read yet.
     roots: Option<Roots>,
 }
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
-/// Returns a number that is another one once the files of the system's authorities have changed: at once for a file or
-/// folder itself, within a second for what is in a folder.
+/// Returns a number that changes when the files of the system's authorities change: immediately for a file or
+/// folder itself, within a second for a file in a folder.
 pub fn authorities() -> u64 {
     look().0
 }
 
-/// Compares the files with those of the last look. It does not hold the lock meanwhile: in a child that another thread
-/// has forked then, nothing would unlock it.
+/// Compares the files with the last check. The lock is not held during the system calls: in a child process that
+/// another thread forks meanwhile, it would never be released.
 fn look() -> (u64, Option<Roots>) {
     let (places, now) = (Places::now(), Instant::now());
     let stamp = places.stamp();
@@ -97,7 +97,7 @@ fn look() -> (u64, Option<Roots>) {
     (number, None)
 }
 
-/// The system's authorities, as their files have them now.
+/// Returns the system's current authorities.
 pub(super) fn roots() -> Result<Roots, Error> {
     let (number, roots) = look();
     if let Some(roots) = roots {

@@ -1,4 +1,4 @@
-//! What `verify=False` is: any certificate is accepted, and only its key counts.
+//! Implements `verify=False`: any certificate is accepted, and only its key is used.
 
 use aws_lc_rs::signature::RsaParameters;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -8,10 +8,10 @@ use rustls::pki_types::{
 };
 use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved, SignatureScheme};
 
-/// Accepts every certificate of which the key can be read. Nothing else in it counts.
+/// Accepts every certificate with a readable key, regardless of its other content.
 ///
-/// The server must have signed the handshake with that key. So the certificate that an application is shown, and may
-/// compare with one that it knows, is that of the server and not a copy.
+/// The server must have signed the handshake with that key. So the certificate that an application gets, and may
+/// compare with a known one, is the server's own and not a copy.
 #[derive(Debug)]
 pub(super) struct AcceptAny(pub(super) WebPkiSupportedAlgorithms);
 
@@ -26,7 +26,7 @@ impl AcceptAny {
         let Some((_, algorithms)) = self.0.mapping.iter().find(|(scheme, _)| *scheme == signed.scheme) else {
             return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
         };
-        // As an authority's certificate: that reads version 1 too, and passes over extensions that it does not know.
+        // Parsed as an authority's certificate: this also accepts version 1, and ignores unknown extensions.
         let anchor = webpki::anchor_from_trusted_cert(certificate).map_err(|_| CertificateError::BadEncoding)?;
         let key = webpki::spki_for_anchor(&anchor);
         let key = webpki::RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
@@ -68,11 +68,11 @@ impl ServerCertVerifier for AcceptAny {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         use SignatureScheme as S;
-        // RFC 8446, section 4.2.3: not for the handshake.
+        // Not allowed for the handshake (RFC 8446, section 4.2.3).
         if matches!(signed.scheme, S::RSA_PKCS1_SHA256 | S::RSA_PKCS1_SHA384 | S::RSA_PKCS1_SHA512) {
             return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
         }
-        // In TLS 1.3, unlike 1.2, a scheme names the curve of the key: it is that of the first algorithm.
+        // In TLS 1.3, unlike 1.2, a scheme determines the curve of the key: that of the first algorithm.
         self.verify(message, certificate, signed, 1)
     }
 
@@ -81,8 +81,8 @@ impl ServerCertVerifier for AcceptAny {
     }
 }
 
-/// An algorithm that takes any signature by an RSA key of a length for which aws-lc has no algorithm. The documentation of
-/// `verify` says that such a key proves nothing.
+/// A signature algorithm that accepts any signature by an RSA key of a length that aws-lc does not support. The
+/// documentation of `verify` states that such a key proves nothing.
 #[derive(Debug)]
 struct OfAnyLength<'a>(&'a dyn SignatureVerificationAlgorithm);
 

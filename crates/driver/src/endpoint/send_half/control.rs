@@ -1,4 +1,4 @@
-//! Control frames: those that somebody asks for, and the answers that are due.
+//! Control frames: those of the application, and automatic replies.
 
 use std::mem;
 use std::time::Instant;
@@ -9,15 +9,15 @@ use super::SendHalf;
 use crate::entropy::draw_key;
 use crate::keepalive::Traffic;
 
-/// Above this many bytes that the peer does not take, only its last ping is answered (RFC 6455 5.5.3), so
-/// that pings cannot fill our memory.
+/// While more bytes than this are queued, only the last ping is answered (RFC 6455 5.5.3), so that pings cannot
+/// fill our memory.
 const PONG_BACKLOG: usize = 64 * 1024;
 
-/// The answer to the last ping, while there is no place for it.
+/// The reply to the last ping, while it cannot be queued.
 pub(super) struct DeferredPong {
     payload: ControlPayload,
-    /// How many bytes are written when its place has come: those that were queued when the first ping came that it
-    /// answers.
+    /// The count of written bytes at which it is queued: everything written or queued when the first ping arrived
+    /// that it answers.
     behind: u64,
 }
 
@@ -28,7 +28,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         self.encode(|connection, out| connection.send_ping(payload, draw_key, out))
     }
 
-    /// Queues a pong that nobody asked for.
+    /// Queues an unsolicited pong.
     pub fn send_pong(&mut self, payload: &[u8]) -> Result<(), SendError> {
         self.check_frame()?;
         self.encode(|connection, out| connection.send_pong(payload, draw_key, out))
@@ -37,18 +37,18 @@ impl<B: PayloadBuffer> SendHalf<B> {
     /// Queues a close frame.
     pub fn send_close(&mut self, code: Option<CloseCode>, reason: &str) -> Result<(), SendError> {
         self.check_frame()?;
-        // Whoever has sent a ping may take nothing for an answer that comes behind a close frame.
+        // A peer may ignore the reply to its ping when it comes after a close frame.
         if let Some(pong) = self.deferred_pong.take() {
             self.encode_pong(&pong.payload);
         }
         self.encode(|connection, out| connection.send_close(code, reason, draw_key, out))
     }
 
-    /// Queues a keepalive ping that is due at `now`; not now if the middle of a frame is being sent. `traffic`: what
-    /// the connection has moved before it.
+    /// Queues a keepalive ping that is due at `now`, unless a large frame is incomplete. `traffic`: the bytes that
+    /// the connection has moved before.
     pub fn send_keepalive(&mut self, now: Instant, traffic: Traffic) {
         if self.keepalive.timeout().is_none() && self.queued() > PONG_BACKLOG {
-            self.keepalive.skip(now); // nobody ends the connection, and they would pile up
+            self.keepalive.skip(now); // no timeout ends this connection, and pings would pile up
             return;
         }
         let payload = self.draw_ping();
@@ -57,7 +57,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         }
     }
 
-    /// The payload of a ping that can be told from those that are unanswered.
+    /// Returns a ping payload that differs from those of unanswered pings.
     #[must_use]
     pub fn draw_ping(&self) -> [u8; 4] {
         self.keepalive.draw(draw_key)
@@ -69,19 +69,19 @@ impl<B: PayloadBuffer> SendHalf<B> {
 
     pub(in crate::endpoint) fn queue_pong(&mut self, payload: ControlPayload) {
         if self.mid_frame || self.queued() > PONG_BACKLOG {
-            // That of an earlier ping had this place already.
+            // An earlier waiting pong has this place already.
             let behind = self.written() + self.queued() as u64;
             let behind = self.deferred_pong.take().map_or(behind, |earlier| earlier.behind);
             self.deferred_pong = Some(Box::new(DeferredPong { payload, behind }));
         } else {
-            // One that still waits is for an earlier ping, which this answers too: it must not come behind.
+            // A waiting pong is for an earlier ping, which this pong answers too: it must not come after.
             self.deferred_pong = None;
             self.encode_pong(&payload);
         }
     }
 
     fn encode_pong(&mut self, payload: &ControlPayload) {
-        // RFC 6455 5.5.2: no pong after a close frame was received; then this is refused, rightly.
+        // RFC 6455 5.5.2: no pong is sent after a close frame was received, so the error is ignored.
         let _ = self.encode(|connection, out| connection.send_pong(payload.as_slice(), draw_key, out));
     }
 
@@ -96,8 +96,8 @@ impl<B: PayloadBuffer> SendHalf<B> {
         });
     }
 
-    /// Whether the place of the pong that waits has come, however much was queued behind it. The peer takes what we
-    /// send, so that its pings fill nothing, and it may take us for dead without an answer.
+    /// Returns whether the waiting pong must be queued, regardless of later queued bytes. The peer reads, so its
+    /// pings cannot fill our memory, and without an answer it may consider the connection dead.
     pub(super) fn is_pong_due(&self) -> bool {
         let place = self.deferred_pong.as_ref().map(|pong| pong.behind);
         !self.mid_frame && place.is_some_and(|behind| self.queued() == 0 || self.written() >= behind)

@@ -1,4 +1,4 @@
-//! Frames that were encoded before, for this peer among others.
+//! Sends frames that were encoded before, for this peer or for many.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::compression_pool;
 use crate::encoded::FrameBatch;
 use crate::frames::Frames;
 
-/// Frames of at least this much are queued by reference: below, the copy costs less than a part of its own.
+/// Frames of at least this size are queued by reference; smaller ones are cheaper to copy.
 const SHARED_MIN: usize = 4 * 1024;
 
 impl<B: PayloadBuffer> SendHalf<B> {
-    /// Queues frames that were encoded before, for many times: `messages` whole messages of `bytes` payload
-    /// bytes.
+    /// Queues frames that were encoded before, to be sent repeatedly: `messages` whole messages with `bytes`
+    /// payload bytes.
     pub fn send_encoded(&mut self, frames: &[u8], messages: u64, bytes: u64) -> Result<(), SendError> {
         self.check_encoded()?;
         self.encode(|_, out| out.extend_from_slice(frames));
@@ -23,9 +23,9 @@ impl<B: PayloadBuffer> SendHalf<B> {
         Ok(())
     }
 
-    /// Queues the frames of one message of `bytes` payload bytes that were encoded for many peers: of
-    /// servers, whose frames have no mask. `compressed`: by itself and by the parameters of this connection.
-    /// Where nothing is encrypted, what is not small is not copied.
+    /// Queues the frames of one message, with `bytes` payload bytes, that a server has encoded for many peers,
+    /// without a mask. `compressed`: compressed without context and with the parameters of this connection. Unless
+    /// encryption is used, large frames are not copied.
     pub fn send_shared(&mut self, frames: &Arc<Frames>, bytes: u64, compressed: bool) -> Result<(), SendError> {
         self.queue_shared(frames, 0, 1, bytes)?;
         if compressed {
@@ -35,14 +35,14 @@ impl<B: PayloadBuffer> SendHalf<B> {
         Ok(())
     }
 
-    /// Whether [`Self::send_batch`] may be called: its frames leave as they are.
+    /// Returns whether [`Self::send_batch`] may be called: the frames need neither a mask nor compression.
     #[must_use]
     #[inline]
     pub fn accepts_batches(&self) -> bool {
         self.side() == Side::Server && self.deflate().is_none()
     }
 
-    /// Queues the messages of a run, without the first so many.
+    /// Queues the messages of a batch after the first `without` ones.
     ///
     /// # Errors
     /// As for [`Self::send_message`].
@@ -52,7 +52,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         self.queue_shared(run.frames(), run.size_of_first(without), messages, run.payload_after(without) as u64)
     }
 
-    /// What follows the first `from` bytes of them.
+    /// Queues the frames after their first `from` bytes.
     fn queue_shared(&mut self, frames: &Arc<Frames>, from: usize, messages: u64, bytes: u64) -> Result<(), SendError> {
         let rest = frames.get(from..).unwrap_or_default();
         if self.secure.is_some() || rest.len() < SHARED_MIN || self.is_forked() {
