@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::ConnectionDriver;
-use wirespeed_driver::buffer_pool::{self, LENT_MAX, READ_SIZE, WRITE_SIZE};
+use wirespeed_driver::buffer_pool::{self, CHECKED_OUT_MAX, READ_SIZE, WRITE_SIZE};
 use wirespeed_driver::connection::{Progress, Reading};
 use wirespeed_driver::endpoint::{LargeSend, PeerEvent};
 use wirespeed_driver::tls::client::Version;
@@ -54,7 +54,7 @@ pub fn run_tls(data: &[u8]) {
 
 /// The same while so many read buffers are out that each read has a small one, which a record of TLS may fill.
 pub fn run_crowded(data: &[u8]) {
-    let _crowd: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+    let _crowd: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     World::run(data, data.first().is_none_or(|choice| choice & 128 == 0));
 }
 
@@ -121,7 +121,7 @@ impl World {
         self.now += time;
         let now = self.now;
         for end in &mut self.ends {
-            self.cut |= end.driver.is_closing_limited() && end.driver.deadline(now).is_some_and(|due| due <= now);
+            self.cut |= end.driver.is_close_timeout_running() && end.driver.deadline(now).is_some_and(|due| due <= now);
             end.driver.handle_deadline(now, Reading::Going, 0);
             self.cut |= end.driver.send_half().failure().is_some();
         }
@@ -174,7 +174,7 @@ impl World {
             // The stream has ended for one: whoever is left waits no longer than it may.
             let now = self.now;
             for end in &mut self.ends {
-                end.driver.limit_closing(now);
+                end.driver.start_close_timeout(now);
                 let deadline = end.driver.deadline(now);
                 assert!(end.driver.is_over() || deadline.is_some());
                 assert_eq!(end.driver.advance(|| deadline.unwrap_or(now)), Progress::Over);

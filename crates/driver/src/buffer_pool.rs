@@ -24,11 +24,11 @@ pub const SMALL_READ_SIZE: usize = 16 * 1024;
 
 /// Maximum size of all read buffers in use in the process, with bytes that were not parsed yet. Above it,
 /// connections read [`SMALL_READ_SIZE`] at once.
-pub const LENT_MAX: usize = 64 * 1024 * 1024;
+pub const CHECKED_OUT_MAX: usize = 64 * 1024 * 1024;
 
 /// Maximum size of the read buffers in use at which a large buffer is still given out: one thread has one, a few
 /// have some.
-const LENT_FOR_LARGE: usize = 12 * 1024 * 1024;
+const LARGE_CHECKED_OUT_MAX: usize = 12 * 1024 * 1024;
 
 /// Size of all read buffers in use.
 static CHECKED_OUT: AtomicUsize = AtomicUsize::new(0);
@@ -46,14 +46,14 @@ const SMALL_WRITE: usize = 2 * 1024;
 
 /// Number of buffers kept per thread and kind. A thread serves one connection at a time, and a loop reads from one
 /// at a time.
-const KEPT: usize = 4;
+const MAX_KEPT: usize = 4;
 
-/// Size of the block that [`teach_allocator`] frees, and whether it has done so.
-const LEARNT_SIZE: usize = 1024 * 1024;
-static LEARNT: AtomicBool = AtomicBool::new(false);
+/// Size of the block that [`raise_trim_threshold`] frees, and whether it has done so.
+const TRIM_BLOCK_SIZE: usize = 1024 * 1024;
+static TRIM_RAISED: AtomicBool = AtomicBool::new(false);
 
 /// Number of ordinary reads after which a thread frees its large buffer.
-const LARGE_KEPT_FOR: u32 = 64;
+const LARGE_MAX_READS: u32 = 64;
 
 thread_local! {
     /// The large buffer of a thread that has lately received a stream, and the number of ordinary reads since.
@@ -61,7 +61,7 @@ thread_local! {
     static READ: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     static WRITE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     /// Whether the thread has had a large write buffer.
-    static PRIMED: Cell<bool> = const { Cell::new(false) };
+    static HAD_LARGE_WRITE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A buffer for bytes that were read; it returns to the pool when it is dropped.
@@ -75,7 +75,7 @@ pub struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    fn lend(bytes: Vec<u8>) -> Self {
+    fn check_out(bytes: Vec<u8>) -> Self {
         let counted = u32::try_from(bytes.capacity()).unwrap_or(u32::MAX); // one of the sizes above
         CHECKED_OUT.fetch_add(counted as usize, Ordering::Relaxed);
         Self { bytes, counted, generation: fork::generation() as u32 }
@@ -131,16 +131,16 @@ pub fn checked_out() -> usize {
 #[must_use]
 #[inline]
 pub fn take_read() -> ReadBuffer {
-    if checked_out() + READ_SIZE > LENT_MAX {
-        return ReadBuffer::lend(Vec::with_capacity(SMALL_READ_SIZE));
+    if checked_out() + READ_SIZE > CHECKED_OUT_MAX {
+        return ReadBuffer::check_out(Vec::with_capacity(SMALL_READ_SIZE));
     }
-    ReadBuffer::lend(READ.with_borrow_mut(Vec::pop).unwrap_or_else(first_read))
+    ReadBuffer::check_out(READ.with_borrow_mut(Vec::pop).unwrap_or_else(first_read))
 }
 
 #[cold]
 fn first_read() -> Vec<u8> {
-    if !LEARNT.swap(true, Ordering::Relaxed) {
-        teach_allocator();
+    if !TRIM_RAISED.swap(true, Ordering::Relaxed) {
+        raise_trim_threshold();
     }
     Vec::with_capacity(READ_SIZE)
 }
@@ -150,18 +150,18 @@ fn first_read() -> Vec<u8> {
 /// KiB, up to half of its time. Freeing one block of a size that was mapped raises the limit to twice that size
 /// (mallopt(3), `M_MMAP_THRESHOLD`: the dynamic adjustment), unless the program or its environment has set it. This
 /// crate's pools free no large block, so they do not raise it. Other allocators are not affected.
-fn teach_allocator() {
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(LEARNT_SIZE)));
+fn raise_trim_threshold() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(TRIM_BLOCK_SIZE)));
 }
 
 /// Returns an empty buffer of [`LARGE_READ_SIZE`] capacity, unless some are in use already.
 #[must_use]
 pub fn take_large_read() -> ReadBuffer {
-    if checked_out() > LENT_FOR_LARGE {
+    if checked_out() > LARGE_CHECKED_OUT_MAX {
         return take_read();
     }
     let kept = LARGE_READ.with_borrow_mut(|(kept, _)| kept.take());
-    ReadBuffer::lend(kept.unwrap_or_else(|| Vec::with_capacity(LARGE_READ_SIZE)))
+    ReadBuffer::check_out(kept.unwrap_or_else(|| Vec::with_capacity(LARGE_READ_SIZE)))
 }
 
 /// Returns a buffer to the pool of its size; one that has grown is freed.
@@ -174,7 +174,7 @@ fn give_read(buffer: Vec<u8>) {
                 let (kept, reads) = &mut *large.borrow_mut();
                 if kept.is_some() {
                     *reads += 1;
-                    if *reads > LARGE_KEPT_FOR {
+                    if *reads > LARGE_MAX_READS {
                         *kept = None;
                     }
                 }
@@ -196,7 +196,7 @@ pub fn take_write() -> Vec<u8> {
     if let Some(buffer) = WRITE.with_borrow_mut(Vec::pop) {
         return buffer;
     }
-    let first = !PRIMED.replace(true);
+    let first = !HAD_LARGE_WRITE.replace(true);
     Vec::with_capacity(if first { WRITE_CAPACITY } else { SMALL_WRITE })
 }
 
@@ -207,13 +207,13 @@ pub fn give_write(buffer: Vec<u8>) {
     }
 }
 
-fn give(stock: &'static std::thread::LocalKey<RefCell<Vec<Vec<u8>>>>, mut buffer: Vec<u8>) {
+fn give(pool: &'static std::thread::LocalKey<RefCell<Vec<Vec<u8>>>>, mut buffer: Vec<u8>) {
     buffer.clear();
     // At the end of a thread its pool may be gone before a connection: then the buffer is freed.
-    let _ = stock.try_with(|stock| {
-        let mut stock = stock.borrow_mut();
-        if stock.len() < KEPT {
-            stock.push(buffer);
+    let _ = pool.try_with(|pool| {
+        let mut pool = pool.borrow_mut();
+        if pool.len() < MAX_KEPT {
+            pool.push(buffer);
         }
     });
 }

@@ -104,13 +104,13 @@ pub(crate) fn after_fork() {
 
 /// A reservation of budget for the contexts of one connection, released when it is dropped.
 #[derive(Debug)]
-pub struct Context {
+pub struct Reservation {
     size: u32,
     /// The low 32 bits of the [`fork::generation`] of the process that counts it.
     generation: u32,
 }
 
-impl Context {
+impl Reservation {
     /// Returns the number of reserved bytes.
     #[must_use]
     pub const fn size(&self) -> usize {
@@ -128,7 +128,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let size = self.size();
         if self.generation == fork::generation() as u32 && RESERVE.try_with(|thread| thread.give(size)).is_err() {

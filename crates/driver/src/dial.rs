@@ -26,7 +26,7 @@ pub fn wait<H: Host>(
 ) -> Result<bool, Result<io::Error, H::Interrupt>> {
     let interest = Readiness { readable: false, writable: true };
     loop {
-        let ready = host.wait_aside(Some((socket, interest)), deadline);
+        let ready = host.wait_cooperatively(Some((socket, interest)), deadline);
         match ready.unwrap_or_else(|| host.wait(|| socket.wait(interest, deadline))) {
             Ok(ready) if ready.writable => return socket.take_error().map(|()| true).map_err(Ok),
             Ok(_) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => return Ok(false),

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_discards_the_pool() {
+    fn fork_discards_the_pool() {
         let _ = draw_key();
         let before = KEYS.with_borrow(|pool| pool.bytes);
         fork::advance();

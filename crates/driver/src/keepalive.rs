@@ -39,7 +39,7 @@ impl Traffic {
 #[derive(Debug)]
 pub(crate) struct Silence {
     since: Instant,
-    looked: Instant,
+    checked_at: Instant,
     read: u64,
     unread: u64,
     acknowledged: i64,
@@ -62,12 +62,12 @@ impl Silence {
         let acknowledged = traffic.acknowledged.min(until);
         // Unread bytes may have arrived before the ping, but the pong may be among them: the first check counts
         // them.
-        Self { since: now, looked: now, read: traffic.received(), unread: 0, acknowledged, until }
+        Self { since: now, checked_at: now, read: traffic.received(), unread: 0, acknowledged, until }
     }
 
     /// Compares with the last check. Returns how long the peer has been silent.
-    pub(crate) fn look(&mut self, now: Instant, traffic: Traffic) -> Duration {
-        self.looked = now;
+    pub(crate) fn check(&mut self, now: Instant, traffic: Traffic) -> Duration {
+        self.checked_at = now;
         let acknowledged = traffic.acknowledged.min(self.until);
         let received = traffic.received() != self.read.wrapping_add(self.unread);
         // If the connection has just received bytes, or keeps reading, the pong may still come. A connection that
@@ -81,13 +81,13 @@ impl Silence {
     }
 
     /// Returns the time of the last check.
-    pub(crate) fn looked(&self) -> Instant {
-        self.looked
+    pub(crate) fn checked_at(&self) -> Instant {
+        self.checked_at
     }
 
     /// Restarts the silence, because the peer could not have shown progress.
     pub(crate) fn restart(&mut self, now: Instant) {
-        (self.since, self.looked) = (now, now);
+        (self.since, self.checked_at) = (now, now);
     }
 }
 
@@ -99,7 +99,7 @@ pub enum Due {
     /// Send a ping, and record it with [`Keepalive::handle_own_ping_sent`].
     Ping,
     /// The last keepalive ping is unanswered: call [`Keepalive::check`].
-    Look,
+    Check,
 }
 
 /// The keepalive state of one connection, and the application's pings.
@@ -173,9 +173,9 @@ impl Keepalive {
         if let (Some(timeout), Some(silence)) = (self.timeout.get(), self.silence()) {
             // Only one keepalive ping is outstanding at a time. Progress is checked at least once per interval, so
             // a peer is found dead at most an interval and a timeout after its last progress.
-            let again = self.interval.get().and_then(|interval| silence.looked.checked_add(interval));
+            let again = self.interval.get().and_then(|interval| silence.checked_at.checked_add(interval));
             let next = [silence.since.checked_add(timeout), again].into_iter().flatten().min();
-            return if next.is_some_and(|next| next <= now) { Due::Look } else { Due::Nothing(next) };
+            return if next.is_some_and(|next| next <= now) { Due::Check } else { Due::Nothing(next) };
         }
         match self.next {
             Some(next) if next <= now => Due::Ping,
@@ -192,9 +192,9 @@ impl Keepalive {
     }
 
     /// Checks for progress while the last keepalive ping is unanswered. Returns true if the peer is dead.
-    pub fn look(&mut self, now: Instant, traffic: Traffic) -> bool {
+    pub fn check(&mut self, now: Instant, traffic: Traffic) -> bool {
         let timeout = self.timeout.get();
-        let silent = self.silence_mut().map(|silence| silence.look(now, traffic));
+        let silent = self.silence_mut().map(|silence| silence.check(now, traffic));
         matches!((silent, timeout), (Some(silent), Some(timeout)) if silent >= timeout)
     }
 
@@ -255,7 +255,7 @@ impl Keepalive {
 
     /// Returns the longest time until a peer without progress is found dead; `None`: never.
     #[must_use]
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn max_silence(&self) -> Option<Duration> {
         self.interval.get()?.checked_add(self.timeout.get()?)
     }
 
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(keepalive.poll(start + 20 * S), Due::Ping);
         keepalive.handle_own_ping_sent(b"a", start + 20 * S, Traffic::default());
         assert_eq!(keepalive.poll(start + 21 * S), Due::Nothing(Some(start + 30 * S)));
-        assert_eq!(keepalive.poll(start + 30 * S), Due::Look);
+        assert_eq!(keepalive.poll(start + 30 * S), Due::Check);
         assert_eq!(keepalive.handle_pong(b"a", start + 22 * S), Some((vec![1], 2 * S)));
         assert_eq!(keepalive.latency(), Some(2 * S));
         assert_eq!(keepalive.poll(start + 30 * S), Due::Nothing(Some(start + 40 * S)));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_is_unlike_what_is_unanswered() {
+    fn drawn_payload_differs_from_unanswered_ones() {
         let now = Instant::now();
         let mut keepalive = Keepalive::new(None, None, now);
         for payload in [b"1111", b"2222"] {
@@ -338,11 +338,11 @@ mod tests {
         let mut drawn = [b"2222", b"1111", b"2222", b"3333", b"4444"].into_iter();
         assert_eq!(keepalive.draw(|| *drawn.next().unwrap_or(b"none")), *b"3333");
         assert!(keepalive.handle_pong(b"2222", now).is_some());
-        assert_eq!(keepalive.draw(|| *b"1111"), *b"1111", "it is answered, and may come again");
+        assert_eq!(keepalive.draw(|| *b"1111"), *b"1111", "an answered payload can be drawn again");
     }
 
     #[test]
-    fn without_a_timeout_pings_go_on() {
+    fn pings_continue_without_a_timeout() {
         let start = Instant::now();
         let mut keepalive = Keepalive::new(Some(S), None, start);
         for turn in 1..100u32 {
@@ -351,7 +351,7 @@ mod tests {
             assert_eq!(keepalive.poll(now), Due::Ping);
             keepalive.handle_own_ping_sent(&turn.to_be_bytes(), now, Traffic::default());
         }
-        assert_eq!(keepalive.outstanding().len(), 1, "those that nobody answers are forgotten");
+        assert_eq!(keepalive.outstanding().len(), 1, "unanswered pings are removed");
         let now = start + 100 * S;
         assert_eq!(keepalive.handle_pong(&99u32.to_be_bytes(), now), Some((vec![99], S)));
     }
@@ -368,7 +368,7 @@ mod tests {
         keepalive.handle_own_ping_sent(b"a", start, traffic(0));
         for second in 1..1000 {
             let now = start + Duration::from_secs(second);
-            if keepalive.poll(now) == Due::Look && keepalive.look(now, traffic(second)) {
+            if keepalive.poll(now) == Due::Check && keepalive.check(now, traffic(second)) {
                 return second;
             }
         }
@@ -395,13 +395,13 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_of_the_ping_and_of_later_messages_are_no_progress() {
+    fn acknowledgements_of_the_ping_and_later_bytes_are_not_progress() {
         let dead = found_dead(20, 20, |second| Traffic { acknowledged: 1000 + second.cast_signed(), ..moved(5, 0) });
         assert_eq!(dead, 20);
     }
 
     #[test]
-    fn unread_bytes_may_have_the_pong_among_them() {
+    fn unread_bytes_may_contain_the_pong() {
         // They are read, little by little, until second 60.
         let slow = |second: u64| Traffic { unread: 600 - second.min(60) * 10, ..moved(second.min(60) * 10, 1000) };
         assert_eq!(found_dead(20, 20, slow), 60);
@@ -410,13 +410,13 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_begins_the_silence_again() {
+    fn restart_resets_the_silence() {
         let start = Instant::now();
         let mut keepalive = Keepalive::new(Some(S), Some(S), start);
         keepalive.handle_own_ping_sent(b"a", start, Traffic::default());
         keepalive.restart(start + 100 * S);
-        assert!(!keepalive.look(start + 100 * S, Traffic::default()));
+        assert!(!keepalive.check(start + 100 * S, Traffic::default()));
         assert_eq!(keepalive.poll(start + 100 * S), Due::Nothing(Some(start + 101 * S)));
-        assert!(keepalive.look(start + 101 * S, Traffic::default()));
+        assert!(keepalive.check(start + 101 * S, Traffic::default()));
     }
 }

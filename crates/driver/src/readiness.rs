@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ready_is_told_under_its_token() {
+    fn poller_reports_readiness_by_token() {
         let (poller, mut events) = (Poller::new().unwrap(), Events::default());
         events.reserve(8);
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_is_set_for_the_earliest() {
+    fn timer_keeps_the_earliest_deadline() {
         let (poller, mut events, mut timer) = (Poller::new().unwrap(), Events::default(), Timer::new().unwrap());
         events.reserve(8);
         poller.add(timer.raw(), 1, Readiness { readable: true, writable: false }).unwrap();

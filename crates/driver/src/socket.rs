@@ -149,7 +149,7 @@ impl Socket {
     }
 
     /// Calls `f` with a socket owned by the caller, which must keep it open meanwhile.
-    pub fn checked_out<R>(descriptor: BorrowedFd<'_>, f: impl FnOnce(&Self) -> R) -> R {
+    pub fn with_borrowed<R>(descriptor: BorrowedFd<'_>, f: impl FnOnce(&Self) -> R) -> R {
         // SAFETY: the descriptor is open, and `ManuallyDrop` leaves it so.
         let inner = unsafe { socket2::Socket::from_raw_fd(descriptor.as_raw_fd()) };
         f(&ManuallyDrop::new(Self { inner, receive_wait: AtomicU64::new(UNKNOWN) }))

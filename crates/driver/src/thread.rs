@@ -6,11 +6,11 @@ use std::time::Duration;
 
 /// How long a thread waits for another one while the interpreter shuts down. The other may no longer run, or may be
 /// about to release its lock.
-pub const LAST_PATIENCE: Duration = Duration::from_millis(50);
+pub const SHUTDOWN_WAIT: Duration = Duration::from_millis(50);
 
 /// A system call that moves this many bytes takes tens of microseconds, as long as waking a thread. So it is worth
 /// releasing an interpreter's lock for it, though not a connection's.
-pub const MUCH: usize = 64 * 1024;
+pub const BULK_IO_BYTES: usize = 64 * 1024;
 
 /// Returns a number that differs from those of all other running threads; never 0.
 #[must_use]
@@ -57,12 +57,12 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn threads_differ_and_keep_their_number() {
+    fn threads_have_distinct_and_stable_numbers() {
         let barrier = Barrier::new(16);
         let numbers: HashSet<usize> = std::thread::scope(|scope| {
             let look = || {
                 let number = this_thread();
-                barrier.wait(); // all live at the same time
+                barrier.wait(); // all run at the same time
                 assert_eq!(number, this_thread());
                 number
             };
@@ -74,10 +74,10 @@ mod tests {
     }
 
     #[test]
-    fn only_work_takes_time_of_the_processor() {
+    fn sleeping_takes_no_processor_time() {
         let (begin, work) = (Instant::now(), processor_time());
         while processor_time() < work + Duration::from_millis(2) {
-            assert!(begin.elapsed() < Duration::from_secs(60), "the clock stands");
+            assert!(begin.elapsed() < Duration::from_secs(60), "the clock does not advance");
         }
         std::thread::sleep(Duration::from_millis(5));
         assert!(processor_time() - work < begin.elapsed());

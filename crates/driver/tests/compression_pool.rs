@@ -7,7 +7,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use wirespeed_driver::compression_pool::{self, BUDGET, Context};
+use wirespeed_driver::compression_pool::{self, BUDGET, Reservation};
 use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::frames::Frames;
 use wirespeed_driver::protocol::deflate::Params;
@@ -76,7 +76,7 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
     // Decompressors are smaller, and find room for longer.
     let keeping = keep.iter().filter(|keeps| **keeps).count();
     assert!(within(keeping), "{keeping}");
-    assert!(Context::take(COMPRESSOR).is_none());
+    assert!(Reservation::take(COMPRESSOR).is_none());
 
     // Who is idle, or gone, leaves room for others, and goes on where it was.
     for (from, to) in &mut pairs[..100] {
@@ -90,7 +90,7 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
     assert!(within(keeping), "{keeping}");
     send_all(&mut pairs[..100]);
     drop(pairs);
-    assert!(Context::take(BUDGET).is_some());
+    assert!(Reservation::take(BUDGET).is_some());
 
     // Another budget holds for those that there are.
     let mut pairs: Vec<_> = (0..20).map(|_| (endpoint(Side::Server), endpoint(Side::Client))).collect();
@@ -110,9 +110,9 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
 
     // What threads have taken for connections to come is given back with them, and by whoever has much.
     drop(pairs);
-    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| drop(Context::take(COMPRESSOR)))).collect();
+    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| drop(Reservation::take(COMPRESSOR)))).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert!(Context::take(BUDGET).is_some());
+    assert!(Reservation::take(BUDGET).is_some());
 }
 
 /// Of a broadcast: what was compressed before is forgotten, and its memory serves the next message.

@@ -76,14 +76,14 @@ fn a_refusal_does_not_wait_for_ever() {
 #[test]
 fn who_writes_for_us_ends_the_stream_once() {
     let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT);
-    assert!(!conn.take_shut());
+    assert!(!conn.take_shutdown_due());
     refuse(&mut conn);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
-    assert!(!conn.take_shut(), "the response has yet to be written");
+    assert!(!conn.take_shutdown_due(), "the response has yet to be written");
     assert_eq!(conn.take_output(), RESPONSE);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
-    assert!(conn.take_shut());
-    assert!(!conn.take_shut());
+    assert!(conn.take_shutdown_due());
+    assert!(!conn.take_shutdown_due());
     conn.receive_end(None);
     assert_eq!(conn.advance(Instant::now), Progress::Over);
 }
@@ -92,38 +92,38 @@ fn who_writes_for_us_ends_the_stream_once() {
 fn who_writes_for_us_tells_what_it_keeps() {
     let elsewhere =
         || -> ConnectionDriver<Vec<u8>> { ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT) };
-    assert!(!elsewhere().is_ending_elsewhere());
+    assert!(!elsewhere().is_closing_externally());
     // Each of these is the beginning of an end.
     let begin: [fn(&mut ConnectionDriver<Vec<u8>>); 3] =
-        [|conn| assert!(conn.limit_closing(Instant::now()).is_some()), refuse, |conn| conn.receive_end(None)];
+        [|conn| assert!(conn.start_close_timeout(Instant::now()).is_some()), refuse, |conn| conn.receive_end(None)];
     for begin in begin {
         let mut conn = elsewhere();
         begin(&mut conn);
-        assert!(conn.is_ending_elsewhere());
+        assert!(conn.is_closing_externally());
     }
     let (_other, socket) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Server, None), Some(socket), TIMEOUT);
     refuse(&mut conn);
-    assert!(!conn.is_ending_elsewhere(), "we write ourselves");
+    assert!(!conn.is_closing_externally(), "we write ourselves");
     // The stream ends behind what the other has yet to write.
     let mut conn = elsewhere();
     refuse(&mut conn);
     assert_eq!(conn.take_output(), RESPONSE);
     conn.set_transport_buffered(true);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
-    assert!(!conn.take_shut());
+    assert!(!conn.take_shutdown_due());
     conn.set_transport_buffered(false);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
-    assert!(conn.take_shut());
+    assert!(conn.take_shutdown_due());
 }
 
 #[test]
-fn nothing_is_disowned_without_a_fork() {
+fn a_connection_goes_on_without_a_fork() {
     let (_other, socket) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Server, None), Some(socket), TIMEOUT);
-    conn.disown_after_fork();
+    conn.end_after_fork();
     assert_eq!(conn.advance(Instant::now), Progress::Open);
     assert!(conn.socket().is_some() && conn.take_ended().is_none());
 }
@@ -222,11 +222,11 @@ fn the_time_that_closing_may_take_is_determined_once() {
         |timeout| -> ConnectionDriver<Vec<u8>> { ConnectionDriver::new(endpoint(Side::Client, None), None, timeout) };
     let mut conn = new(Some(10 * S));
     assert_eq!(conn.deadline(now), None);
-    assert!(!conn.is_closing_limited());
+    assert!(!conn.is_close_timeout_running());
     conn.begin_close(None, "", now).unwrap();
-    assert!(conn.is_closing_limited() && conn.is_closing());
-    assert_eq!(conn.limit_closing(now + S), Some(now + 10 * S));
-    conn.limit_closing_to(Some(now + 2 * S));
+    assert!(conn.is_close_timeout_running() && conn.is_closing());
+    assert_eq!(conn.start_close_timeout(now + S), Some(now + 10 * S));
+    conn.limit_close_deadline(Some(now + 2 * S));
     assert_eq!(conn.deadline(now), Some(now + 10 * S));
     assert_eq!(conn.advance(|| now + 10 * S - S / 1000), Progress::Closing);
     assert_eq!(conn.advance(|| now + 10 * S), Progress::Over);
@@ -236,11 +236,11 @@ fn the_time_that_closing_may_take_is_determined_once() {
     // Without a limit, and with one that somebody else has determined.
     let mut conn = new(None);
     conn.begin_close(None, "", now).unwrap();
-    assert!(conn.is_closing_limited());
+    assert!(conn.is_close_timeout_running());
     assert_eq!(conn.advance(|| now + 1_000_000 * S), Progress::Closing);
     assert_eq!(conn.deadline(now), None);
     let mut conn = new(Some(10 * S));
-    conn.limit_closing_to(Some(now + 2 * S));
+    conn.limit_close_deadline(Some(now + 2 * S));
     assert!(!conn.is_closing());
     assert_eq!(conn.advance(|| now + S), Progress::Closing);
     assert_eq!(conn.advance(|| now + 2 * S), Progress::Over);
@@ -287,7 +287,7 @@ fn a_ping_is_sent_when_it_is_due() {
     // What closes is not pinged, and waits no longer than it may.
     conn.handle_deadline(now + 20 * S, Reading::Going, 0);
     assert!(!conn.take_output().is_empty());
-    conn.limit_closing_to(Some(now + 60 * S));
+    conn.limit_close_deadline(Some(now + 60 * S));
     assert_eq!(conn.deadline(now + 20 * S), Some(now + 25 * S));
     conn.begin_close(None, "", now + 21 * S).unwrap();
     assert_eq!(conn.deadline(now + 21 * S), Some(now + 60 * S));
@@ -324,7 +324,7 @@ fn a_peer_without_a_pong_is_told_and_left() {
     assert_eq!(conn.send_half().close_sent().and_then(|close| close.code), Some(CloseCode::INTERNAL_ERROR));
     assert!(!conn.take_output().is_empty());
     assert_eq!(conn.advance(|| now + 15 * S), Progress::Over);
-    assert!(!conn.take_shut(), "it is over");
+    assert!(!conn.take_shutdown_due(), "it is over");
 }
 
 #[test]
@@ -436,11 +436,11 @@ fn a_pong_that_may_lie_unread_is_waited_for() {
     for (noted, kept) in [(12, true), (9, false)] {
         let mut conn = pinging(now, None);
         if noted < 10 {
-            conn.note_paused();
+            conn.record_pause();
         }
         conn.handle_deadline(now + 10 * S, Reading::Going, 0);
         if noted > 10 {
-            conn.note_paused();
+            conn.record_pause();
         }
         conn.handle_deadline(now + 15 * S, Reading::Going, 0);
         assert_eq!(is_kept(&conn), kept);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use support::{End, NativeHost, endpoint, hooked, layers, shake_hands, sockets, until};
 use wirespeed_driver::blocking::{Blocking, Error, Settings, Timeout};
-use wirespeed_driver::buffer_pool::{self, LENT_MAX, READ_SIZE};
+use wirespeed_driver::buffer_pool::{self, CHECKED_OUT_MAX, READ_SIZE};
 use wirespeed_driver::compression_pool;
 use wirespeed_driver::connection::{ConnectionDriver, Progress};
 use wirespeed_driver::endpoint::Failure;
@@ -91,7 +91,7 @@ fn a_child_says_nothing() {
     assert_eq!(driver.flush(), Flushed::All);
     assert!(is_silent(&there));
     // And the connection is over at the first touch, its socket open for the parent.
-    driver.disown_after_fork();
+    driver.end_after_fork();
     assert_eq!(driver.advance(Instant::now), Progress::Over);
     assert!(matches!(driver.send_half().failure(), Some(Failure::Forked)));
     let kept = driver.take_ended();
@@ -112,16 +112,16 @@ fn a_child_says_nothing() {
 #[test]
 fn a_child_counts_only_its_own() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
-    let context = compression_pool::Context::take(compression_pool::BUDGET - (2 << 20)).unwrap();
-    assert!(compression_pool::Context::take(4 << 20).is_none());
+    let out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+    let context = compression_pool::Reservation::take(compression_pool::BUDGET - (2 << 20)).unwrap();
+    assert!(compression_pool::Reservation::take(4 << 20).is_none());
     wirespeed_driver::after_fork();
     assert_eq!(buffer_pool::checked_out(), 0);
-    let own = compression_pool::Context::take(compression_pool::BUDGET - (2 << 20)).unwrap();
+    let own = compression_pool::Reservation::take(compression_pool::BUDGET - (2 << 20)).unwrap();
     // What is dropped here all the same was never counted here.
     drop((out, context));
     assert_eq!(buffer_pool::checked_out(), 0);
-    assert!(compression_pool::Context::take(4 << 20).is_none());
+    assert!(compression_pool::Reservation::take(4 << 20).is_none());
     drop(own);
-    assert!(compression_pool::Context::take(4 << 20).is_some());
+    assert!(compression_pool::Reservation::take(4 << 20).is_some());
 }

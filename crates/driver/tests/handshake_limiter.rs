@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use wirespeed_driver::opening::handshake_limiter::{BURST, GRACE, HandshakeLimiter, Origin, PATIENCE};
+use wirespeed_driver::opening::handshake_limiter::{BURST, GRACE, HandshakeLimiter, IDLE_TIME, Origin};
 
 fn at(host: u8) -> Origin {
     Origin::V4([192, 0, 2, host])
@@ -53,16 +53,16 @@ fn nobody_goes_who_has_had_no_time_to_speak() {
     assert_eq!(pending.delay(start, NEVER), GRACE);
     pending.add(1, at(1), start);
     assert!(pending.is_over_limit() && !pending.is_full());
-    let late = start + PATIENCE;
+    let late = start + IDLE_TIME;
     assert_eq!(pending.next_victim(late - Duration::from_millis(10), NEVER), None);
     assert_eq!(pending.next_victim(late, NEVER), Some(1));
     assert_eq!(pending.next_victim_in(late), None, "there are not too many");
     pending.progress(1, late);
     assert_eq!(pending.next_victim(late, NEVER), None);
     pending.add(2, at(1), late);
-    assert_eq!(pending.next_victim_in(late), Some(PATIENCE));
+    assert_eq!(pending.next_victim_in(late), Some(IDLE_TIME));
     // What nobody has read is the server's delay.
-    let later = late + PATIENCE;
+    let later = late + IDLE_TIME;
     assert_eq!(pending.next_victim(later, |key| key == 1), Some(2));
     pending.remove(2);
     assert_eq!(pending.next_victim(later, NEVER), None);

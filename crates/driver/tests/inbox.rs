@@ -281,7 +281,7 @@ impl Model {
                 let (before, polls) = (self.place, self.random.below(4) == 0);
                 match self.take(Delivery::Fragments) {
                     Some(item) if self.random.below(3) == 0 => {
-                        self.ends.inbox.untake(item, streaming);
+                        self.ends.inbox.put_back_fragment(item, streaming);
                         self.place = before;
                     }
                     item => self.ends.inbox.set_polled(polls && item.is_none()),
@@ -455,7 +455,7 @@ fn whoever_polls_gets_the_rest_behind_a_full_queue() {
     assert!(!ends.inbox.is_polled());
     let beginning = Item { fin: false, ..ends.take(Delivery::Messages).unwrap() };
     ends.inbox.set_polled(true);
-    ends.inbox.untake(beginning, false);
+    ends.inbox.put_back_fragment(beginning, false);
     assert!(ends.inbox.is_polled());
     ends.inbox.set_polled(false);
     assert!(!ends.inbox.is_polled());

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use support::{End, endpoint, layers, shake_hands, sockets};
 use wirespeed_driver::Endpoint;
-use wirespeed_driver::buffer_pool::{self, LARGE_READ_SIZE, LENT_MAX, READ_SIZE, SMALL_READ_SIZE};
+use wirespeed_driver::buffer_pool::{self, CHECKED_OUT_MAX, LARGE_READ_SIZE, READ_SIZE, SMALL_READ_SIZE};
 use wirespeed_driver::endpoint::{PeerEvent, payload_len};
 use wirespeed_driver::protocol::{MessageKind, Side};
 use wirespeed_driver::socket::Mode;
@@ -32,7 +32,7 @@ fn only_a_stream_without_tls_is_read_in_large_pieces() {
         client.send_half.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
         client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
         // A read that fills its buffer, which is a small one while many are out.
-        let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+        let out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
         let mut read = server.begin_large_read(usize::MAX);
         let result = read.read(&server_socket, Mode::NonBlocking);
         server.complete_read(read, result);
@@ -58,7 +58,7 @@ fn records_are_read_while_buffers_are_small() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) =
         (endpoint(Side::Client, Some(client.layer)), endpoint(Side::Server, Some(server.layer)));
-    let _out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+    let _out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     for size in [10, 16_300, 16_384, 70_000, 200_000] {
         client.send_half.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
         let mut received = None;
@@ -82,9 +82,9 @@ fn records_are_read_while_buffers_are_small() {
 fn buffers_are_bounded_together() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     assert_eq!(buffer_pool::checked_out(), 0);
-    let buffers: Vec<_> = (0..2 * LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+    let buffers: Vec<_> = (0..2 * CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     let whole = buffers.iter().filter(|buffer| buffer.capacity() == READ_SIZE).count();
-    assert_eq!(whole, LENT_MAX / READ_SIZE);
+    assert_eq!(whole, CHECKED_OUT_MAX / READ_SIZE);
     assert!(buffers.iter().all(|buffer| buffer.capacity() >= SMALL_READ_SIZE));
     // Nobody gets a large one meanwhile.
     assert!(buffer_pool::take_large_read().capacity() <= READ_SIZE);
@@ -94,7 +94,7 @@ fn buffers_are_bounded_together() {
 
     let large: Vec<_> = (0..64).map(|_| buffer_pool::take_large_read()).collect();
     let together: usize = large.iter().map(|buffer| buffer.capacity()).sum();
-    assert!(together < 2 * LENT_MAX / 4, "{together}");
+    assert!(together < 2 * CHECKED_OUT_MAX / 4, "{together}");
     // One thread has one, a few have some: as long as no more than 12 MiB are out.
     assert!(
         large.iter().map(|buffer| buffer.capacity()).eq([[LARGE_READ_SIZE; 13].as_slice(), &[READ_SIZE; 51]].concat())

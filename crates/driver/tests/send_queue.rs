@@ -29,7 +29,7 @@ impl Environment for Numbers {
         *waiter < 100
     }
 
-    fn is_holding((): Self::Context<'_>, _: &Self::Waiter) -> bool {
+    fn has_assigned_message((): Self::Context<'_>, _: &Self::Waiter) -> bool {
         false
     }
 
@@ -58,7 +58,7 @@ fn woken(wait_state: &mut WaitState<Numbers>) -> Vec<u32> {
         match wait_state.poll_action(&mut cursor, (), std::time::Instant::now) {
             Action::Wake(waiter) => found.push(waiter),
             Action::Write => cursor.fail_write(), // nobody writes here
-            Action::Rest => return found,
+            Action::Idle => return found,
             _ => {}
         }
     }
@@ -121,10 +121,10 @@ fn nothing_is_sent_beside_a_large_message_or_fragments() {
         assert_eq!(wait_state.is_connecting(), hold == Hold::Opening);
         // Those who wait to send wait on; who has sent already goes on.
         let ticket = wait_state.send_queue.next_ticket();
-        wait_state.send_queue.park(ticket, 1);
+        wait_state.send_queue.add_sender(ticket, 1);
         assert!(!wait_state.is_room_due());
         assert_eq!(woken(&mut wait_state), []);
-        wait_state.send_queue.park_drainer(2);
+        wait_state.send_queue.add_drainer(2);
         assert!(wait_state.is_room_due());
         assert_eq!(woken(&mut wait_state), [2]);
         wait_state.send_queue.hold = Hold::Free;
@@ -141,26 +141,26 @@ fn who_waits_goes_in_the_order_of_tickets() {
     assert!(tickets.windows(2).all(|pair| pair[0] < pair[1]) && tickets[0] > 0, "{tickets:?}");
     // They come back in another order, and one of them was given up.
     for (ticket, waiter) in [(tickets[2], 2), (tickets[0], 0), (tickets[3], 3), (tickets[1], 101)] {
-        wait_state.send_queue.park(ticket, waiter);
+        wait_state.send_queue.add_sender(ticket, waiter);
     }
     assert!(wait_state.send_queue.is_first(tickets[0]) && !wait_state.send_queue.is_first(tickets[1]));
     assert!(wait_state.must_wait(false), "others were before");
     assert!(!wait_state.must_wait(true), "but whose turn it is may");
     assert_eq!(woken(&mut wait_state), [0, 2, 3]);
     // All have their turn until they have used it, and come before whoever has none.
-    assert!(wait_state.must_wait(false) && wait_state.send_queue.is_awaited());
+    assert!(wait_state.must_wait(false) && wait_state.send_queue.has_waiters());
     assert!(wait_state.send_queue.is_first(tickets[0]) && !wait_state.send_queue.is_first(tickets[2]));
     assert!(!wait_state.send_queue.take_turn(tickets[1]), "it had none");
     assert!(wait_state.send_queue.take_turn(tickets[0]));
     assert!(wait_state.send_queue.is_first(tickets[2]));
     // One that found no room, and waits again, is still before the others.
-    wait_state.send_queue.park(tickets[2], 2);
+    wait_state.send_queue.add_sender(tickets[2], 2);
     assert!(wait_state.send_queue.take_turn(tickets[2]));
     assert!(!wait_state.send_queue.is_first(tickets[3]));
-    wait_state.send_queue.forget(tickets[2], &2);
+    wait_state.send_queue.remove_waiter(tickets[2], &2);
     assert!(wait_state.send_queue.is_first(tickets[3]));
-    wait_state.send_queue.forget(tickets[3], &3);
-    assert!(!wait_state.send_queue.is_awaited() && !wait_state.must_wait(false));
+    wait_state.send_queue.remove_waiter(tickets[3], &3);
+    assert!(!wait_state.send_queue.has_waiters() && !wait_state.must_wait(false));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_listener_is_told_once() {
     assert!(wait_state.is_room_due());
     let mut cursor = ActionCursor::default();
     assert_eq!(wait_state.poll_action(&mut cursor, (), std::time::Instant::now), Action::WritableNotice);
-    assert_eq!(wait_state.poll_action(&mut cursor, (), std::time::Instant::now), Action::Rest);
+    assert_eq!(wait_state.poll_action(&mut cursor, (), std::time::Instant::now), Action::Idle);
     assert_eq!(wait_state.send_queue.writable_notice, WritableNotice::Soon);
     assert!(!wait_state.is_room_due());
 }
@@ -226,7 +226,7 @@ fn what_a_large_write_takes_is_no_pause_of_the_sender() {
 #[test]
 fn a_loop_has_a_turn_after_so_many_messages_or_bytes() {
     let mut wait_state = wait_state(None, Watermarks::new(1000, 40), true);
-    let due = |wait_state: &mut WaitState<Numbers>, len, iteration| wait_state.send_queue.is_turn_due(len, iteration);
+    let due = |wait_state: &mut WaitState<Numbers>, len, iteration| wait_state.send_queue.is_yield_due(len, iteration);
     assert_eq!([1, 1, 1].map(|len| due(&mut wait_state, len, 1)), [false, false, true]);
     assert_eq!([1, 1].map(|len| due(&mut wait_state, len, 1)), [false, false], "counted anew");
     assert_eq!([1, 1].map(|len| due(&mut wait_state, len, 2)), [false, false], "another iteration");
@@ -244,14 +244,14 @@ fn a_flush_is_told_when_its_bytes_were_written() {
     wait_state.driver.flush();
     {
         let WaitState { driver, send_queue, .. } = &mut wait_state;
-        send_queue.park_flush(driver, 1);
+        send_queue.add_flush(driver, 1);
     }
     queue(&mut wait_state, 100_000);
     {
         let WaitState { driver, send_queue, .. } = &mut wait_state;
-        send_queue.park_flush(driver, 2);
+        send_queue.add_flush(driver, 2);
     }
-    assert!(wait_state.send_queue.has_flushes() && wait_state.send_queue.is_awaited());
+    assert!(wait_state.send_queue.has_flushes() && wait_state.send_queue.has_waiters());
     let (mut read, mut told) = (Vec::with_capacity(1 << 20), Vec::new());
     while told.len() < 2 {
         let _ = theirs.receive(&mut read, 1000, wirespeed_driver::socket::Mode::NonBlocking);
@@ -265,7 +265,7 @@ fn a_flush_is_told_when_its_bytes_were_written() {
     }
     assert_eq!(told.iter().map(|(waiter, _)| *waiter).collect::<Vec<_>>(), [1, 2]);
     assert!(told[0].1 >= 100_000 && told[0].1 < 200_000 && told[1].1 >= 200_000, "{told:?}");
-    assert!(!wait_state.send_queue.has_flushes() && !wait_state.send_queue.is_awaited());
+    assert!(!wait_state.send_queue.has_flushes() && !wait_state.send_queue.has_waiters());
     assert!(wait_state.is_written() && !wait_state.is_write_due());
 }
 
@@ -278,13 +278,13 @@ fn a_flush_behind_a_large_message_waits_for_nothing_that_was_sent_later() {
     wait_state.send_queue.large = Some(Box::new(Large { send, source: Vec::new(), offset: 0 }));
     {
         let WaitState { driver, send_queue, .. } = &mut wait_state;
-        send_queue.park_flush(driver, 1);
+        send_queue.add_flush(driver, 1);
     }
     let mut send = wait_state.send_queue.large.take().unwrap().send;
     assert!(wait_state.driver.send_half_mut().append_large(&mut send, &payload));
     {
         let WaitState { driver, send_queue, .. } = &mut wait_state;
-        send_queue.note_large_queued(driver);
+        send_queue.record_large_queued(driver);
     }
     queue(&mut wait_state, 300_000);
     let mut read = Vec::with_capacity(1 << 20);
@@ -304,15 +304,15 @@ fn at_the_end_everybody_is_told_once() {
     let mut wait_state = wait_state(None, Watermarks::new(100, 40), true);
     for waiter in 1..4 {
         let ticket = wait_state.send_queue.next_ticket();
-        wait_state.send_queue.park(ticket, waiter);
+        wait_state.send_queue.add_sender(ticket, waiter);
     }
-    wait_state.send_queue.park_drainer(4);
+    wait_state.send_queue.add_drainer(4);
     wait_state.receivers.push_back(5);
-    wait_state.watchers.make().enders.push(6);
+    wait_state.watchers.make().error_waiters.push(6);
     queue(&mut wait_state, 50);
     {
         let WaitState { driver, send_queue, .. } = &mut wait_state;
-        send_queue.park_flush(driver, 7);
+        send_queue.add_flush(driver, 7);
     }
     wait_state.watchers.make().pings.push((1, 8));
     wait_state.watchers.make().closers.push(9);

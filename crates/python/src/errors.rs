@@ -111,7 +111,7 @@ pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
         Failure::Tls(error) => Some(tls_ref(py, error)),
         Failure::Eof => Some(PyEOFError::new_err(failure.to_string())),
         Failure::KeepaliveTimeout | Failure::CloseTimeout => Some(PyTimeoutError::new_err(failure.to_string())),
-        Failure::Forked | Failure::Ending | Failure::Defect => Some(PyRuntimeError::new_err(failure.to_string())),
+        Failure::Forked | Failure::ShuttingDown | Failure::Defect => Some(PyRuntimeError::new_err(failure.to_string())),
         Failure::Refused | Failure::Aborted => None,
     }
 }

@@ -5,7 +5,7 @@
 //! the other thread is woken, finds the lock taken again, and its patience begins anew. So it would never
 //! ask, and starve. Therefore once per [`INTERVAL`] the lock is given up for as long as another thread takes
 //! to wake, if there are other threads; or around each call that moves
-//! [`MUCH`](wirespeed_driver::thread::MUCH), until they have had [`SHARE`].
+//! [`BULK_IO_BYTES`](wirespeed_driver::thread::BULK_IO_BYTES), until they have had [`SHARE`].
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -109,7 +109,7 @@ pub(crate) fn begin_turn(py: Python<'_>) {
 /// The same, whatever turn it is, before something that moves much and needs the interpreter. The lock of a blocking
 /// connection may be held: whoever waits for that has let the interpreter go (`Blocking::lock`), so it takes nothing that
 /// the others need.
-pub(crate) fn before_much(py: Python<'_>) {
+pub(crate) fn before_bulk_io(py: Python<'_>) {
     if HANDOFF.with_borrow_mut(GilYield::is_due_now) {
         hand_over(py);
     }
@@ -180,7 +180,7 @@ fn has_others() -> bool {
 
 /// Whether the interpreter finalizes: of its threads there is this one only, whatever others have left behind.
 #[allow(unsafe_code)] // the interpreter's flag
-pub(crate) fn is_ending() -> bool {
+pub(crate) fn is_shutting_down() -> bool {
     unsafe extern "C" {
         #[cfg_attr(Py_3_13, link_name = "Py_IsFinalizing")]
         fn _Py_IsFinalizing() -> c_int;

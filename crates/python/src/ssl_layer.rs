@@ -34,7 +34,7 @@ pub(crate) struct SslLayer {
 pub(crate) fn traverse(layer: Option<&dyn Layer>, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
     let mut result = Ok(());
     if let Some(layer) = layer {
-        layer.show(&mut |layer| {
+        layer.visit(&mut |layer| {
             if let Some(SslLayer { ssl_object, object, .. }) = layer.downcast_ref::<SslLayer>()
                 && result.is_ok()
             {

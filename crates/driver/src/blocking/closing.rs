@@ -38,8 +38,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if state.driver.send_half().state() == ProtocolState::Open {
             state.driver.send_half_mut().send_close(code, reason).map_err(Error::Refused)?;
         }
-        state.driver.limit_closing_to(deadline);
-        self.see_to_the_end(state, host)
+        state.driver.limit_close_deadline(deadline);
+        self.complete_closing(state, host)
     }
 
     /// Sets the timeout of a closing handshake that begins later.
@@ -48,7 +48,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     }
 
     /// Sends a close frame without waiting, if the socket has room for it, and ends TCP.
-    pub fn leave<H: Host<Buffer = B, Message = M>>(&self, host: &H, code: CloseCode) {
+    pub fn close_now<H: Host<Buffer = B, Message = M>>(&self, host: &H, code: CloseCode) {
         let mut state = self.lock(host);
         // A thread that sends may be in the middle of a frame.
         if state.driver.send_half().state() == ProtocolState::Open
@@ -60,17 +60,17 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         self.end(&mut state, Failure::Aborted);
     }
 
-    /// Limits the closing handshake to `patience` from now and to the close timeout, which a later [`Self::close`]
+    /// Limits the closing handshake to `limit` from now and to the close timeout, which a later [`Self::close`]
     /// does not extend, and to `bytes` of further input.
-    pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, patience: Duration, bytes: u64) {
+    pub fn limit_closing<H: Host<Buffer = B, Message = M>>(&self, host: &H, limit: Duration, bytes: u64) {
         let mut state = self.lock(host);
-        let patience = state.driver.close_timeout().map_or(patience, |timeout| timeout.min(patience));
-        state.driver.limit_closing_to(Instant::now().checked_add(patience));
+        let limit = state.driver.close_timeout().map_or(limit, |timeout| timeout.min(limit));
+        state.driver.limit_close_deadline(Instant::now().checked_add(limit));
         state.driver.limit_reading(bytes);
     }
 
     /// Waits for the peer's close frame and ends TCP, within the remaining close timeout.
-    fn see_to_the_end<'a, H: Host<Buffer = B, Message = M>>(
+    fn complete_closing<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
@@ -83,7 +83,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return self.finish(state, host, None);
             }
             let now = Instant::now();
-            let deadline = state.driver.limit_closing(now);
+            let deadline = state.driver.start_close_timeout(now);
             if deadline.is_some_and(|deadline| deadline <= now) {
                 self.end(&mut state, Failure::CloseTimeout);
                 return Ok(());
@@ -149,12 +149,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         // Without one, messages may have to be received first.
         if state.driver.send_half().state() == ProtocolState::CloseSent && state.driver.send_half().failure().is_none()
         {
-            return if state.inbox.wanted() == Wanted::WithRoom { self.see_to_the_end(state, host) } else { Ok(()) };
+            return if state.inbox.wanted() == Wanted::WithRoom { self.complete_closing(state, host) } else { Ok(()) };
         }
         // Writing to the socket has failed: take the input that is available without waiting. After a protocol
         // error of the peer, writing still works, and our close frame must not be lost to a reset.
-        let is_broken =
-            |state: &Guard<'_, B, M>| state.driver.send_half().failure().is_some_and(|failure| !failure.is_said());
+        let is_broken = |state: &Guard<'_, B, M>| {
+            state.driver.send_half().failure().is_some_and(|failure| !failure.is_sent_to_peer())
+        };
         while is_broken(&state) && !state.driver.is_over() && !state.reading {
             self.fill_queue(&mut state, host)?;
             if state.driver.send_half().is_eof() || self.is_queue_full(&state) || self.is_over(&state) {
@@ -169,16 +170,16 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return Ok(());
             }
         }
-        self.see_to_the_end(state, host)
+        self.complete_closing(state, host)
     }
 
     /// Writes queued bytes such as the close frame and ends TCP, which the server does first (RFC 6455 7.1.1),
-    /// after the last input. Returns early, without loss, when `patience` expires.
+    /// after the last input. Returns early, without loss, at `return_by`.
     pub(super) fn finish<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
-        patience: Option<Instant>,
+        return_by: Option<Instant>,
     ) -> Result<(), Error<H::Interrupt>> {
         // No more messages are received, so arriving bytes are read and dropped.
         state.inbox.limit_wanted(false);
@@ -189,7 +190,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             let now = Instant::now();
             if state.driver.advance(|| now) == Progress::Over {
-                self.ended(&mut state);
+                self.notify_ended(&mut state);
                 return Ok(());
             }
             // Write the close_notify alert of TLS.
@@ -199,9 +200,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     continue;
                 }
             }
-            let by = state.driver.limit_closing(now);
-            let deadline = earliest(by, patience);
-            if patience.is_some_and(|patience| patience <= now) {
+            let by = state.driver.start_close_timeout(now);
+            let deadline = earliest(by, return_by);
+            if return_by.is_some_and(|return_by| return_by <= now) {
                 return Ok(()); // a later call continues
             }
             let step = if state.reading || state.sending {

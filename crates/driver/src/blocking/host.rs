@@ -36,20 +36,20 @@ pub trait Host {
     /// if one is given, or until the deadline. `None`: the host does not support this, use [`Self::wait`]. After an
     /// error of kind `Interrupted`, [`Self::check_interrupt`] returns the reason.
     #[inline]
-    fn wait_aside(&self, _: Option<(&Socket, Readiness)>, _: Option<Instant>) -> Option<io::Result<Readiness>> {
+    fn wait_cooperatively(&self, _: Option<(&Socket, Readiness)>, _: Option<Instant>) -> Option<io::Result<Readiness>> {
         None
     }
 
     /// Runs `f`, which moves many bytes and does not block; the host may release its own lock meanwhile.
-    fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+    fn run_bulk_io<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         f()
     }
 
     /// Called before an operation that moves many bytes under the host's own lock. The source may change now.
-    fn before_much(&self) {}
+    fn before_bulk_io(&self) {}
 
     /// Returns whether the interpreter is shutting down, so that other threads may no longer run.
-    fn is_ending(&self) -> bool {
+    fn is_shutting_down(&self) -> bool {
         false
     }
 

@@ -29,7 +29,7 @@ use crate::connection::{ConnectionDriver, Inbox, Watermarks};
 use crate::endpoint::{Closing, Endpoint, Failure, Stats};
 use crate::fork;
 use crate::socket::Socket;
-use crate::thread::{LAST_PATIENCE, this_thread};
+use crate::thread::{SHUTDOWN_WAIT, this_thread};
 
 pub use crate::connection::Item;
 pub use host::{Host, Source};
@@ -85,7 +85,7 @@ struct State<B, M> {
     /// Something was sent since the last read.
     only_sends: bool,
     /// When a sender last checked for input.
-    looked: Instant,
+    input_checked_at: Instant,
     tickets: Vec<Arc<PingTicket>>,
 }
 
@@ -93,9 +93,9 @@ impl<B: PayloadBuffer, M> State<B, M> {
     /// Wakes all waiting threads after a panic, including those blocked in the socket; they find the lock poisoned.
     /// The state, perhaps half changed, is not touched otherwise.
     #[cold]
-    fn rouse(&mut self) {
+    fn wake_all(&mut self) {
         self.changes = self.changes.wrapping_add(1);
-        self.driver.rouse();
+        self.driver.wake_blocked_threads();
     }
 
     fn new(driver: ConnectionDriver<B, Arc<Socket>>, settings: &Settings) -> Self {
@@ -107,7 +107,7 @@ impl<B: PayloadBuffer, M> State<B, M> {
             waiting: 0,
             changes: 0,
             only_sends: false,
-            looked: Instant::now(),
+            input_checked_at: Instant::now(),
             tickets: Vec::new(),
         }
     }
@@ -131,7 +131,7 @@ pub struct Blocking<B, M> {
     side: Side,
     /// Replaces `state` if a thread that does not exist in this process holds the lock, which is then never
     /// released: after a fork or while the interpreter shuts down.
-    disowned: OnceLock<Mutex<State<B, M>>>,
+    replacement: OnceLock<Mutex<State<B, M>>>,
 }
 
 /// The held lock, which records its thread in `holder`.
@@ -162,7 +162,7 @@ impl<B: PayloadBuffer, M> Drop for Guard<'_, B, M> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
-            self.state.rouse();
+            self.state.wake_all();
             self.of.changed.notify_all();
         }
         self.of.holder.store(0, Ordering::Relaxed); // before the lock is given up, which is dropped after this
@@ -170,14 +170,14 @@ impl<B: PayloadBuffer, M> Drop for Guard<'_, B, M> {
 }
 
 /// A thread that works without the lock. If it panics, the connection ends, so that no thread waits for it.
-struct Away<'a, B: PayloadBuffer + Send, M: Send>(&'a Blocking<B, M>);
+struct PanicGuard<'a, B: PayloadBuffer + Send, M: Send>(&'a Blocking<B, M>);
 
-impl<B: PayloadBuffer + Send, M: Send> Drop for Away<'_, B, M> {
+impl<B: PayloadBuffer + Send, M: Send> Drop for PanicGuard<'_, B, M> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let mut state = self.0.current().lock().unwrap_or_else(PoisonError::into_inner);
-            self.0.forget(&mut state, Failure::Defect);
+            self.0.end_abandoned(&mut state, Failure::Defect);
         }
     }
 }
@@ -187,7 +187,7 @@ impl<B: PayloadBuffer + Send, M: Send> Drop for Away<'_, B, M> {
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
 /// How often a thread that waits cooperatively checks for a change.
-const LOOK_ASIDE: Duration = Duration::from_millis(5);
+const COOPERATIVE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Joins an endpoint to its socket, which is in blocking mode.
@@ -202,7 +202,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             settings,
             holder: AtomicUsize::new(0),
             generation: fork::generation(),
-            disowned: OnceLock::new(),
+            replacement: OnceLock::new(),
         }
     }
 
@@ -216,26 +216,26 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 Ok(state) => {
                     let mut state = self.hold(state);
                     if state.driver.send_half().is_forked() && !state.driver.is_over() {
-                        self.forget(&mut state, Failure::Forked);
+                        self.end_abandoned(&mut state, Failure::Forked);
                     }
                     return state;
                 }
                 Err(std::sync::TryLockError::Poisoned(poisoned)) => {
                     let mut state = self.hold(poisoned.into_inner());
                     self.current().clear_poison();
-                    self.forget(&mut state, Failure::Defect);
+                    self.end_abandoned(&mut state, Failure::Defect);
                     return state;
                 }
                 // The lock is held by a thread that does not exist here, perhaps in the middle of a change: the
                 // state is never used.
                 Err(std::sync::TryLockError::WouldBlock) if self.generation != fork::generation() => {
-                    self.disown(Failure::Forked);
+                    self.replace_state(Failure::Forked);
                 }
-                Err(std::sync::TryLockError::WouldBlock) if host.is_ending() => {
-                    if *patience.get_or_insert_with(|| Instant::now() + LAST_PATIENCE) <= Instant::now() {
-                        self.disown(Failure::Ending);
+                Err(std::sync::TryLockError::WouldBlock) if host.is_shutting_down() => {
+                    if *patience.get_or_insert_with(|| Instant::now() + SHUTDOWN_WAIT) <= Instant::now() {
+                        self.replace_state(Failure::ShuttingDown);
                     }
-                    host.wait(|| std::thread::sleep(LAST_PATIENCE / 50));
+                    host.wait(|| std::thread::sleep(SHUTDOWN_WAIT / 50));
                 }
                 Err(std::sync::TryLockError::WouldBlock) => {
                     host.wait(|| drop(self.current().lock().unwrap_or_else(PoisonError::into_inner)));
@@ -245,15 +245,15 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     }
 
     #[cold]
-    fn disown(&self, failure: Failure) {
-        self.disowned
-            .get_or_init(|| Mutex::new(State::new(ConnectionDriver::disowned(self.side, failure), &self.settings)));
+    fn replace_state(&self, failure: Failure) {
+        self.replacement
+            .get_or_init(|| Mutex::new(State::new(ConnectionDriver::placeholder(self.side, failure), &self.settings)));
     }
 
     /// Returns the state or its replacement.
     #[inline]
     fn current(&self) -> &Mutex<State<B, M>> {
-        self.disowned.get().unwrap_or(&self.state)
+        self.replacement.get().unwrap_or(&self.state)
     }
 
     #[inline]
@@ -272,7 +272,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Ends the connection without its reader and writer, after a panic of a thread, which is a bug, or in another
     /// process.
     #[cold]
-    fn forget(&self, state: &mut State<B, M>, failure: Failure) {
+    fn end_abandoned(&self, state: &mut State<B, M>, failure: Failure) {
         state.reading = false;
         state.sending = false;
         self.end(state, failure);
@@ -291,20 +291,21 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let result = loop {
             let until = Instant::now() + INTERRUPT_CHECK;
             let until = deadline.map_or(until, |deadline| deadline.min(until));
-            let changed = match host.wait_aside(None, Some(until.min(Instant::now() + LOOK_ASIDE))) {
-                Some(_) => self.current().lock().unwrap_or_else(PoisonError::into_inner).changes != seen,
-                None => host.wait(|| {
-                    let mut state = self.current().lock().unwrap_or_else(PoisonError::into_inner);
-                    while state.changes == seen {
-                        let left = until.saturating_duration_since(Instant::now());
-                        if left.is_zero() {
-                            return false;
+            let changed =
+                match host.wait_cooperatively(None, Some(until.min(Instant::now() + COOPERATIVE_CHECK_INTERVAL))) {
+                    Some(_) => self.current().lock().unwrap_or_else(PoisonError::into_inner).changes != seen,
+                    None => host.wait(|| {
+                        let mut state = self.current().lock().unwrap_or_else(PoisonError::into_inner);
+                        while state.changes == seen {
+                            let left = until.saturating_duration_since(Instant::now());
+                            if left.is_zero() {
+                                return false;
+                            }
+                            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
                         }
-                        state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-                    }
-                    true
-                }),
-            };
+                        true
+                    }),
+                };
             // Also after a change: with keepalive pings, changes may be frequent.
             if let Err(interrupt) = host.check_interrupt() {
                 break Err(Error::Interrupted(interrupt));
@@ -312,10 +313,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             if changed {
                 break Ok(());
             }
-            if host.is_ending() {
+            if host.is_shutting_down() {
                 // The thread that would make the change has ended with the interpreter.
                 let mut state = self.lock(host);
-                self.forget(&mut state, Failure::Ending);
+                self.end_abandoned(&mut state, Failure::ShuttingDown);
                 break Ok(());
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -339,17 +340,17 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Ends the connection immediately.
     fn end(&self, state: &mut State<B, M>, failure: Failure) {
         state.driver.end(failure);
-        self.ended(state);
+        self.notify_ended(state);
     }
 
     /// Notifies all waiting threads that the connection is over.
-    fn ended(&self, state: &mut State<B, M>) {
+    fn notify_ended(&self, state: &mut State<B, M>) {
         drop(state.driver.take_ended());
         PingTicket::fail_all(&mut state.tickets);
-        self.changed_always(state);
+        self.notify_always(state);
     }
 
-    fn changed_always(&self, state: &mut State<B, M>) {
+    fn notify_always(&self, state: &mut State<B, M>) {
         state.changes += 1;
         self.changed.notify_all();
     }
@@ -429,7 +430,7 @@ mod tests {
     use crate::keepalive::Keepalive;
 
     #[test]
-    fn what_a_thread_that_there_is_not_has_locked_is_left_alone() {
+    fn state_locked_by_a_lost_thread_is_leaked() {
         for lost in [false, true] {
             let (ours, _theirs) = UnixStream::pair().expect("two sockets");
             let connection = Connection::new(Config::new(Side::Client));

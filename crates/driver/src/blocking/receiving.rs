@@ -8,7 +8,7 @@ use wirespeed_protocol::failpoint;
 use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
 use super::sending::Stop;
-use super::{Away, Blocking, Error, Guard, Host, Item, PingTicket, State, earliest, is_transient};
+use super::{Blocking, Error, Guard, Host, Item, PanicGuard, PingTicket, State, earliest, is_transient};
 use crate::connection::{Reading, Receiver, Wanted};
 use crate::endpoint::{Failure, ReadOperation};
 use crate::keepalive::Due;
@@ -40,7 +40,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     pub fn receive<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
-        patience: Timeout,
+        timeout: Timeout,
         delivery: Delivery,
     ) -> Result<Item<M>, Error<H::Interrupt>> {
         let mut state = self.lock(host);
@@ -58,11 +58,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return Ok(item);
             }
             // A message in many pieces, or endless pings, must not delay the deadline.
-            if waited && patience.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+            if waited && timeout.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                 return Err(Error::TimedOut);
             }
             waited = true;
-            state = self.advance(state, host, patience)?;
+            state = self.advance(state, host, timeout)?;
         }
     }
 
@@ -70,10 +70,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     pub fn receive_many<H: Host<Buffer = B, Message = M>>(
         &self,
         host: &H,
-        patience: Timeout,
+        timeout: Timeout,
         limit: usize,
     ) -> Result<Vec<Item<M>>, Error<H::Interrupt>> {
-        let mut items = vec![self.receive(host, patience, Delivery::Messages)?];
+        let mut items = vec![self.receive(host, timeout, Delivery::Messages)?];
         let mut state = self.lock(host);
         while items.len() < limit && !state.inbox.is_streaming() {
             match self.take(&mut state, host, Delivery::Messages) {
@@ -121,9 +121,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         delivery: Delivery,
     ) -> Result<Option<Item<M>>, Error<H::Interrupt>> {
         let State { inbox, driver, tickets, .. } = state;
-        let mut hosted = Hosted { host, tickets, answered: false };
-        let result = inbox.take(&mut driver.endpoint, delivery, &mut hosted);
-        let answered = hosted.answered;
+        let mut receiver = HostReceiver { host, tickets, answered: false };
+        let result = inbox.take(&mut driver.endpoint, delivery, &mut receiver);
+        let answered = receiver.answered;
         self.parsed(state, answered);
         if !matches!(result, Ok(Some(_))) {
             state.driver.endpoint.poll_eof();
@@ -135,7 +135,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     #[inline]
     fn parsed(&self, state: &mut State<B, M>, answered: bool) {
         if answered {
-            self.changed_always(state);
+            self.notify_always(state);
         }
         self.flush_some(state);
     }
@@ -145,14 +145,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
-        patience: Timeout,
+        timeout: Timeout,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         if self.is_over(&state) {
-            self.finish(state, host, patience.deadline())?;
+            self.finish(state, host, timeout.deadline())?;
             return Err(Error::Closed);
         }
         self.flush_some(&mut state);
-        self.wait_for_input(state, host, patience)
+        self.wait_for_input(state, host, timeout)
     }
 
     /// Waits for input or room in the queue, for a caller that waits for something other than messages and has
@@ -182,9 +182,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<(), Error<H::Interrupt>> {
         let queued = state.inbox.len();
         let State { inbox, driver, tickets, .. } = state;
-        let mut hosted = Hosted { host, tickets, answered: false };
-        let result = inbox.fill(&mut driver.endpoint, false, &mut hosted);
-        let answered = hosted.answered;
+        let mut receiver = HostReceiver { host, tickets, answered: false };
+        let result = inbox.fill(&mut driver.endpoint, false, &mut receiver);
+        let answered = receiver.answered;
         if state.inbox.len() != queued {
             self.notify(state);
         }
@@ -218,21 +218,22 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
-        patience: Timeout,
+        timeout: Timeout,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         let now = Instant::now();
         // The close timeout limits the wait during the closing handshake.
-        let mut wake = if state.driver.is_closing_limited() { state.driver.limit_closing(now) } else { None };
+        let mut wake =
+            if state.driver.is_close_timeout_running() { state.driver.start_close_timeout(now) } else { None };
         if wake.is_some_and(|wake| wake <= now) {
             self.end(&mut state, Failure::CloseTimeout);
             return Err(Error::Closed);
         }
         if state.reading {
-            wake = earliest(wake, patience.deadline());
+            wake = earliest(wake, timeout.deadline());
             if state.driver.send_half().queued() == 0 || state.sending {
                 return self.wait_for_change(state, host, wake).or_else(|error| match error {
                     // This is the caller's deadline only if `wake` is.
-                    Error::TimedOut if patience.deadline() != wake => Ok(self.lock(host)),
+                    Error::TimedOut if timeout.deadline() != wake => Ok(self.lock(host)),
                     error => Err(error),
                 });
             }
@@ -247,9 +248,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
             };
         }
-        wake = earliest(wake, self.attend(&mut state, now));
-        wake = earliest(wake, patience.deadline());
-        let spin = match patience {
+        wake = earliest(wake, self.handle_keepalive(&mut state, now));
+        wake = earliest(wake, timeout.deadline());
+        let spin = match timeout {
             Timeout::Spin(until, _) if until > now => Some(until.min(now + SPIN_SLICE)),
             _ => None,
         };
@@ -257,9 +258,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             readable: true,
             writable: spin.is_none() && state.driver.send_half().queued() > 0 && !state.sending,
         };
-        let aside = spin.is_none().then_some((interest, wake));
-        let (state, result) = self.read(state, host, aside, move |socket, operation| {
-            read_before(socket, operation, now, wake, spin, interest)
+        let cooperative_wait = spin.is_none().then_some((interest, wake));
+        let (state, result) = self.read(state, host, cooperative_wait, move |socket, operation| {
+            read_until(socket, operation, now, wake, spin, interest)
         });
         if let Err(error) = result {
             let now = Instant::now();
@@ -270,7 +271,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 return Ok(self.lock(host));
             }
             // No input has arrived yet.
-            if patience.deadline().is_some_and(|deadline| deadline <= now) {
+            if timeout.deadline().is_some_and(|deadline| deadline <= now) {
                 // Due keepalive pings were handled above; the next call handles later ones.
                 return Err(Error::TimedOut);
             }
@@ -279,12 +280,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     }
 
     /// Reads once with the function `read`, outside the lock. An error means that nothing was read and the call can
-    /// be repeated. `aside`: the condition that a cooperative host waits for instead.
+    /// be repeated. `cooperative_wait`: the condition that a cooperative host waits for instead.
     pub(super) fn read<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
-        aside: Option<(Readiness, Option<Instant>)>,
+        cooperative_wait: Option<(Readiness, Option<Instant>)>,
         read: impl FnOnce(&Socket, &mut ReadOperation<B>) -> io::Result<usize> + Send,
     ) -> (Guard<'a, B, M>, io::Result<()>) {
         let Some(socket) = state.driver.socket().cloned() else { return (state, Ok(())) };
@@ -293,17 +294,19 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         state.reading = true;
         state.only_sends = false;
         drop(state);
-        let result = match aside.and_then(|(interest, until)| host.wait_aside(Some((&socket, interest)), until)) {
+        let result = match cooperative_wait
+            .and_then(|(interest, until)| host.wait_cooperatively(Some((&socket, interest)), until))
+        {
             Some(waited) => waited.and_then(|_| operation.read(&socket, Mode::NonBlocking)),
             None => host.wait(|| {
-                let _away = Away(self);
+                let _guard = PanicGuard(self);
                 failpoint::reach("driver.wait");
                 read(&socket, &mut operation)
             }),
         };
         let mut state = self.lock(host);
         state.reading = false;
-        let told = match &result {
+        let outcome = match &result {
             Err(error) if is_transient(error) => Err(io::Error::from(error.kind())),
             _ => Ok(()),
         };
@@ -311,20 +314,20 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             state.driver.complete_read(operation, result);
         }
         self.notify(&mut state);
-        (state, told)
+        (state, outcome)
     }
 
     /// Handles due keepalive pings. Returns when the next call is due.
     #[inline]
-    fn attend(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
+    fn handle_keepalive(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
         match state.driver.send_half().keepalive.poll(now) {
             Due::Nothing(next) => next,
-            Due::Ping | Due::Look => self.attend_now(state, now),
+            Due::Ping | Due::Check => self.handle_due_keepalive(state, now),
         }
     }
 
     #[cold]
-    fn attend_now(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
+    fn handle_due_keepalive(&self, state: &mut State<B, M>, now: Instant) -> Option<Instant> {
         let retry = state.driver.handle_deadline(now, Reading::Going, 0);
         self.flush_some(state);
         let next = state.driver.deadline(now);
@@ -338,14 +341,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 }
 
 /// Adapts the host to the [`Receiver`] of the inbox.
-struct Hosted<'a, H> {
+struct HostReceiver<'a, H> {
     host: &'a H,
     tickets: &'a mut Vec<Arc<PingTicket>>,
     /// A pong has answered a ping of the application.
     answered: bool,
 }
 
-impl<H: Host> Receiver<H::Buffer> for Hosted<'_, H> {
+impl<H: Host> Receiver<H::Buffer> for HostReceiver<'_, H> {
     type Message = H::Message;
     type Error = H::Interrupt;
 
@@ -367,14 +370,14 @@ impl<H: Host> Receiver<H::Buffer> for Hosted<'_, H> {
 
     fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
         if let Some((answered, latency)) = answered {
-            self.tickets.retain(|ticket| !ticket.run_actions(&answered, latency));
+            self.tickets.retain(|ticket| !ticket.resolve(&answered, latency));
             self.answered = true;
         }
     }
 }
 
 /// Reads once, blocking until `wake` at most. `WouldBlock`: it woke for another reason, possibly early.
-fn read_before<B: PayloadBuffer>(
+fn read_until<B: PayloadBuffer>(
     socket: &Socket,
     operation: &mut ReadOperation<B>,
     now: Instant,

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use wirespeed_protocol::failpoint;
 use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 
-use super::{Away, Blocking, Error, Guard, Host, INTERRUPT_CHECK, Source, State, earliest};
+use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, PanicGuard, Source, State, earliest};
 use crate::buffer_pool;
 use crate::endpoint::Failure;
 use crate::keepalive::Silence;
 use crate::socket::{Mode, Readiness};
-use crate::thread::MUCH;
+use crate::thread::BULK_IO_BYTES;
 use crate::write_queue::Flushed;
 
 /// How often a sender checks for input, which takes a system call.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const INPUT_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Why a wait for room ended early.
 pub(super) enum Stop<I> {
@@ -37,7 +37,7 @@ impl<I> From<Error<I>> for Stop<I> {
 pub struct PingTicket {
     id: u64,
     outcome: Mutex<Option<Result<Duration, ()>>>,
-    settled: Condvar,
+    resolved: Condvar,
 }
 
 impl PingTicket {
@@ -47,7 +47,7 @@ impl PingTicket {
     }
 
     /// Records the answer if it is for this ping. Returns whether it is.
-    pub(super) fn run_actions(&self, answered: &[u64], latency: Duration) -> bool {
+    pub(super) fn resolve(&self, answered: &[u64], latency: Duration) -> bool {
         let mine = answered.contains(&self.id);
         if mine {
             self.set(Ok(latency));
@@ -63,7 +63,7 @@ impl PingTicket {
 
     fn set(&self, outcome: Result<Duration, ()>) {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-        self.settled.notify_all();
+        self.resolved.notify_all();
     }
 }
 
@@ -78,7 +78,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         source: &S,
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
-        let mut state = self.take_turn(host)?;
+        let mut state = self.lock_to_send(host)?;
         if !state.driver.send_half().is_large(source.len(), compress) {
             state
                 .driver
@@ -90,8 +90,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let mut large = state.driver.send_half_mut().begin_large(kind, source.len()).map_err(refused)?;
         let mut start = 0;
         loop {
-            if state.driver.send_half().is_bare() {
-                host.before_much();
+            if state.driver.send_half().is_zero_copy() {
+                host.before_bulk_io();
                 start += state.driver.write_large(&mut large, source.piece(start..source.len())).unwrap_or(0);
             }
             let end = (start + buffer_pool::WRITE_SIZE).min(source.len());
@@ -116,7 +116,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                         state.driver.send_half_mut().append_large(&mut large, source.piece(start..end));
                         start = end;
                     }
-                    self.give_turn(&mut state);
+                    self.release_writer(&mut state);
                     drop(state);
                     return self.resume(host, stop);
                 }
@@ -133,7 +133,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         source: &S,
         compress: Option<bool>,
     ) -> Result<(), Error<H::Interrupt>> {
-        let mut state = self.take_turn(host)?;
+        let mut state = self.lock_to_send(host)?;
         if state.driver.send_half().is_large(source.len(), compress) {
             drop(state);
             return self.send(host, kind, source, compress);
@@ -148,13 +148,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Waits until no other thread is the writer. A message that the caller removes from its own queue afterwards
     /// can be sent without waiting, so an interrupt does not lose it, unless another thread starts to send in
     /// between.
-    pub fn wait_for_turn<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
-        self.until_free(self.lock(host), host).map(drop)
+    pub fn wait_for_writer<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
+        self.wait_while_sending(self.lock(host), host).map(drop)
     }
 
     /// Returns when the kernel has taken every queued byte.
     pub fn flush<H: Host<Buffer = B, Message = M>>(&self, host: &H) -> Result<(), Error<H::Interrupt>> {
-        let state = self.take_turn(host)?;
+        let state = self.lock_to_send(host)?;
         self.drain_all(state, host)
     }
 
@@ -168,7 +168,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         compress: Option<bool>,
         queued: &mut bool,
     ) -> Result<(), Error<H::Interrupt>> {
-        let mut state = self.take_turn(host)?;
+        let mut state = self.lock_to_send(host)?;
         let payload = source.piece(0..source.len());
         state.driver.send_half_mut().send_first_fragment(kind, payload, compress).map_err(refused)?;
         *queued = true;
@@ -184,7 +184,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         fin: bool,
         queued: &mut bool,
     ) -> Result<(), Error<H::Interrupt>> {
-        let mut state = self.take_turn(host)?;
+        let mut state = self.lock_to_send(host)?;
         state.driver.send_half_mut().send_fragment(source.piece(0..source.len()), fin).map_err(refused)?;
         *queued = true;
         self.drain_all(state, host)
@@ -196,13 +196,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         payload: &[u8],
     ) -> Result<Arc<PingTicket>, Error<H::Interrupt>> {
-        let mut state = self.take_turn(host)?;
+        let mut state = self.lock_to_send(host)?;
         if state.driver.send_half().keepalive.is_outstanding(payload) {
             return Err(Error::PingOutstanding);
         }
         state.driver.send_half_mut().send_ping(payload).map_err(refused)?;
         let id = state.driver.send_half_mut().keepalive.handle_ping_sent(payload, Instant::now());
-        let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), settled: Condvar::new() });
+        let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), resolved: Condvar::new() });
         state.tickets.push(Arc::clone(&ticket));
         self.drain_all(state, host).map(|()| ticket)
     }
@@ -237,21 +237,22 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Sends an unsolicited pong.
     pub fn pong<H: Host<Buffer = B, Message = M>>(&self, host: &H, payload: &[u8]) -> Result<(), Error<H::Interrupt>> {
-        let mut state = self.take_turn(host)?;
+        let mut state = self.lock_to_send(host)?;
         state.driver.send_half_mut().send_pong(payload).map_err(refused)?;
         self.drain_all(state, host)
     }
 
-    /// Waits until no other thread is the writer, and until sending is possible.
+    /// Locks the state once no other thread is the writer. If sending is no longer possible, it waits for the end of
+    /// the connection and returns `Closed`.
     #[inline]
-    pub(super) fn take_turn<'a, H: Host<Buffer = B, Message = M>>(
+    pub(super) fn lock_to_send<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         host: &H,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
-        let mut state = self.until_free(self.lock(host), host)?;
+        let mut state = self.wait_while_sending(self.lock(host), host)?;
         // A thread that sends and receives alternately need not read the clock.
-        if std::mem::replace(&mut state.only_sends, true) && state.looked.elapsed() >= LOOK_EVERY {
-            state = self.look(state, host)?;
+        if std::mem::replace(&mut state.only_sends, true) && state.input_checked_at.elapsed() >= INPUT_CHECK_INTERVAL {
+            state = self.check_input(state, host)?;
         }
         if state.driver.send_half().state().can_send() && state.driver.send_half().failure().is_none() {
             Ok(state)
@@ -265,12 +266,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     /// Takes in input without waiting, if no thread reads. So an application that only sends learns that the peer
     /// has closed, and pings are answered.
     #[cold]
-    fn look<'a, H: Host<Buffer = B, Message = M>>(
+    fn check_input<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
-        state.looked = Instant::now();
+        state.input_checked_at = Instant::now();
         if !state.reading && !state.driver.endpoint.has_input() && !self.is_queue_full(&state) {
             state = self.read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
         }
@@ -278,11 +279,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             self.fill_queue(&mut state, host)?;
         }
         // Reading releases the lock.
-        self.until_free(state, host)
+        self.wait_while_sending(state, host)
     }
 
     #[inline]
-    fn until_free<'a, H: Host<Buffer = B, Message = M>>(
+    fn wait_while_sending<'a, H: Host<Buffer = B, Message = M>>(
         &'a self,
         mut state: Guard<'a, B, M>,
         host: &H,
@@ -316,14 +317,14 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         loop {
             match stop {
                 Stop::Signal => host.check_interrupt().map_err(Error::Interrupted)?,
-                // Whatever the cause, the connection is over when the caller gets this error.
+                // The caller gets this error only once the connection is over.
                 Stop::Error(Error::Closed) => {
                     self.wait_for_end(host)?;
                     return Err(Error::Closed);
                 }
                 Stop::Error(error) => return Err(error),
             }
-            let state = self.take_turn(host)?;
+            let state = self.lock_to_send(host)?;
             stop = match self.drain(state, host) {
                 Ok(_) => return Ok(()),
                 Err(stop) => stop,
@@ -342,10 +343,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if driver.is_over() {
             return Err(Error::Closed.into());
         }
-        let flushed = if driver.send_half().queued() < MUCH {
+        let flushed = if driver.send_half().queued() < BULK_IO_BYTES {
             driver.try_flush()
         } else {
-            host.moving_much(|| driver.try_flush())
+            host.run_bulk_io(|| driver.try_flush())
         };
         match flushed {
             Ok(Flushed::All) => Ok(state),
@@ -366,20 +367,20 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let result = self.wait_for_room(state, host, deadline);
         match result {
             Ok(mut state) => {
-                self.give_turn(&mut state);
+                self.release_writer(&mut state);
                 Ok(state)
             }
             Err(error) => {
                 let mut state = self.lock(host);
                 if !state.driver.send_half().is_mid_frame() {
-                    self.give_turn(&mut state);
+                    self.release_writer(&mut state);
                 }
                 Err(error)
             }
         }
     }
 
-    fn give_turn(&self, state: &mut State<B, M>) {
+    fn release_writer(&self, state: &mut State<B, M>) {
         state.sending = false;
         self.notify(state);
     }
@@ -390,8 +391,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         deadline: Option<Instant>,
     ) -> Result<Guard<'a, B, M>, Stop<H::Interrupt>> {
-        let patience = state.driver.send_half().keepalive.patience();
-        let interval = patience.and(state.driver.send_half().keepalive.interval());
+        let max_silence = state.driver.send_half().keepalive.max_silence();
+        let interval = max_silence.and(state.driver.send_half().keepalive.interval());
         let mut since = Instant::now();
         let mut silence = Silence::in_frame(since, state.driver.traffic(0));
         loop {
@@ -408,7 +409,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             // A close frame for a protocol error of the peer comes after queued frames, unless one of them is
             // incomplete.
             let send_half = state.driver.send_half();
-            if send_half.failure().is_some_and(|failure| !failure.is_said() || send_half.is_mid_frame()) {
+            if send_half.failure().is_some_and(|failure| !failure.is_sent_to_peer() || send_half.is_mid_frame()) {
                 return Err(Error::Closed.into());
             }
             let now = Instant::now();
@@ -422,11 +423,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             // Pings wait behind queued bytes. So a peer that takes nothing during the time for a ping and its pong
             // counts as silent.
-            let looked = silence.looked();
-            if silence.look(now, state.driver.traffic(0)).is_zero() {
-                since = looked; // the progress came after the last check
+            let last_check = silence.checked_at();
+            if silence.check(now, state.driver.traffic(0)).is_zero() {
+                since = last_check; // the progress came after the last check
             }
-            let mut wake = patience.and_then(|patience| since.checked_add(patience));
+            let mut wake = max_silence.and_then(|max_silence| since.checked_add(max_silence));
             let dead = wake.is_some_and(|wake| wake <= now);
             wake = earliest(wake, interval.and_then(|interval| now.checked_add(interval)));
             if dead {
@@ -439,7 +440,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             // A peer that has closed need not read any more.
             if !state.driver.send_half().state().can_receive() {
-                let by = state.driver.limit_closing(now);
+                let by = state.driver.start_close_timeout(now);
                 if by.is_some_and(|by| by <= now) {
                     return Err(Error::Closed.into());
                 }
@@ -455,9 +456,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let wake = earliest(wake, deadline);
             drop(state);
             let interest = Readiness { readable, writable: true };
-            let ready = host.wait_aside(Some((&socket, interest)), wake).unwrap_or_else(|| {
+            let ready = host.wait_cooperatively(Some((&socket, interest)), wake).unwrap_or_else(|| {
                 host.wait(|| {
-                    let _away = Away(self);
+                    let _guard = PanicGuard(self);
                     failpoint::reach("driver.wait_for_room");
                     socket.wait(interest, wake)
                 })

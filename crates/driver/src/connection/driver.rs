@@ -20,7 +20,7 @@ const PING_RETRY: Duration = Duration::from_millis(50);
 enum Stream<S> {
     Socket(S),
     /// An external transport reads and writes.
-    Elsewhere,
+    External,
     /// TCP is over; the socket stays open until no caller polls its file descriptor.
     Ended(S),
     /// TCP is over.
@@ -63,7 +63,7 @@ pub enum Reading {
 /// 1. After input ([`Self::read`] and the other `read_*` methods, or [`Self::receive`]), take events from
 ///    [`Self::poll_event`] until it returns `None`, then call [`Self::advance`].
 /// 2. After queueing output, call [`Self::flush`]. With an external transport, write the bytes of
-///    [`Self::take_output`], and end our direction of TCP if [`Self::take_shut`] returns true.
+///    [`Self::take_output`], and end our direction of TCP if [`Self::take_shutdown_due`] returns true.
 /// 3. At [`Self::deadline`], call [`Self::handle_deadline`], then flush and advance.
 ///
 /// When [`Self::advance`] returns [`Progress::Over`], drop the socket that [`Self::take_ended`] returns.
@@ -73,17 +73,17 @@ pub struct ConnectionDriver<B, S = Socket> {
     stream: Stream<S>,
     close_timeout: Span,
     /// When waiting for the end of TCP stops; `None`: closing has not begun; `Some(None)`: no limit.
-    finish_by: Option<Option<Instant>>,
+    close_deadline: Option<Option<Instant>>,
     /// Number of bytes that may still be read; limited only for a refused peer.
-    readable: u64,
+    read_limit: u64,
     /// The TLS close_notify alert was sent.
-    said_goodbye: bool,
+    close_notify_sent: bool,
     /// The external transport has bytes that the kernel has not taken, as far as is known.
     transport_buffered: bool,
     /// Our direction of TCP was ended.
-    shut: bool,
+    write_ended: bool,
     /// The external transport has yet to end our direction of TCP.
-    shut_due: bool,
+    shutdown_due: bool,
     /// Reading was paused since our last ping, so a late pong is not the peer's fault.
     was_paused: bool,
     /// A ping is due but waits for the rest of a frame; this measures the peer's silence meanwhile.
@@ -96,14 +96,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     pub fn new(endpoint: Endpoint<B>, socket: Option<S>, close_timeout: Option<Duration>) -> Self {
         Self {
             endpoint,
-            stream: socket.map_or(Stream::Elsewhere, Stream::Socket),
+            stream: socket.map_or(Stream::External, Stream::Socket),
             close_timeout: close_timeout.into(),
-            finish_by: None,
-            readable: u64::MAX,
-            said_goodbye: false,
+            close_deadline: None,
+            read_limit: u64::MAX,
+            close_notify_sent: false,
             transport_buffered: false,
-            shut: false,
-            shut_due: false,
+            write_ended: false,
+            shutdown_due: false,
             was_paused: false,
             unsent_ping: None,
         }
@@ -111,8 +111,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     /// Creates a placeholder, already over, for a connection held by a thread that no longer exists.
     #[must_use]
-    pub fn disowned(side: Side, failure: Failure) -> Self {
-        let mut conn = Self::new(Endpoint::disowned(side, failure.clone()), None, None);
+    pub fn placeholder(side: Side, failure: Failure) -> Self {
+        let mut conn = Self::new(Endpoint::placeholder(side, failure.clone()), None, None);
         conn.end(failure);
         conn
     }
@@ -182,7 +182,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     #[inline]
     fn count_read(&mut self, read: usize) {
-        self.readable = self.readable.saturating_sub(read as u64);
+        self.read_limit = self.read_limit.saturating_sub(read as u64);
     }
 
     /// Reads once after an edge of an edge-triggered epoll(7). Returns true if nothing is left until the next
@@ -262,7 +262,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// [`SendHalf::append_large`]: crate::endpoint::SendHalf::append_large
     pub fn write_large(&mut self, send: &mut LargeSend, rest: &[u8]) -> Option<usize> {
         let Stream::Socket(socket) = &self.stream else { return None };
-        self.endpoint.send_half.is_bare().then(|| self.endpoint.send_half.write_large(send, rest, socket.borrow()))
+        self.endpoint.send_half.is_zero_copy().then(|| self.endpoint.send_half.write_large(send, rest, socket.borrow()))
     }
 
     /// Takes the queued bytes, for an external transport to write.
@@ -275,9 +275,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// [`Self::set_transport_buffered`] to know whether everything is written.
     #[must_use]
     #[inline]
-    pub fn is_ending_elsewhere(&self) -> bool {
-        matches!(self.stream, Stream::Elsewhere)
-            && (self.finish_by.is_some() || self.is_closing() || self.endpoint.send_half.is_eof())
+    pub fn is_closing_externally(&self) -> bool {
+        matches!(self.stream, Stream::External)
+            && (self.close_deadline.is_some() || self.is_closing() || self.endpoint.send_half.is_eof())
     }
 
     /// Records whether the external transport has bytes that the kernel has not taken.
@@ -298,7 +298,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         if self.endpoint.send_half.state() == State::Open {
             self.endpoint.send_half.send_close(code, reason)?;
         }
-        self.begin_finish(now);
+        self.start_close_deadline(now);
         Ok(())
     }
 
@@ -314,29 +314,29 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     }
 
     /// Starts the close timeout before the closing handshake can begin. Returns when it expires.
-    pub fn limit_closing(&mut self, now: Instant) -> Option<Instant> {
-        self.begin_finish(now)
+    pub fn start_close_timeout(&mut self, now: Instant) -> Option<Instant> {
+        self.start_close_deadline(now)
     }
 
     /// Sets the end of the close timeout, unless one with an end is running.
-    pub fn limit_closing_to(&mut self, by: Option<Instant>) {
-        self.finish_by = Some(self.finish_by.flatten().or(by));
+    pub fn limit_close_deadline(&mut self, by: Option<Instant>) {
+        self.close_deadline = Some(self.close_deadline.flatten().or(by));
     }
 
     /// Limits further input of a refused peer, which may send without end. At the limit the connection is over.
     pub fn limit_reading(&mut self, bytes: u64) {
-        self.readable = bytes;
+        self.read_limit = bytes;
     }
 
     /// Returns whether the close timeout is running.
     #[must_use]
-    pub fn is_closing_limited(&self) -> bool {
-        self.finish_by.is_some()
+    pub fn is_close_timeout_running(&self) -> bool {
+        self.close_deadline.is_some()
     }
 
-    fn begin_finish(&mut self, now: Instant) -> Option<Instant> {
+    fn start_close_deadline(&mut self, now: Instant) -> Option<Instant> {
         let by = self.close_timeout.get().and_then(|timeout| now.checked_add(timeout));
-        *self.finish_by.get_or_insert(by)
+        *self.close_deadline.get_or_insert(by)
     }
 
     // ---- ending ----
@@ -353,7 +353,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     pub fn advance(&mut self, now: impl FnOnce() -> Instant) -> Progress {
         let send_half = &self.endpoint.send_half;
         let open = send_half.state() == State::Open && !send_half.is_eof() && send_half.failure().is_none();
-        if open && self.finish_by.is_none() && !self.is_over() {
+        if open && self.close_deadline.is_none() && !self.is_over() {
             return Progress::Open;
         }
         self.advance_closing(now())
@@ -378,11 +378,11 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             return Progress::Over;
         }
         self.endpoint.poll_eof();
-        let deadline = self.begin_finish(now);
+        let deadline = self.start_close_deadline(now);
         if deadline.is_some_and(|deadline| deadline <= now) {
             return self.end(Failure::CloseTimeout);
         }
-        if self.readable == 0 {
+        if self.read_limit == 0 {
             return self.end(Failure::Aborted);
         }
         // Input before the end of the stream is parsed first: a close frame in it must be answered.
@@ -394,8 +394,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         if self.endpoint.send_half.is_eof() && !self.endpoint.has_input() && !self.is_unwritten() {
             return self.end(Failure::Aborted);
         }
-        if !self.said_goodbye && !self.endpoint.send_half.is_mid_frame() {
-            self.said_goodbye = true;
+        if !self.close_notify_sent && !self.endpoint.send_half.is_mid_frame() {
+            self.close_notify_sent = true;
             self.endpoint.send_half.send_close_notify();
         }
         if self.is_unwritten() {
@@ -408,44 +408,44 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             None => self.end(Failure::Aborted),
             // Closing a socket with unread bytes sends a reset, which could discard the close frame or the
             // refusing response. So end our direction, and read until the peer has ended its own.
-            Some(failure) if failure.is_said() => {
-                self.shut_once();
+            Some(failure) if failure.is_sent_to_peer() => {
+                self.shutdown_write_once();
                 Progress::Closing
             }
             Some(Failure::KeepaliveTimeout) => {
-                self.shut_once();
+                self.shutdown_write_once();
                 self.end(Failure::Aborted) // a peer that is silent is not waited for
             }
             Some(_) => self.end(Failure::Aborted),
         }
     }
 
-    fn shut_once(&mut self) {
-        if !std::mem::replace(&mut self.shut, true) {
+    fn shutdown_write_once(&mut self) {
+        if !std::mem::replace(&mut self.write_ended, true) {
             match &self.stream {
                 Stream::Socket(socket) => socket.borrow().shutdown_write(),
-                Stream::Elsewhere => self.shut_due = true,
+                Stream::External => self.shutdown_due = true,
                 Stream::Over | Stream::Ended(_) => {}
             }
         }
     }
 
     /// Returns once whether the external transport must end our direction of TCP now.
-    pub fn take_shut(&mut self) -> bool {
-        std::mem::take(&mut self.shut_due)
+    pub fn take_shutdown_due(&mut self) -> bool {
+        std::mem::take(&mut self.shutdown_due)
     }
 
     /// Ends the copy of a connection in a child process without touching TCP, because the connection belongs to
     /// the parent. Call it before anything else is done with the connection.
     #[inline]
-    pub fn disown_after_fork(&mut self) {
+    pub fn end_after_fork(&mut self) {
         if self.endpoint.send_half.is_forked() && !self.is_over() {
             self.end(Failure::Forked);
         }
     }
 
     /// Wakes a thread that is blocked on the socket, by ending TCP. Changes nothing else.
-    pub fn rouse(&self) {
+    pub fn wake_blocked_threads(&self) {
         // After a fork the socket is shared with the parent, whose connection goes on.
         if let (Some(socket), false) = (self.stream.socket(), self.endpoint.send_half.is_forked()) {
             socket.shutdown();
@@ -503,9 +503,9 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
                     (next, ping) => next.or(ping),
                 }
             }
-            Due::Ping | Due::Look => Some(now),
+            Due::Ping | Due::Check => Some(now),
         };
-        match (self.finish_by.flatten(), keepalive.filter(|_| !self.is_closing())) {
+        match (self.close_deadline.flatten(), keepalive.filter(|_| !self.is_closing())) {
             (Some(finish), Some(next)) => Some(finish.min(next)),
             (finish, next) => finish.or(next),
         }
@@ -530,23 +530,23 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
                     self.endpoint.send_half.send_keepalive(now, traffic);
                     self.was_paused = paused;
                     if self.endpoint.send_half.is_mid_frame() {
-                        if self.is_stuck(now, paused, traffic) {
-                            self.give_up();
+                        if self.is_silent_in_frame(now, paused, traffic) {
+                            self.fail_keepalive();
                             return None;
                         }
                         return Some(now + PING_RETRY); // when the frame is out
                     }
                     self.unsent_ping = None;
                 }
-                Due::Look if self.was_paused => {
+                Due::Check if self.was_paused => {
                     // The pong may be behind messages that the application has not received.
                     self.was_paused = paused;
                     self.endpoint.send_half.keepalive.restart(now);
                 }
-                Due::Look => {
+                Due::Check => {
                     let traffic = self.traffic(backlog);
-                    if self.endpoint.send_half.keepalive.look(now, traffic) {
-                        self.give_up();
+                    if self.endpoint.send_half.keepalive.check(now, traffic) {
+                        self.fail_keepalive();
                     }
                     break;
                 }
@@ -555,20 +555,20 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         None
     }
 
-    fn give_up(&mut self) {
+    fn fail_keepalive(&mut self) {
         self.endpoint.fail_with_code(Failure::KeepaliveTimeout, CloseCode::INTERNAL_ERROR, "keepalive ping timeout");
     }
 
     /// Returns whether a ping has waited too long for the rest of a frame. A peer that acknowledges none of it
     /// during the pong timeout counts as silent, unless reading is paused or everything written is
     /// acknowledged.
-    fn is_stuck(&mut self, now: Instant, paused: bool, traffic: Traffic) -> bool {
+    fn is_silent_in_frame(&mut self, now: Instant, paused: bool, traffic: Traffic) -> bool {
         let Some(timeout) = self.endpoint.send_half.keepalive.timeout() else { return false };
         let silence = self.unsent_ping.get_or_insert_with(|| Box::new(Silence::in_frame(now, traffic)));
         if paused || traffic.acknowledged == traffic.written.cast_signed() {
             silence.restart(now);
         }
-        silence.look(now, traffic) >= timeout
+        silence.check(now, traffic) >= timeout
     }
 
     /// Returns the number of bytes moved so far. `backlog` counts only without a socket: see
@@ -581,7 +581,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         };
         let written = self.endpoint.send_half.written();
         Traffic {
-            read: u64::MAX - self.readable,
+            read: u64::MAX - self.read_limit,
             unread,
             written,
             acknowledged: written.cast_signed() - unacknowledged.cast_signed(),
@@ -590,7 +590,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     }
 
     /// Records that reading was paused or resumed.
-    pub fn note_paused(&mut self) {
+    pub fn record_pause(&mut self) {
         self.was_paused = true;
     }
 }

@@ -293,7 +293,7 @@ impl<M> Inbox<M> {
     }
 
     /// Returns one fragment to the front of the queue; `streaming` is the state from before it was taken.
-    pub fn untake(&mut self, item: Item<M>, streaming: bool) {
+    pub fn put_back_fragment(&mut self, item: Item<M>, streaming: bool) {
         self.streaming = streaming;
         self.put_back(std::iter::once(item));
     }

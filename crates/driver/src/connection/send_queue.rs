@@ -92,7 +92,7 @@ pub struct SendQueue<E: Environment> {
     pub blocked: bool,
     /// The queued bytes are being passed to a transport, which may run any code. Bytes queued meanwhile come
     /// after them.
-    pub handing: bool,
+    pub passing_output: bool,
     /// A task waits until the transport has passed everything to the kernel: the transport then reports no room
     /// although it has some.
     pub draining: bool,
@@ -109,9 +109,9 @@ pub struct SendQueue<E: Environment> {
     clock: ClockCache,
     /// The iteration in which a task last sent, and the number of bytes and messages sent in it without a
     /// suspension.
-    unsuspended: (u64, usize, usize),
-    /// A yield to the loop is due that no task could make yet.
-    pub turn_owed: bool,
+    sent_without_yield: (u64, usize, usize),
+    /// A yield to the loop is due, but no task has made it yet.
+    pub yield_owed: bool,
     /// Whether a listener waits for room.
     pub writable_notice: WritableNotice,
 }
@@ -158,7 +158,7 @@ impl<E: Environment> SendQueue<E> {
             yield_after: yield_after.max(1),
             waiting: LazyBox::default(),
             blocked: false,
-            handing: false,
+            passing_output: false,
             draining: false,
             corked: false,
             large: None,
@@ -166,8 +166,8 @@ impl<E: Environment> SendQueue<E> {
             pending_close: None,
             wrote_in: 0,
             clock: ClockCache::default(),
-            unsuspended: (0, 0, 0),
-            turn_owed: false,
+            sent_without_yield: (0, 0, 0),
+            yield_owed: false,
             writable_notice: WritableNotice::No,
         }
     }
@@ -190,7 +190,7 @@ impl<E: Environment> SendQueue<E> {
     /// Returns whether enough was written for senders to continue.
     #[inline]
     pub fn has_room(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
-        self.large.is_none() && !self.is_blocked_elsewhere(driver) && driver.send_half().queued() <= self.marks.low
+        self.large.is_none() && !self.is_transport_blocked(driver) && driver.send_half().queued() <= self.marks.low
     }
 
     /// Returns whether a listener can send: there is room, and no task is in the middle of a message.
@@ -200,7 +200,7 @@ impl<E: Environment> SendQueue<E> {
     }
 
     /// Returns whether an external transport has reported no room. A socket is asked by writing to it.
-    fn is_blocked_elsewhere(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+    fn is_transport_blocked(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.blocked && !self.draining && driver.socket().is_none() && !driver.is_over()
     }
 
@@ -224,7 +224,7 @@ impl<E: Environment> SendQueue<E> {
     /// Returns whether a sender should wait until queued bytes are written.
     #[inline]
     pub fn should_wait(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
-        self.large.is_some() || self.is_above_high(driver) || self.is_blocked_elsewhere(driver)
+        self.large.is_some() || self.is_above_high(driver) || self.is_transport_blocked(driver)
     }
 
     // ---- the order of waiting tasks ----
@@ -238,14 +238,14 @@ impl<E: Environment> SendQueue<E> {
 
     /// Adds a waiting sender at the place of its ticket: a sender that was woken and found no room goes before
     /// those that came since.
-    pub fn park(&mut self, ticket: u64, sender: E::Waiter) {
+    pub fn add_sender(&mut self, ticket: u64, sender: E::Waiter) {
         let senders = &mut self.waiting.make().senders;
         let place = senders.partition_point(|(other, _)| *other <= ticket);
         senders.insert(place, (ticket, sender));
     }
 
     /// Adds a task that has sent and waits until fewer bytes are queued.
-    pub fn park_drainer(&mut self, drainer: E::Waiter) {
+    pub fn add_drainer(&mut self, drainer: E::Waiter) {
         self.waiting.make().drainers.push_back(drainer);
     }
 
@@ -265,7 +265,7 @@ impl<E: Environment> SendQueue<E> {
     }
 
     /// Removes a task that no longer waits.
-    pub fn forget(&mut self, ticket: u64, waiter: &E::Waiter) {
+    pub fn remove_waiter(&mut self, ticket: u64, waiter: &E::Waiter) {
         let Some(waiting) = self.waiting.get_mut() else { return };
         waiting.turns.remove(&ticket);
         waiting.senders.retain(|(_, other)| other != waiter);
@@ -274,7 +274,11 @@ impl<E: Environment> SendQueue<E> {
     }
 
     /// Returns the next task to wake if there is room. A sender gets its turn; cancelled senders are skipped.
-    pub(super) fn next_woken(&mut self, cx: E::Context<'_>, driver: &ConnectionDriver<E::Buffer>) -> Option<E::Waiter> {
+    pub(super) fn next_to_wake(
+        &mut self,
+        cx: E::Context<'_>,
+        driver: &ConnectionDriver<E::Buffer>,
+    ) -> Option<E::Waiter> {
         if !self.has_room(driver) {
             return None;
         }
@@ -316,7 +320,11 @@ impl<E: Environment> SendQueue<E> {
     /// bytes are written too.
     #[inline]
     pub fn is_write_due(&self, driver: &ConnectionDriver<E::Buffer>, ending: bool) -> bool {
-        !self.is_written(driver) && !self.blocked && !self.handing && (!self.corked || ending) && !driver.is_over()
+        !self.is_written(driver)
+            && !self.blocked
+            && !self.passing_output
+            && (!self.corked || ending)
+            && !driver.is_over()
     }
 
     /// Returns what to do with bytes that were just queued in this iteration of the loop.
@@ -357,8 +365,8 @@ impl<E: Environment> SendQueue<E> {
 
     /// Counts a message sent without a suspension. Returns true if the task should yield to the loop.
     #[inline]
-    pub fn is_turn_due(&mut self, len: usize, iteration: u64) -> bool {
-        let (seen, bytes, messages) = &mut self.unsuspended;
+    pub fn is_yield_due(&mut self, len: usize, iteration: u64) -> bool {
+        let (seen, bytes, messages) = &mut self.sent_without_yield;
         if *seen != iteration {
             (*seen, *bytes, *messages) = (iteration, 0, 0);
         }
@@ -380,7 +388,7 @@ impl<E: Environment> SendQueue<E> {
     }
 
     /// Adds a task that waits until all bytes queued now are written.
-    pub fn park_flush(&mut self, driver: &mut ConnectionDriver<E::Buffer>, waiter: E::Waiter) {
+    pub fn add_flush(&mut self, driver: &mut ConnectionDriver<E::Buffer>, waiter: E::Waiter) {
         let send_half = driver.send_half_mut();
         send_half.seal(); // encrypted, the queue has the length that will be written
         let target = if self.large.is_some() { u64::MAX } else { send_half.written() + send_half.queued() as u64 };
@@ -389,7 +397,7 @@ impl<E: Environment> SendQueue<E> {
 
     /// Records that the large message is queued completely: tasks that wait for its end need not wait for later
     /// messages.
-    pub fn note_large_queued(&mut self, driver: &mut ConnectionDriver<E::Buffer>) {
+    pub fn record_large_queued(&mut self, driver: &mut ConnectionDriver<E::Buffer>) {
         let Some(waiting) = self.waiting.get_mut().filter(|waiting| waiting.has_flushes()) else { return };
         let send_half = driver.send_half_mut();
         send_half.seal();
@@ -428,7 +436,7 @@ impl<E: Environment> SendQueue<E> {
 
     /// Returns whether any task waits.
     #[must_use]
-    pub fn is_awaited(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         self.waiting.get().is_some_and(|waiting| {
             !waiting.senders.is_empty()
                 || !waiting.drainers.is_empty()

@@ -34,7 +34,7 @@ impl<B: PayloadBuffer> Sender<'_, B> {
         let mut flushed = Flushed::All;
         let mut rest = payload;
         if let Some(socket) = self.socket
-            && self.send_half.is_bare()
+            && self.send_half.is_zero_copy()
         {
             rest = payload.get(self.send_half.write_large(&mut large, payload, socket)..).unwrap_or_default();
             flushed = Flushed::Blocked;

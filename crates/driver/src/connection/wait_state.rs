@@ -29,7 +29,7 @@ pub trait Environment {
     fn is_waiting(cx: Self::Context<'_>, waiter: &Self::Waiter) -> bool;
 
     /// Returns whether the waiter was assigned a message that it has not taken yet.
-    fn is_holding(cx: Self::Context<'_>, waiter: &Self::Waiter) -> bool;
+    fn has_assigned_message(cx: Self::Context<'_>, waiter: &Self::Waiter) -> bool;
 
     /// Returns the form in which a receiver wants messages.
     fn delivery(waiter: &Self::Waiter) -> Delivery;
@@ -70,7 +70,7 @@ pub enum Action<W> {
     /// [`ConnectionDriver::set_transport_buffered`].
     CheckTransportBuffer,
     /// The external transport must end our direction of TCP.
-    Shut,
+    ShutdownWrite,
     /// Write queued bytes until none are left or there is no room.
     Write,
     /// Wake the waiters of [`SendQueue::take_flushed`], unless the external transport still has unwritten
@@ -91,7 +91,7 @@ pub enum Action<W> {
     /// The connection is over: call [`WaitState::finish`].
     Finish,
     /// Nothing is left to do.
-    Rest,
+    Idle,
 }
 
 /// The position of a caller in the sequence of actions; create one for each run.
@@ -99,9 +99,9 @@ pub enum Action<W> {
 pub struct ActionCursor {
     phase: Phase,
     /// The transport buffer was checked since the last write.
-    looked: bool,
+    transport_checked: bool,
     /// A write has failed in this run and is not retried.
-    stuck: bool,
+    write_failed: bool,
     progress: Option<Progress>,
 }
 
@@ -115,13 +115,13 @@ enum Phase {
     /// Reading resumes; the value is the number of unparsed bytes before [`Action::Fill`].
     Filled(usize),
     End,
-    Rest,
+    Done,
 }
 
 impl ActionCursor {
     /// Records that [`Action::Write`] has failed: it is not returned again in this run.
     pub fn fail_write(&mut self) {
-        self.stuck = true;
+        self.write_failed = true;
     }
 }
 
@@ -145,7 +145,7 @@ pub struct Teardown<E: Environment> {
 /// 1. Lock the connection.
 /// 2. Record the event: received bytes, room to write, a timeout, or a call that sends, receives, flushes,
 ///    closes, waits or is cancelled.
-/// 3. Call [`Self::poll_action`] and perform the action outside the lock, until it returns [`Action::Rest`].
+/// 3. Call [`Self::poll_action`] and perform the action outside the lock, until it returns [`Action::Idle`].
 ///
 /// Step 3 is usually empty; [`Self::is_quiescent`] is the fast check for that. At [`Action::Finish`], call
 /// [`Self::finish`] once and notify the waiters that it returns.
@@ -191,10 +191,10 @@ impl<E: Environment> WaitState<E> {
     /// Creates a placeholder, already over, for a connection held by a thread that does not exist in this
     /// process.
     #[must_use]
-    pub fn disowned(failure: Failure) -> Self {
+    pub fn placeholder(failure: Failure) -> Self {
         let none = Watermarks::at(0);
         let limits = Limits { messages: none, bytes: none, write: none, coalesce: true, yield_after: 1 };
-        Self { end: End::Complete, ..Self::new(ConnectionDriver::disowned(Side::Client, failure), limits, false) }
+        Self { end: End::Complete, ..Self::new(ConnectionDriver::placeholder(Side::Client, failure), limits, false) }
     }
 
     /// Returns whether the waiters were notified that the connection is over.
@@ -211,8 +211,8 @@ impl<E: Environment> WaitState<E> {
 
     /// Returns whether any task waits.
     #[must_use]
-    pub fn is_awaited(&self) -> bool {
-        !self.receivers.is_empty() || self.send_queue.is_awaited() || self.watchers.is_awaited()
+    pub fn has_waiters(&self) -> bool {
+        !self.receivers.is_empty() || self.send_queue.has_waiters() || self.watchers.has_waiters()
     }
 
     /// Returns whether the opening handshake has not been answered yet.
@@ -283,7 +283,7 @@ impl<E: Environment> WaitState<E> {
     /// Returns whether an assigned message was not taken yet. After the end, none counts.
     #[inline]
     fn has_delivery(&self, cx: E::Context<'_>) -> bool {
-        !self.is_finished() && self.in_delivery.as_ref().is_some_and(|waiter| E::is_holding(cx, waiter))
+        !self.is_finished() && self.in_delivery.as_ref().is_some_and(|waiter| E::has_assigned_message(cx, waiter))
     }
 
     /// Records that the assigned message was taken or put back. Returns whether a task waits for the next
@@ -314,10 +314,10 @@ impl<E: Environment> WaitState<E> {
         if self.has_delivery(cx) || !self.has_waiting(cx) {
             return None;
         }
-        if self.inbox.is_streaming() { self.position_of_streamer(cx) } else { Some(0) }
+        if self.inbox.is_streaming() { self.fragment_receiver(cx) } else { Some(0) }
     }
 
-    fn position_of_streamer(&self, cx: E::Context<'_>) -> Option<usize> {
+    fn fragment_receiver(&self, cx: E::Context<'_>) -> Option<usize> {
         self.receivers.iter().position(|waiter| E::delivery(waiter) == Delivery::Fragments && E::is_waiting(cx, waiter))
     }
 
@@ -345,11 +345,8 @@ impl<E: Environment> WaitState<E> {
         };
         // A receiver that waits has nothing yet: perhaps it needs the rest of a large message. A caller that
         // polls without waiting needs the rest too.
-        let awaited = if self.inbox.is_streaming() {
-            self.position_of_streamer(cx).is_some()
-        } else {
-            !self.receivers.is_empty()
-        };
+        let awaited =
+            if self.inbox.is_streaming() { self.fragment_receiver(cx).is_some() } else { !self.receivers.is_empty() };
         wanted && !awaited && !self.inbox.is_polled()
     }
 
@@ -375,7 +372,7 @@ impl<E: Environment> WaitState<E> {
         }
         if self.send_queue.large.is_some() && !self.driver.is_closing() {
             self.send_queue.pending_close.get_or_insert_with(|| Box::new((code, reason.to_owned())));
-            self.driver.limit_closing(now);
+            self.driver.start_close_timeout(now);
             return Ok(());
         }
         self.driver.begin_close(code, reason, now)
@@ -395,8 +392,8 @@ impl<E: Environment> WaitState<E> {
         let mut waiters: Vec<_> = std::mem::take(&mut self.receivers).into();
         waiters.extend(self.send_queue.take_all());
         let closers = self.watchers.take_closers();
-        let Watchers { pings, enders, .. } = self.watchers.take();
-        waiters.extend(enders);
+        let Watchers { pings, error_waiters, .. } = self.watchers.take();
+        waiters.extend(error_waiters);
         let pings = pings.into_iter().map(|(_, future)| future).collect();
         let flushes = self.send_queue.take_flushes().collect();
         // In a child process no loop will close the socket: it belongs to the parent.
@@ -413,7 +410,7 @@ impl<E: Environment> WaitState<E> {
 
     // ---- actions ----
 
-    /// Returns whether no action is due: [`Self::poll_action`] would return [`Action::Rest`]. This is the
+    /// Returns whether no action is due: [`Self::poll_action`] would return [`Action::Idle`]. This is the
     /// common case.
     #[inline]
     pub fn is_quiescent(&mut self, now: impl FnOnce() -> Instant) -> bool {
@@ -443,7 +440,7 @@ impl<E: Environment> WaitState<E> {
         loop {
             let progress = match (cursor.phase, cursor.progress) {
                 (Phase::Write, _) | (_, None) => {
-                    if let Some(step) = self.step_of_writing(cursor, &now) {
+                    if let Some(step) = self.next_write_action(cursor, &now) {
                         return step;
                     }
                     cursor.phase = Phase::Flushes;
@@ -459,7 +456,7 @@ impl<E: Environment> WaitState<E> {
                         return Action::NotifyFlushed;
                     }
                 }
-                Phase::Room => match self.step_of_room(cx) {
+                Phase::Room => match self.next_wake_action(cx) {
                     Some(step) => return step,
                     None => cursor.phase = Phase::Reading,
                 },
@@ -469,13 +466,13 @@ impl<E: Environment> WaitState<E> {
                     if !self.paused && may_pause && self.is_full() {
                         self.paused = true;
                         self.driver.endpoint.shrink_input();
-                        self.driver.note_paused();
+                        self.driver.record_pause();
                         return Action::Pause;
                     }
                     if self.paused && !self.driver.is_over() && (!may_pause || self.inbox.is_low(&self.driver.endpoint))
                     {
                         self.paused = false;
-                        self.driver.note_paused();
+                        self.driver.record_pause();
                         cursor.phase = Phase::Filled(self.driver.endpoint.unparsed());
                         if self.receivers.is_empty() && !self.listens {
                             return Action::Fill;
@@ -491,50 +488,50 @@ impl<E: Environment> WaitState<E> {
                     }
                 }
                 Phase::End => {
-                    cursor.phase = Phase::Rest;
+                    cursor.phase = Phase::Done;
                     match progress {
                         Progress::Open => {}
                         Progress::Closing => return Action::Schedule,
                         Progress::Over => return Action::Finish,
                     }
                 }
-                Phase::Rest => return Action::Rest,
+                Phase::Done => return Action::Idle,
             }
         }
     }
 
-    fn step_of_writing(
+    fn next_write_action(
         &mut self,
         cursor: &mut ActionCursor,
         now: impl FnOnce() -> Instant,
     ) -> Option<Action<E::Waiter>> {
-        if !std::mem::replace(&mut cursor.looked, true) && self.driver.is_ending_elsewhere() {
+        if !std::mem::replace(&mut cursor.transport_checked, true) && self.driver.is_closing_externally() {
             return Some(Action::CheckTransportBuffer);
         }
         let mut progress = self.driver.advance(now);
-        if progress == Progress::Closing && self.is_cut_off() {
+        if progress == Progress::Closing && self.is_end_unreachable() {
             progress = self.driver.end(Failure::Aborted);
         }
         cursor.progress = Some(progress);
-        if self.driver.take_shut() {
-            return Some(Action::Shut);
+        if self.driver.take_shutdown_due() {
+            return Some(Action::ShutdownWrite);
         }
-        cursor.looked = false;
+        cursor.transport_checked = false;
         // After the write, nothing is left, or there is no room, or the connection has failed.
-        (!cursor.stuck && self.send_queue.is_write_due(&self.driver, progress != Progress::Open))
+        (!cursor.write_failed && self.send_queue.is_write_due(&self.driver, progress != Progress::Open))
             .then_some(Action::Write)
     }
 
     /// Returns whether writing has failed while the inbox is full and no task receives. The end of the stream
     /// is then behind unread messages, and waiting for it would block all senders.
-    fn is_cut_off(&self) -> bool {
+    fn is_end_unreachable(&self) -> bool {
         let send_half = self.driver.send_half();
-        let failed = send_half.failure().is_some_and(|failure| !failure.is_said()) && !send_half.is_eof();
+        let failed = send_half.failure().is_some_and(|failure| !failure.is_sent_to_peer()) && !send_half.is_eof();
         failed && self.inbox.wanted() != Wanted::WithRoom && self.receivers.is_empty() && self.is_full()
     }
 
-    fn step_of_room(&mut self, cx: E::Context<'_>) -> Option<Action<E::Waiter>> {
-        if let Some(woken) = self.send_queue.next_woken(cx, &self.driver) {
+    fn next_wake_action(&mut self, cx: E::Context<'_>) -> Option<Action<E::Waiter>> {
+        if let Some(woken) = self.send_queue.next_to_wake(cx, &self.driver) {
             return Some(Action::Wake(woken));
         }
         if self.send_queue.writable_notice == WritableNotice::Wanted && self.send_queue.is_writable(&self.driver) {

@@ -14,12 +14,12 @@ pub struct Watchers<E: Environment> {
     /// Futures that are notified when the connection is over. They do not count as waiting.
     pub observers: Vec<E::Future>,
     /// Waiters that wait for the end of the connection, to raise its error.
-    pub enders: Vec<E::Waiter>,
+    pub error_waiters: Vec<E::Waiter>,
 }
 
 impl<E: Environment> Default for Watchers<E> {
     fn default() -> Self {
-        Self { pings: Vec::new(), closers: Vec::new(), observers: Vec::new(), enders: Vec::new() }
+        Self { pings: Vec::new(), closers: Vec::new(), observers: Vec::new(), error_waiters: Vec::new() }
     }
 }
 
@@ -39,9 +39,9 @@ impl<E: Environment> LazyBox<Watchers<E>> {
     }
 
     /// Removes a waiter that no longer waits for the end of the connection.
-    pub fn forget(&mut self, ender: &E::Waiter) {
+    pub fn remove_error_waiter(&mut self, waiter: &E::Waiter) {
         if let Some(watchers) = self.get_mut() {
-            watchers.enders.retain(|other| other != ender);
+            watchers.error_waiters.retain(|other| other != waiter);
         }
     }
 
@@ -54,25 +54,25 @@ impl<E: Environment> LazyBox<Watchers<E>> {
     }
 
     /// Removes futures that are no longer awaited.
-    pub fn forget_futures(&mut self, is_forgotten: impl Fn(&E::Future) -> bool) {
+    pub fn remove_futures(&mut self, is_removed: impl Fn(&E::Future) -> bool) {
         if let Some(watchers) = self.get_mut() {
-            watchers.closers.retain(|future| !is_forgotten(future));
-            watchers.observers.retain(|future| !is_forgotten(future));
-            watchers.pings.retain(|(_, future)| !is_forgotten(future));
+            watchers.closers.retain(|future| !is_removed(future));
+            watchers.observers.retain(|future| !is_removed(future));
+            watchers.pings.retain(|(_, future)| !is_removed(future));
         }
     }
 
     /// Returns whether a future or waiter waits here; observers do not count.
     #[must_use]
-    pub fn is_awaited(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         self.get().is_some_and(|watchers| {
-            !watchers.closers.is_empty() || !watchers.pings.is_empty() || !watchers.enders.is_empty()
+            !watchers.closers.is_empty() || !watchers.pings.is_empty() || !watchers.error_waiters.is_empty()
         })
     }
 
     /// Returns the waiters that wait for the end of the connection, to raise its error.
-    pub fn enders(&self) -> impl Iterator<Item = &E::Waiter> {
-        self.get().into_iter().flat_map(|watchers| &watchers.enders)
+    pub fn error_waiters(&self) -> impl Iterator<Item = &E::Waiter> {
+        self.get().into_iter().flat_map(|watchers| &watchers.error_waiters)
     }
 
     /// Returns all futures.

@@ -30,7 +30,7 @@ pub enum Failure {
     /// This is a copy in a child process: the connection belongs to the parent.
     Forked,
     /// The interpreter is shutting down, and a thread that no longer runs was using the connection.
-    Ending,
+    ShuttingDown,
     /// A panic interrupted a change of the connection.
     Defect,
 }
@@ -39,7 +39,7 @@ impl Failure {
     /// Returns whether the peer receives the reason, in a close frame or HTTP response that comes after queued
     /// bytes.
     #[must_use]
-    pub const fn is_said(&self) -> bool {
+    pub const fn is_sent_to_peer(&self) -> bool {
         matches!(self, Self::Fault(_) | Self::Refused)
     }
 }
@@ -59,9 +59,9 @@ impl fmt::Display for Failure {
             Self::Forked => f.write_str(
                 "this is a copy in a child process: the connection belongs to the process that has opened it",
             ),
-            Self::Ending => {
-                f.write_str("the program ends, and a thread that has ended with it was using the connection")
-            }
+            Self::ShuttingDown => f.write_str(
+                "the interpreter is shutting down, and a thread that no longer runs was using the connection",
+            ),
         }
     }
 }

@@ -143,16 +143,16 @@ pub struct Endpoint<B = Vec<u8>> {
     input: ReadBuffer,
     input_start: usize,
     /// [`Self::take_input`] has taken the input out; it still counts as unparsed.
-    input_lent: bool,
+    input_taken: bool,
     /// Bytes were received since [`Self::poll_event`] last returned `None`.
-    fresh: bool,
+    has_new_input: bool,
     /// The last read filled its buffer.
-    flooded: bool,
+    filled_buffer: bool,
     /// The last message was large and arrived uncompressed in one frame. Only such a message has a buffer to read
     /// into directly.
     expects_large: bool,
     /// Part of the arriving message was read directly into its buffer.
-    placed: bool,
+    read_in_place: bool,
 }
 
 impl<B: PayloadBuffer> Endpoint<B> {
@@ -175,18 +175,18 @@ impl<B: PayloadBuffer> Endpoint<B> {
             send_half: SendHalf::new(connection, layer, cipher_tail, keepalive),
             input,
             input_start: 0,
-            input_lent: false,
-            fresh: true,
-            flooded: false,
+            input_taken: false,
+            has_new_input: true,
+            filled_buffer: false,
             expects_large: false,
-            placed: false,
+            read_in_place: false,
         }
     }
 
     /// Creates a placeholder, already failed, for a connection held by a thread that does not exist in this
     /// process.
     #[must_use]
-    pub fn disowned(side: Side, failure: Failure) -> Self {
+    pub fn placeholder(side: Side, failure: Failure) -> Self {
         let keepalive = Keepalive::new(None, None, Instant::now());
         let mut endpoint = Self::new(Connection::new(Config::new(side)), None, &[], Vec::new(), keepalive);
         endpoint.fail(failure);
@@ -203,7 +203,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     #[inline]
     pub fn poll_event_and_send_half(&mut self) -> (Option<PeerEvent<'_, B>>, &mut SendHalf<B>) {
         self.release_parsed();
-        if !self.fresh {
+        if !self.has_new_input {
             return (None, &mut self.send_half);
         }
         let send_half = &mut self.send_half;
@@ -218,14 +218,14 @@ impl<B: PayloadBuffer> Endpoint<B> {
                 let len = payload_len(&payload);
                 send_half.stats.messages_received += 1;
                 send_half.stats.bytes_received += len as u64;
-                let placed = mem::take(&mut self.placed) || matches!(payload, Payload::Slice(_));
-                self.expects_large = placed && len >= LARGE_MESSAGE;
+                let read_in_place = mem::take(&mut self.read_in_place) || matches!(payload, Payload::Slice(_));
+                self.expects_large = read_in_place && len >= LARGE_MESSAGE;
                 Some(PeerEvent::Message { kind, payload })
             }
             Ok(Some(Event::Fragment { kind, payload, fin })) => {
                 let len = payload_len(&payload);
-                let placed = mem::take(&mut self.placed) || matches!(payload, Payload::Slice(_));
-                self.expects_large = placed && len >= LARGE_MESSAGE;
+                let read_in_place = mem::take(&mut self.read_in_place) || matches!(payload, Payload::Slice(_));
+                self.expects_large = read_in_place && len >= LARGE_MESSAGE;
                 send_half.stats.messages_received += u64::from(fin);
                 send_half.stats.bytes_received += len as u64;
                 Some(PeerEvent::Fragment { kind, payload, fin })
@@ -248,11 +248,11 @@ impl<B: PayloadBuffer> Endpoint<B> {
                 Some(PeerEvent::Closing)
             }
             Ok(None | Some(_)) => {
-                self.fresh = false;
+                self.has_new_input = false;
                 None
             }
             Err(fault) => {
-                send_half.note_failure(Failure::Fault(fault));
+                send_half.record_failure(Failure::Fault(fault));
                 send_half.queue_close();
                 Some(PeerEvent::Closing)
             }
@@ -276,7 +276,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     /// Sets how later messages are delivered.
     pub fn set_delivery(&mut self, delivery: Delivery) {
         self.send_half.set_delivery(delivery);
-        self.fresh = true; // an assembled message may be complete now
+        self.has_new_input = true; // an assembled message may be complete now
     }
 
     /// Returns whether this is the client or the server.
@@ -289,7 +289,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     #[must_use]
     #[inline]
     pub fn has_input(&self) -> bool {
-        self.input_start < self.input.len() || self.input_lent
+        self.input_start < self.input.len() || self.input_taken
     }
 
     /// Returns the number of unparsed bytes.
@@ -311,7 +311,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     #[must_use]
     #[inline]
     pub fn begin_large_read(&mut self, most: usize) -> ReadOperation<B> {
-        let large = self.flooded && self.send_half.secure.is_none() && most >= buffer_pool::LARGE_READ_SIZE;
+        let large = self.filled_buffer && self.send_half.secure.is_none() && most >= buffer_pool::LARGE_READ_SIZE;
         self.begin_read_into(if large { buffer_pool::take_large_read() } else { buffer_pool::take_read() }, most)
     }
 
@@ -321,7 +321,10 @@ impl<B: PayloadBuffer> Endpoint<B> {
         let mut destination = None;
         if self.send_half.secure.is_none() {
             destination = self.send_half.connection.take_destination(DIRECT_MIN);
-            if self.expects_large && destination.is_none() && !self.placed && self.send_half.connection.is_mid_message()
+            if self.expects_large
+                && destination.is_none()
+                && !self.read_in_place
+                && self.send_half.connection.is_mid_message()
             {
                 self.expects_large = false; // it is another kind
             }
@@ -335,24 +338,25 @@ impl<B: PayloadBuffer> Endpoint<B> {
             // buffer.
             buffer.reserve(buffer_pool::SMALL_READ_SIZE);
         }
-        ReadOperation { buffer, most, destination, large: self.flooded, direct: 0, offered: 0 }
+        ReadOperation { buffer, most, destination, large: self.filled_buffer, direct: 0, offered: 0 }
     }
 
     /// Ends a read and takes in its result. Errors that only ask to try again change nothing.
     #[inline]
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
         wirespeed_protocol::failpoint::reach("driver.read");
-        self.fresh = true;
+        self.has_new_input = true;
         let ReadOperation { buffer, destination, direct, .. } = read;
-        self.flooded = buffer.len() == buffer.capacity() || self.flooded && buffer.len() > buffer_pool::READ_SIZE;
+        self.filled_buffer =
+            buffer.len() == buffer.capacity() || self.filled_buffer && buffer.len() > buffer_pool::READ_SIZE;
         if let Some(destination) = destination {
-            self.placed = true;
+            self.read_in_place = true;
             // SAFETY: ReadOperation::read counts in `direct` the bytes that the kernel wrote to the front of
             // the room.
             #[allow(unsafe_code)]
-            let placed = unsafe { self.send_half.connection.put_destination(destination, direct) };
-            if let Err(fault) = placed {
-                self.send_half.note_failure(Failure::Fault(fault));
+            let stored = unsafe { self.send_half.connection.put_destination(destination, direct) };
+            if let Err(fault) = stored {
+                self.send_half.record_failure(Failure::Fault(fault));
                 self.send_half.queue_close();
             }
         }
@@ -366,7 +370,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
 
     /// Takes bytes that an external transport has read: at least one, and less than half a read buffer.
     pub fn receive_slice(&mut self, bytes: &[u8]) {
-        self.fresh = true;
+        self.has_new_input = true;
         let mut buffer = buffer_pool::take_read();
         buffer.extend_from_slice(self.send_half.cipher_tail());
         buffer.extend_from_slice(bytes);
@@ -386,16 +390,16 @@ impl<B: PayloadBuffer> Endpoint<B> {
     /// connection does not end before it.
     #[must_use]
     pub fn take_input(&mut self) -> (ReadBuffer, usize) {
-        self.input_lent = true;
+        self.input_taken = true;
         (mem::take(&mut self.input), mem::take(&mut self.input_start))
     }
 
     /// Returns input taken by [`Self::take_input`]; bytes that arrived meanwhile come after it.
     pub fn put_input(&mut self, (mut input, start): (ReadBuffer, usize)) {
-        if !mem::take(&mut self.input_lent) || !self.send_half.connection.state().can_receive() {
+        if !mem::take(&mut self.input_taken) || !self.send_half.connection.state().can_receive() {
             return;
         }
-        self.fresh = true;
+        self.has_new_input = true;
         if self.unparsed() > 0 {
             input.extend_from_slice(self.input.get(self.input_start..).unwrap_or_default());
         }
@@ -420,7 +424,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
         match result {
             Ok(consumed) => self.keep_tail(&buffer, consumed),
             Err(error) => {
-                self.send_half.note_failure(Failure::Tls(Arc::new(error)));
+                self.send_half.record_failure(Failure::Tls(Arc::new(error)));
                 self.send_half.eof = true;
             }
         }
@@ -458,7 +462,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     /// Ends a connection whose opening handshake is refused. The refusing response is already queued; nothing else
     /// is sent or received.
     pub fn refuse(&mut self) {
-        self.send_half.note_failure(Failure::Refused);
+        self.send_half.record_failure(Failure::Refused);
         self.release_input();
         self.send_half.connection.receive_eof();
     }
@@ -474,11 +478,11 @@ impl<B: PayloadBuffer> Endpoint<B> {
     /// the peer's close frame must be sent first, after the frame that is being sent: a peer may end its direction
     /// of TCP with its close frame and read on.
     pub fn poll_eof(&mut self) -> bool {
-        if !self.send_half.eof || self.has_input() || self.send_half.owes_close() {
+        if !self.send_half.eof || self.has_input() || self.send_half.has_deferred_close() {
             return false;
         }
         if self.send_half.connection.state() != State::Closed {
-            self.send_half.note_failure(Failure::Eof);
+            self.send_half.record_failure(Failure::Eof);
         }
         self.send_half.connection.receive_eof();
         true
@@ -486,7 +490,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
 
     /// Fails the connection: nothing can be received or sent any more.
     pub fn fail(&mut self, failure: Failure) {
-        self.send_half.note_failure(failure);
+        self.send_half.record_failure(failure);
         self.send_half.eof = true;
         self.send_half.clear_output();
         if !self.has_input() {
@@ -502,13 +506,13 @@ impl<B: PayloadBuffer> Endpoint<B> {
 
     /// Fails the connection after the input that was already read.
     pub fn fail_after_input(&mut self, failure: Failure) {
-        self.send_half.note_failure(failure);
+        self.send_half.record_failure(failure);
         self.send_half.eof = true;
     }
 
     /// Fails the connection like [`Self::fail`], but first queues a close frame, unless a frame is incomplete.
     pub fn fail_with_code(&mut self, failure: Failure, code: CloseCode, reason: &str) {
-        self.send_half.note_failure(failure);
+        self.send_half.record_failure(failure);
         let mid_frame = self.send_half.is_mid_frame();
         self.release_input();
         if mid_frame {

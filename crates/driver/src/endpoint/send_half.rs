@@ -15,7 +15,7 @@ use wirespeed_protocol::{CloseFrame, Connection, Delivery, MessageKind, PayloadB
 
 use super::failure::{Closing, Failure};
 use crate::buffer_pool;
-use crate::compression_pool::{self, Context};
+use crate::compression_pool::{self, Reservation};
 use crate::entropy::draw_key;
 use crate::fork;
 use crate::keepalive::Keepalive;
@@ -25,7 +25,7 @@ use crate::write_queue::{Flushed, WriteQueue};
 
 /// Unmasked and unencrypted payloads of at least this size are written directly from the caller's memory. For
 /// smaller ones, copying costs less.
-const BARE_MIN: usize = 64 * 1024;
+const ZERO_COPY_MIN: usize = 64 * 1024;
 
 /// Counters of one connection. Bytes are payload bytes before compression.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +95,7 @@ pub struct SendHalf<B = Vec<u8>> {
     pub(super) eof: bool,
     pub(super) stats: Stats,
     /// The share of the compression budget that the connection's contexts take between messages.
-    context: Option<Context>,
+    reservation: Option<Reservation>,
     /// The [`fork::generation`] of the process that this connection belongs to.
     generation: u64,
 }
@@ -119,7 +119,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
             failure: None,
             eof: false,
             stats: Stats::default(),
-            context: None,
+            reservation: None,
             generation: fork::generation(),
         }
     }
@@ -162,7 +162,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     }
 
     /// Returns whether the reply to the peer's close frame waits for the rest of a frame that can still be sent.
-    pub(super) fn owes_close(&self) -> bool {
+    pub(super) fn has_deferred_close(&self) -> bool {
         self.deferred_close && self.mid_frame && self.failure.is_none()
     }
 
@@ -172,7 +172,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     }
 
     /// Continues with the bytes that the opening handshake has queued and not written.
-    pub(crate) fn adopt_output(&mut self, output: WriteQueue) {
+    pub(crate) fn set_output(&mut self, output: WriteQueue) {
         self.output = output;
     }
 
@@ -195,14 +195,14 @@ impl<B: PayloadBuffer> SendHalf<B> {
     #[must_use]
     #[inline]
     pub fn is_large(&self, len: usize, compress: Option<bool>) -> bool {
-        let least = if self.is_bare() { BARE_MIN } else { buffer_pool::WRITE_SIZE + 1 };
+        let least = if self.is_zero_copy() { ZERO_COPY_MIN } else { buffer_pool::WRITE_SIZE + 1 };
         len >= least && !self.connection.wants_compression(len, compress)
     }
 
     /// Returns whether payloads are written unchanged: neither masked nor encrypted.
     #[must_use]
     #[inline]
-    pub fn is_bare(&self) -> bool {
+    pub fn is_zero_copy(&self) -> bool {
         self.connection.side() == Side::Server && self.secure.is_none()
     }
 
@@ -237,10 +237,10 @@ impl<B: PayloadBuffer> SendHalf<B> {
     }
 
     /// Writes queued bytes, and then the rest of a large message directly from `rest`, until the kernel has no more
-    /// room. Returns the number of bytes of `rest` written. Only for a connection that [is bare](Self::is_bare); an
+    /// room. Returns the number of bytes of `rest` written. Only if [`Self::is_zero_copy`] returns true; an
     /// error is recorded.
     pub(crate) fn write_large(&mut self, send: &mut LargeSend, rest: &[u8], socket: &Socket) -> usize {
-        debug_assert!(self.is_bare() && rest.len() == send.remaining);
+        debug_assert!(self.is_zero_copy() && rest.len() == send.remaining);
         if self.is_forked() {
             self.clear_output();
             return 0;
@@ -301,16 +301,17 @@ impl<B: PayloadBuffer> SendHalf<B> {
     #[inline]
     pub(super) fn limit_contexts(&mut self) {
         let size = self.connection.contexts_size();
-        if size != self.context.as_ref().map_or(0, Context::size) || size > 0 && compression_pool::is_exceeded() {
-            self.take_context(size);
+        if size != self.reservation.as_ref().map_or(0, Reservation::size) || size > 0 && compression_pool::is_exceeded()
+        {
+            self.reserve_contexts(size);
         }
     }
 
     #[cold]
-    fn take_context(&mut self, size: usize) {
-        self.context = None; // the new share may need the room of the old one
-        self.context = Context::take(size);
-        if self.context.is_none() && size > 0 {
+    fn reserve_contexts(&mut self, size: usize) {
+        self.reservation = None; // the new share may need the room of the old one
+        self.reservation = Reservation::take(size);
+        if self.reservation.is_none() && size > 0 {
             compression_pool::give(self.connection.release_contexts());
         }
     }
@@ -368,7 +369,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
         if !plain.is_empty()
             && let Err(error) = secure.layer.send(&mut secure.cipher_tail, &plain, self.output.tail())
         {
-            self.note_failure(Failure::Tls(Arc::new(error)));
+            self.record_failure(Failure::Tls(Arc::new(error)));
             self.eof = true;
         }
         buffer_pool::give_write(plain);
@@ -390,7 +391,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     }
 
     /// Records the failure of the connection; later ones are ignored.
-    pub(super) fn note_failure(&mut self, failure: Failure) {
+    pub(super) fn record_failure(&mut self, failure: Failure) {
         self.failure.get_or_insert_with(|| Box::new(failure));
     }
 
@@ -441,7 +442,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
 
     /// Records that the socket cannot be written to. Input from before, such as a close frame, can still be read.
     fn fail_sending(&mut self, error: io::Error) {
-        self.note_failure(Failure::Io(Arc::new(error)));
+        self.record_failure(Failure::Io(Arc::new(error)));
         self.clear_output();
     }
 
@@ -549,7 +550,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     /// Releases memory that only speeds up the next message.
     pub fn release_idle(&mut self) {
         self.connection.release_idle();
-        self.context = None; // the next message takes it again
+        self.reservation = None; // the next message takes it again
     }
 
     /// Returns the round-trip time of the last ping.

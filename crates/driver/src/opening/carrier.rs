@@ -11,7 +11,7 @@ use crate::write_queue::Flushed;
 
 /// Time limit for the body of a refusal once its head has arrived, unless the deadline is earlier. The status is
 /// sufficient, and a body need not end.
-const BODY_PATIENCE: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of a call of [`Carrier::proceed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +29,13 @@ pub struct Carrier {
     /// Why nothing more can be written. The peer may have sent the reason before it closed.
     unsent: Option<io::Error>,
     /// Our direction of TCP was ended.
-    shut: bool,
+    write_ended: bool,
     /// [`Self::proceed`] was called before.
-    begun: bool,
+    called: bool,
     received: usize,
     total: u64,
     /// Number of bytes that may still be read once the opening has failed.
-    patience: u64,
+    linger_bytes: u64,
 }
 
 impl Default for Carrier {
@@ -49,7 +49,7 @@ impl Carrier {
     /// from being lost to a reset.
     #[must_use]
     pub fn lingering(bytes: u64) -> Self {
-        Self { unsent: None, shut: false, begun: false, received: 0, total: 0, patience: bytes }
+        Self { unsent: None, write_ended: false, called: false, received: 0, total: 0, linger_bytes: bytes }
     }
 
     /// Returns the number of bytes of the last read. With edge-triggered polling, more may be available.
@@ -72,9 +72,9 @@ impl Carrier {
     /// it.
     pub fn proceed<O: Opening>(&mut self, opening: &mut O, socket: &Socket) -> Result<Moved, Error> {
         // With edge-triggered polling, the edge of the first call may report input.
-        let mut looked = !std::mem::replace(&mut self.begun, true);
+        let mut has_read = !std::mem::replace(&mut self.called, true);
         loop {
-            let speaks = !opening.output().is_empty();
+            let wrote = !opening.output().is_empty();
             let blocked = self.write(opening, socket)?;
             let stage = opening.stage();
             if stage == Stage::Done {
@@ -82,8 +82,8 @@ impl Carrier {
             }
             // The reply to bytes written just now has not arrived, so do not try to read it. Earlier input has been
             // read, unless the last read was full.
-            if speaks
-                && looked
+            if wrote
+                && has_read
                 && self.unsent.is_none()
                 && stage != Stage::Failed
                 && self.received < buffer_pool::SMALL_READ_SIZE
@@ -95,13 +95,13 @@ impl Carrier {
                     return Ok(Moved::Over);
                 }
                 // Closing with unread bytes would reset the connection before the peer has read the reason.
-                if !std::mem::replace(&mut self.shut, true) {
+                if !std::mem::replace(&mut self.write_ended, true) {
                     socket.shutdown_write();
                 }
             }
             let mut buffer = buffer_pool::take_read();
             let result = socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking);
-            looked = true;
+            has_read = true;
             match self.take(opening, socket, &buffer, result)? {
                 Some(Moved::Waits(_)) => {
                     return Ok(Moved::Waits(Readiness { readable: true, writable: blocked }));
@@ -128,8 +128,8 @@ impl Carrier {
                 self.received = received;
                 self.total += received as u64;
                 if failed {
-                    self.patience = self.patience.saturating_sub(received as u64);
-                    if self.patience == 0 {
+                    self.linger_bytes = self.linger_bytes.saturating_sub(received as u64);
+                    if self.linger_bytes == 0 {
                         return Ok(Some(Moved::Over));
                     }
                 }
@@ -204,12 +204,12 @@ pub fn complete<H: Host, O: Opening>(
         };
         if !refused && opening.is_refused() {
             refused = true;
-            deadline = earliest(deadline, Instant::now().checked_add(BODY_PATIENCE));
+            deadline = earliest(deadline, Instant::now().checked_add(BODY_TIMEOUT));
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // A blocking receive costs one system call and no timer interrupt, where waiting and then receiving costs
         // two calls.
-        let taken = if let Some(ready) = host.wait_aside(Some((socket, interest)), deadline) {
+        let taken = if let Some(ready) = host.wait_cooperatively(Some((socket, interest)), deadline) {
             ready.map(|ready| (ready == Readiness::default()).then_some(moved))
         } else if !interest.writable && socket.set_receive_wait(left).unwrap_or(false) {
             let mut buffer = buffer_pool::take_read();

@@ -7,7 +7,7 @@ use wirespeed_protocol::handshake::connect::ConnectHandshake;
 use wirespeed_protocol::handshake::{Accepted, HandshakeError, Progress};
 use wirespeed_protocol::{Config, Connection, Limits, PayloadBuffer, Side};
 
-use super::early::Early;
+use super::early::EarlyStream;
 use super::{Error, Opening, Stage};
 use crate::endpoint::Endpoint;
 use crate::keepalive::Keepalive;
@@ -38,7 +38,7 @@ enum Step {
 
 /// The state of a client's opening.
 pub struct Client {
-    early: Early,
+    early: EarlyStream,
     step: Step,
     tunnel: Option<Box<ConnectHandshake>>,
     tls: Option<Box<dyn Layer>>,
@@ -52,7 +52,7 @@ impl Client {
     /// Fails if a layer cannot begin.
     pub fn new(plan: Plan) -> Result<Self, Error> {
         let mut client = Self {
-            early: Early::default(),
+            early: EarlyStream::default(),
             step: Step::ProxyTls,
             tunnel: plan.tunnel.map(Box::new),
             tls: plan.tls,
@@ -79,7 +79,7 @@ impl Client {
         let Step::Done(accepted) = std::mem::replace(&mut self.step, Step::Failed) else { return None };
         let connection = Connection::new(Config { side: Side::Client, limits, deflate: accepted.deflate });
         let early = std::mem::take(&mut self.early);
-        Some((early.into_peer(connection, keepalive), &self.handshake, *accepted))
+        Some((early.into_endpoint(connection, keepalive), &self.handshake, *accepted))
     }
 
     /// Returns the TLS layers, including those whose handshakes have not begun.
@@ -201,7 +201,7 @@ impl Opening for Client {
 
 /// Passes received bytes to a handshake. Returns its result once it is complete.
 fn feed<T>(
-    early: &mut Early,
+    early: &mut EarlyStream,
     failed: fn(HandshakeError) -> Error,
     mut handshake: impl FnMut(Option<&[u8]>) -> Result<Progress<T>, HandshakeError>,
 ) -> Result<Option<T>, Error> {

@@ -11,7 +11,7 @@ use crate::write_queue::WriteQueue;
 
 /// The bytes of a stream before the WebSocket begins, plain or under one or two layers of TLS.
 #[derive(Default)]
-pub(super) struct Early {
+pub(super) struct EarlyStream {
     layer: Option<Box<dyn Layer>>,
     cipher_tail: Vec<u8>,
     plain: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct Early {
     failure: Option<tls::Error>,
 }
 
-impl Early {
+impl EarlyStream {
     /// Adds a layer on top, and begins its handshake. Its first bytes are in the output.
     pub(super) fn start_layer(&mut self, layer: Box<dyn Layer>) -> Result<(), tls::Error> {
         let came = std::mem::take(&mut self.plain);
@@ -106,9 +106,13 @@ impl Early {
     }
 
     /// Creates the endpoint that continues, with the early input and the queued output.
-    pub(super) fn into_peer<B: PayloadBuffer>(self, connection: Connection<B>, keepalive: Keepalive) -> Endpoint<B> {
+    pub(super) fn into_endpoint<B: PayloadBuffer>(
+        self,
+        connection: Connection<B>,
+        keepalive: Keepalive,
+    ) -> Endpoint<B> {
         let mut endpoint = Endpoint::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
-        endpoint.send_half.adopt_output(self.output);
+        endpoint.send_half.set_output(self.output);
         if let Some(error) = self.failure {
             endpoint.fail_after_input(Failure::Tls(Arc::new(error)));
         } else if self.eof {
@@ -198,7 +202,7 @@ mod tests {
 
     /// Wherever the bytes after the proxy's response are cut, and whether or not they came with it.
     #[test]
-    fn what_comes_behind_the_answer_of_a_proxy_is_for_the_inner_layer() {
+    fn bytes_after_the_proxy_response_go_to_the_inner_layer() {
         let inner = [record(2, b"first"), record(2, b"second")].concat();
         let wires = [
             [record(1, b"200"), record(1, &inner)].concat(),
@@ -207,7 +211,7 @@ mod tests {
         for wire in wires {
             for cut in 4..=wire.len() {
                 let (now, later) = wire.split_at(cut);
-                let mut early = Early::default();
+                let mut early = EarlyStream::default();
                 early.start_layer(Box::new(Toy(1))).unwrap();
                 early.receive(now).unwrap();
                 if early.plain().unwrap().is_none_or(|plain| plain.len() < 3) {

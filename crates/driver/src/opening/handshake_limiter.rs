@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How long a client may be silent while the limit is exceeded. Thousands of well-behaved clients that connect at
 /// once have sent their requests long before, even over slow networks with TLS. Others cost a file descriptor and
 /// some kilobytes each for this time.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// How long a client may be silent at `limit * BURST` handshakes, or without free file descriptors. Its bytes may
 /// be on their way.
@@ -71,7 +71,7 @@ pub enum Due<K> {
 /// 3. While [`Self::is_full`], accept no client until [`Self::delay`] has passed.
 pub struct HandshakeLimiter<K, O = Origin> {
     limit: usize,
-    patience: Duration,
+    idle_time: Duration,
     grace: Duration,
     /// Counts all events; a client with a lower number has been silent longer.
     order: u64,
@@ -86,15 +86,15 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
     /// Creates an empty limiter for `limit` clients, at least 1.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self::with_idle_time(limit, PATIENCE, GRACE)
+        Self::with_idle_time(limit, IDLE_TIME, GRACE)
     }
 
-    /// Creates a limiter with other times than [`PATIENCE`] and [`GRACE`].
+    /// Creates a limiter with other times than [`IDLE_TIME`] and [`GRACE`].
     #[must_use]
-    pub fn with_idle_time(limit: usize, patience: Duration, grace: Duration) -> Self {
+    pub fn with_idle_time(limit: usize, idle_time: Duration, grace: Duration) -> Self {
         Self {
             limit: limit.max(1),
-            patience,
+            idle_time,
             grace,
             order: 0,
             places: HashMap::new(),
@@ -175,7 +175,7 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
 
     /// Returns the number of clients with the same origin as this one.
     #[must_use]
-    pub fn companions(&self, key: K) -> usize {
+    pub fn count_same_origin(&self, key: K) -> usize {
         let clients = self.places.get(&key).and_then(|(origin, _)| self.origins.get(origin));
         clients.map_or(0, BTreeMap::len)
     }
@@ -183,40 +183,40 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
     /// Returns the client to disconnect now, as the limit is exceeded or a client arrives. `unread`: returns
     /// whether a client has sent bytes that were not read yet; then the server is late, and the client stays.
     pub fn next_victim(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Option<K> {
-        self.left(self.patience, now, unread).is_zero().then(|| self.first()).flatten().map(|(key, _)| key)
+        self.remaining(self.idle_time, now, unread).is_zero().then(|| self.first()).flatten().map(|(key, _)| key)
     }
 
     /// Returns the time until [`Self::next_victim`] may return a client, if the limit is exceeded.
     #[must_use]
     pub fn next_victim_in(&self, now: Instant) -> Option<Duration> {
         let (_, since) = self.first().filter(|_| self.len() > self.limit)?;
-        Some((since + self.patience).saturating_duration_since(now))
+        Some((since + self.idle_time).saturating_duration_since(now))
     }
 
     /// Returns the time until a client can be disconnected for one that cannot wait; zero: now.
     pub fn delay(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Duration {
-        self.left(self.grace, now, unread)
+        self.remaining(self.grace, now, unread)
     }
 
     /// Returns the remaining time of the next victim. A client with unread bytes gets the full time again.
-    fn left(&mut self, patience: Duration, now: Instant, mut unread: impl FnMut(K) -> bool) -> Duration {
+    fn remaining(&mut self, idle_time: Duration, now: Instant, mut unread: impl FnMut(K) -> bool) -> Duration {
         loop {
-            match self.due(patience, now) {
-                Due::In(left) => return left,
+            match self.due(idle_time, now) {
+                Due::In(remaining) => return remaining,
                 Due::Now(key) if unread(key) => self.progress(key, now), // each client is asked once in that time
                 Due::Now(_) => return Duration::ZERO,
             };
         }
     }
 
-    /// Returns whether the next victim has been silent for `patience`, like [`Self::next_victim`] and
+    /// Returns whether the next victim has been silent for `idle_time`, like [`Self::next_victim`] and
     /// [`Self::delay`], for callers that check for unread bytes themselves.
     #[must_use]
-    pub fn due(&self, patience: Duration, now: Instant) -> Due<K> {
-        let Some((key, since)) = self.first() else { return Due::In(patience) };
-        match (since + patience).saturating_duration_since(now) {
+    pub fn due(&self, idle_time: Duration, now: Instant) -> Due<K> {
+        let Some((key, since)) = self.first() else { return Due::In(idle_time) };
+        match (since + idle_time).saturating_duration_since(now) {
             Duration::ZERO => Due::Now(key),
-            left => Due::In(left),
+            remaining => Due::In(remaining),
         }
     }
 

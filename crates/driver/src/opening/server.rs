@@ -8,7 +8,7 @@ use wirespeed_protocol::handshake::{
 };
 use wirespeed_protocol::{Config, Connection, Limits, PayloadBuffer, Side};
 
-use super::early::Early;
+use super::early::EarlyStream;
 use super::{Error, Opening, Stage};
 use crate::endpoint::Endpoint;
 use crate::keepalive::Keepalive;
@@ -27,7 +27,7 @@ enum Step {
 
 /// The state of a server's opening.
 pub struct Server {
-    early: Early,
+    early: EarlyStream,
     step: Step,
     handshake: Box<ServerHandshake>,
 }
@@ -39,7 +39,7 @@ impl Server {
     /// Fails if the layer cannot begin.
     pub fn new(config: ServerConfig, limits: HeadLimits, tls: Option<Box<dyn Layer>>) -> Result<Self, Error> {
         let mut server = Self {
-            early: Early::default(),
+            early: EarlyStream::default(),
             step: Step::Head,
             handshake: Box::new(ServerHandshake::new(config, limits)),
         };
@@ -94,7 +94,7 @@ impl Server {
         }
         let deflate = self.handshake.deflate();
         let connection = Connection::new(Config { side: Side::Server, limits, deflate });
-        Some((self.early.into_peer(connection, keepalive), *self.handshake))
+        Some((self.early.into_endpoint(connection, keepalive), *self.handshake))
     }
 
     fn advance(&mut self) -> Result<(), Error> {

@@ -35,7 +35,7 @@ impl Error {
 
     /// Creates the error of an unusable certificate or key of this end.
     pub(crate) fn own(argument: &'static str, error: &rustls::Error) -> Self {
-        Self::configuration(argument, reasons::of_own(error))
+        Self::configuration(argument, reasons::describe_own(error))
     }
 
     /// Creates the error of unreadable system authorities, without which no certificate can be verified. It is not
@@ -64,13 +64,13 @@ impl From<rustls::Error> for Error {
     fn from(error: rustls::Error) -> Self {
         match &error {
             rustls::Error::InvalidCertificate(fault) => {
-                let (code, reason) = reasons::of_certificate(fault);
+                let (code, reason) = reasons::describe_certificate(fault);
                 Self::Certificate { code, reason }
             }
             rustls::Error::NoCertificatesPresented => {
                 Self::Certificate { code: reasons::UNSPECIFIED, reason: "the peer sent no certificate".into() }
             }
-            _ => Self::Protocol(reasons::of_handshake(&error)),
+            _ => Self::Protocol(reasons::describe_handshake(&error)),
         }
     }
 }

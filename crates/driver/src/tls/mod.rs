@@ -59,7 +59,7 @@ pub trait Layer: Send {
     fn as_any(&self) -> &dyn Any;
 
     /// Calls `to` with each layer that this one consists of, for a binding that looks for its own.
-    fn show(&self, to: &mut dyn FnMut(&dyn Any)) {
+    fn visit(&self, to: &mut dyn FnMut(&dyn Any)) {
         to(self.as_any());
     }
 }

@@ -28,7 +28,7 @@ impl Verifier {
 
 /// Returns whether the certificate was rejected only for its issuer: its dates are checked before (webpki's
 /// `check_issuer_independent_properties`).
-fn is_of_issuer(error: &rustls::Error) -> bool {
+fn is_issuer_error(error: &rustls::Error) -> bool {
     match error {
         // The signature is also bad if another authority of the same name is trusted.
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => true,
@@ -50,7 +50,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let result = self.authorities.verify_server_cert(certificate, intermediates, server_name, ocsp_response, now);
         match result {
-            Err(error) if is_of_issuer(&error) && self.is_trusted(certificate) => {
+            Err(error) if is_issuer_error(&error) && self.is_trusted(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }

@@ -22,7 +22,7 @@ const PERMITTED_VIOLATION: i32 = 47;
 const HOSTNAME_MISMATCH: i32 = 62;
 
 /// Returns why a certificate was rejected: OpenSSL's number, and a description.
-pub(super) fn of_certificate(fault: &CertificateError) -> (i32, String) {
+pub(super) fn describe_certificate(fault: &CertificateError) -> (i32, String) {
     use CertificateError as C;
     let (code, reason) = match fault {
         C::UnknownIssuer => (
@@ -37,9 +37,9 @@ pub(super) fn of_certificate(fault: &CertificateError) -> (i32, String) {
         ),
         C::Revoked => (REVOKED, "the certificate was revoked: have it issued anew"),
         C::BadEncoding => (UNSPECIFIED, "the certificate cannot be parsed; an ssl.SSLContext may be able to"),
-        C::UnhandledCriticalExtension => of_x509(&webpki::Error::UnsupportedCriticalExtension),
+        C::UnhandledCriticalExtension => describe_x509(&webpki::Error::UnsupportedCriticalExtension),
         C::Other(other) => match other.0.downcast_ref() {
-            Some(fault) => of_x509(fault),
+            Some(fault) => describe_x509(fault),
             None => return (UNSPECIFIED, other.to_string()),
         },
         C::Expired | C::ExpiredContext { .. } => return (HAS_EXPIRED, expired(fault)),
@@ -64,7 +64,7 @@ pub(super) fn of_certificate(fault: &CertificateError) -> (i32, String) {
 }
 
 /// Returns why a certificate was rejected, for errors of webpki that rustls passes on.
-fn of_x509(fault: &webpki::Error) -> (i32, &'static str) {
+fn describe_x509(fault: &webpki::Error) -> (i32, &'static str) {
     use webpki::Error as X;
     match fault {
         X::CaUsedAsEndEntity => (
@@ -187,11 +187,11 @@ const NO_VERSION: &str = "no version of TLS in common: native TLS has 1.2 and 1.
      maximum_version allow; older ones, which are broken (RFC 8996), need an ssl.SSLContext";
 
 /// Describes why a handshake or connection has failed.
-pub(super) fn of_handshake(error: &rustls::Error) -> String {
+pub(super) fn describe_handshake(error: &rustls::Error) -> String {
     use PeerIncompatible as P;
     use rustls::Error as E;
     match error {
-        E::AlertReceived(alert) => of_alert(*alert),
+        E::AlertReceived(alert) => describe_alert(*alert),
         E::PeerIncompatible(
             P::NoCipherSuitesInCommon
             | P::NoKxGroupsInCommon
@@ -229,10 +229,10 @@ pub(super) fn of_handshake(error: &rustls::Error) -> String {
 }
 
 /// Describes why a certificate or key of this end cannot be used.
-pub(super) fn of_own(error: &rustls::Error) -> String {
+pub(super) fn describe_own(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(_) => "the private key is not that of the certificate".to_owned(),
-        rustls::Error::InvalidCertificate(fault) => of_certificate(fault).1,
+        rustls::Error::InvalidCertificate(fault) => describe_certificate(fault).1,
         rustls::Error::General(reason) => {
             format!("{reason}; an ssl.SSLContext supports more kinds of keys, such as RSA-PSS and Ed448")
         }
@@ -240,7 +240,7 @@ pub(super) fn of_own(error: &rustls::Error) -> String {
     }
 }
 
-fn of_alert(alert: Alert) -> String {
+fn describe_alert(alert: Alert) -> String {
     let reason = match alert {
         Alert::HandshakeFailure | Alert::InsufficientSecurity => {
             let missing = "a client certificate is missing (pass cert= and key=), or there is ";
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_cases_become_words() {
+    fn variant_names_become_words() {
         for (name, expected) in
             [("HandshakeFailure", "handshake failure"), ("UnknownCA", "unknown CA"), ("Unknown(99)", "unknown(99)")]
         {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_certificate_is_in_words() {
+    fn every_certificate_error_has_a_description() {
         use webpki::Error as X;
         for fault in [
             X::BadDerTime,
@@ -333,7 +333,7 @@ mod tests {
             X::UnsupportedCertVersion,
             X::UnsupportedCriticalExtension,
         ] {
-            let (_, text) = of_certificate(&CertificateError::Other(rustls::OtherError(Arc::new(fault))));
+            let (_, text) = describe_certificate(&CertificateError::Other(rustls::OtherError(Arc::new(fault))));
             check(&text);
             assert!(text.contains("issued") || text.contains("ca=") || text.contains("send"), "{text}");
         }
@@ -346,15 +346,15 @@ mod tests {
             CertificateError::UnknownRevocationStatus,
             CertificateError::ApplicationVerificationFailure,
         ] {
-            check(&of_certificate(&fault).1);
+            check(&describe_certificate(&fault).1);
         }
     }
 
     #[test]
-    fn every_failure_of_a_handshake_is_in_words() {
+    fn every_handshake_error_has_a_description() {
         use rustls::{ContentType, Error as E, PeerMisbehaved};
         for alert in 0..=u8::MAX {
-            check(&of_handshake(&E::AlertReceived(Alert::from(alert))));
+            check(&describe_handshake(&E::AlertReceived(Alert::from(alert))));
         }
         for error in [
             E::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon),
@@ -368,12 +368,12 @@ mod tests {
             E::PeerSentOversizedRecord,
             E::NoApplicationProtocol,
         ] {
-            check(&of_handshake(&error));
+            check(&describe_handshake(&error));
         }
     }
 
     #[test]
-    fn times_are_in_a_fitting_unit() {
+    fn durations_use_a_suitable_unit() {
         let shown = [0, 119, 120, 7199, 7200, 172_799, 172_800].map(span);
         assert_eq!(shown, ["0 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 days"]);
     }

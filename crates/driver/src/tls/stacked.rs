@@ -24,12 +24,12 @@ impl Stacked {
 impl Layer for Stacked {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
         let outer = self.outer.receive(incoming, &mut self.between, outgoing);
-        let mut told = Vec::new();
+        let mut alerts = Vec::new();
         // Bytes that the outer layer has decrypted before an error are valid.
-        let inner = self.inner.receive(&mut self.between, plain, &mut told);
+        let inner = self.inner.receive(&mut self.between, plain, &mut alerts);
         let consumed = outer?;
-        if !told.is_empty() {
-            self.outer.send(incoming.get_mut(consumed..).unwrap_or_default(), &told, outgoing)?;
+        if !alerts.is_empty() {
+            self.outer.send(incoming.get_mut(consumed..).unwrap_or_default(), &alerts, outgoing)?;
         }
         self.between.drain(..inner?);
         if self.between.is_empty() {
@@ -45,9 +45,9 @@ impl Layer for Stacked {
     }
 
     fn close(&mut self, pending: &mut [u8], outgoing: &mut Vec<u8>) {
-        let mut told = Vec::new();
-        self.inner.close(&mut self.between, &mut told);
-        let _ = self.outer.send(pending, &told, outgoing); // after an error no notice can be sent
+        let mut alerts = Vec::new();
+        self.inner.close(&mut self.between, &mut alerts);
+        let _ = self.outer.send(pending, &alerts, outgoing); // after an error no notice can be sent
         self.outer.close(pending, outgoing);
     }
 
@@ -75,8 +75,8 @@ impl Layer for Stacked {
         self.inner.as_any()
     }
 
-    fn show(&self, to: &mut dyn FnMut(&dyn Any)) {
-        self.outer.show(to);
-        self.inner.show(to);
+    fn visit(&self, to: &mut dyn FnMut(&dyn Any)) {
+        self.outer.visit(to);
+        self.inner.visit(to);
     }
 }

@@ -31,7 +31,7 @@ impl AcceptAny {
         let key = webpki::spki_for_anchor(&anchor);
         let key = webpki::RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
         let is_valid = |algorithm: &&dyn SignatureVerificationAlgorithm| {
-            key.verify_signature(&OfAnyLength(*algorithm), message, signed.signature()).is_ok()
+            key.verify_signature(&AnyKeyLength(*algorithm), message, signed.signature()).is_ok()
         };
         if algorithms.iter().take(most).any(is_valid) {
             return Ok(HandshakeSignatureValid::assertion());
@@ -84,9 +84,9 @@ impl ServerCertVerifier for AcceptAny {
 /// A signature algorithm that accepts any signature by an RSA key of a length that aws-lc does not support. The
 /// documentation of `verify` states that such a key proves nothing.
 #[derive(Debug)]
-struct OfAnyLength<'a>(&'a dyn SignatureVerificationAlgorithm);
+struct AnyKeyLength<'a>(&'a dyn SignatureVerificationAlgorithm);
 
-impl SignatureVerificationAlgorithm for OfAnyLength<'_> {
+impl SignatureVerificationAlgorithm for AnyKeyLength<'_> {
     fn verify_signature(&self, key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
         let is_rsa = self.public_key_alg_id() == rustls::pki_types::alg_id::RSA_ENCRYPTION;
         match is_rsa.then(|| RsaParameters::public_modulus_len(key)) {

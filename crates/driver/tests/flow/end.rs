@@ -100,7 +100,7 @@ impl Environment for Sim {
         tasks.stage(*waiter) == Stage::Waiting
     }
 
-    fn is_holding(tasks: &Tasks, waiter: &usize) -> bool {
+    fn has_assigned_message(tasks: &Tasks, waiter: &usize) -> bool {
         tasks.tasks.borrow()[waiter].given.is_some()
     }
 
@@ -210,14 +210,14 @@ impl End {
         let now = self.now;
         if self.wait_state.is_quiescent(|| now) {
             let step = self.wait_state.poll_action(&mut ActionCursor::default(), &self.tasks, || now);
-            assert_eq!(step, Action::Rest, "it has said that nothing is left to do");
+            assert_eq!(step, Action::Idle, "it has said that nothing is left to do");
             return;
         }
         let mut cursor = ActionCursor::default();
         for _ in 0..1000 {
             match self.wait_state.poll_action(&mut cursor, &self.tasks, || now) {
                 Action::CheckTransportBuffer => self.set_transport_buffered(),
-                Action::Shut => self.shut = true,
+                Action::ShutdownWrite => self.shut = true,
                 Action::Write => self.write(),
                 Action::NotifyFlushed => self.tell_flushed(),
                 Action::Wake(task) => self.wake(task),
@@ -231,7 +231,7 @@ impl End {
                 Action::Resume => self.reading = true,
                 Action::Schedule => {}
                 Action::Finish => return self.finish(),
-                Action::Rest => return,
+                Action::Idle => return,
             }
         }
         panic!("it never settles");
@@ -408,7 +408,7 @@ impl End {
                 if self.wait_state.should_wait() && !self.wait_state.is_finished() {
                     self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().what = What::Drain;
                     self.wait(number);
-                    self.wait_state.send_queue.park_drainer(number);
+                    self.wait_state.send_queue.add_drainer(number);
                     return self.run_actions();
                 }
                 self.end_task(number);
@@ -421,7 +421,7 @@ impl End {
                     return self.end_task(number);
                 }
                 self.wait(number);
-                self.wait_state.watchers.make().enders.push(number);
+                self.wait_state.watchers.make().error_waiters.push(number);
             }
         }
     }
@@ -437,7 +437,7 @@ impl End {
         let ticket = if kept == 0 { self.wait_state.send_queue.next_ticket() } else { kept };
         self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().ticket = ticket;
         self.wait(number);
-        self.wait_state.send_queue.park(ticket, number);
+        self.wait_state.send_queue.add_sender(ticket, number);
         self.run_actions();
     }
 
@@ -464,11 +464,11 @@ impl End {
             (task.given.take(), task.ticket)
         };
         self.wait_state.receivers.retain(|other| *other != number);
-        self.wait_state.watchers.forget(&number);
-        self.wait_state.send_queue.forget(ticket, &number);
+        self.wait_state.watchers.remove_error_waiter(&number);
+        self.wait_state.send_queue.remove_waiter(ticket, &number);
         if let Some(item) = given {
             self.wait_state.release_assigned(&self.tasks);
-            self.wait_state.inbox.untake(item, false);
+            self.wait_state.inbox.put_back_fragment(item, false);
         }
         self.process();
     }
@@ -482,7 +482,7 @@ impl End {
         }
         self.wait(number);
         let WaitState { driver, send_queue, .. } = &mut self.wait_state;
-        send_queue.park_flush(driver, number);
+        send_queue.add_flush(driver, number);
         if !self.kept.is_empty() {
             self.tell_flushed();
             self.run_actions();

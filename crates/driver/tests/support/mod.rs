@@ -170,12 +170,12 @@ impl<M: Fn() + Sync, W: Fn() + Sync> Host for HookedHost<M, W> {
         f()
     }
 
-    fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+    fn run_bulk_io<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         self.much.fetch_add(1, Ordering::Relaxed);
         f()
     }
 
-    fn before_much(&self) {
+    fn before_bulk_io(&self) {
         self.much.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
-use wirespeed_driver::opening::handshake_limiter::{BURST, PATIENCE};
+use wirespeed_driver::opening::handshake_limiter::{BURST, IDLE_TIME};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
@@ -421,7 +421,7 @@ impl Worker {
         }
         let most = shared.config.open_timeout;
         // What is too far for the clock is for ever.
-        if let Some(deadline) = Instant::now().checked_add(if self.draining { most.min(PATIENCE) } else { most }) {
+        if let Some(deadline) = Instant::now().checked_add(if self.draining { most.min(IDLE_TIME) } else { most }) {
             self.wheel.set(deadline, key);
         }
         // Most requests are there by now.

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::opening::handshake_limiter::{GRACE, PATIENCE};
+use wirespeed_driver::opening::handshake_limiter::{GRACE, IDLE_TIME};
 
 use super::{Key, Worker};
 use crate::connection::Client;
@@ -91,7 +91,7 @@ impl Worker {
     /// Nobody comes any more: openings do not hold up the end of all, and have no longer than who means well needs.
     pub(super) fn hurry(&mut self) {
         let now = Instant::now();
-        let most = PATIENCE.min(self.shared.config.open_timeout);
+        let most = IDLE_TIME.min(self.shared.config.open_timeout);
         for key in self.clients.keys() {
             if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
                 opening.hurry(now, GRACE, most).into_iter().for_each(|by| self.wheel.set(by, key));

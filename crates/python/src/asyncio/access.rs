@@ -27,20 +27,21 @@ impl AsyncConnection {
     /// over: seen to here.
     #[inline]
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
-        let Some(mut state) = self.state.lock(py)? else { return self.lock_disowned(py) };
+        let Some(mut state) = self.state.lock(py)? else { return self.lock_replacement(py) };
         if self.state.take_poison() {
             state.driver.end(Failure::Defect);
         }
-        state.driver.disown_after_fork();
+        state.driver.end_after_fork();
         Ok(state)
     }
 
     /// What stands for the state where that cannot be looked at.
     #[cold]
-    fn lock_disowned(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
-        let failure = || if gil_yield::is_ending() { Failure::Ending } else { Failure::Forked };
-        let disowned = self.disowned.get_or_init(|| Box::new(OwnerCheckedMutex::new(State::disowned(failure()))));
-        disowned.lock(py)?.ok_or_else(|| PyRuntimeError::new_err("a child of a child cannot use the connection"))
+    fn lock_replacement(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
+        let failure = || if gil_yield::is_shutting_down() { Failure::ShuttingDown } else { Failure::Forked };
+        let replacement =
+            self.replacement.get_or_init(|| Box::new(OwnerCheckedMutex::new(State::placeholder(failure()))));
+        replacement.lock(py)?.ok_or_else(|| PyRuntimeError::new_err("a child of a child cannot use the connection"))
     }
 
     /// Whether the connection's loop runs here, or no loop does.
@@ -91,7 +92,7 @@ impl AsyncConnection {
         if !invoke::method(future, intern!(py, "cancelled"), [])?.is_truthy()? {
             return Ok(());
         }
-        this.get().lock(py)?.watchers.forget_futures(|other| other.is(future));
+        this.get().lock(py)?.watchers.remove_futures(|other| other.is(future));
         this.get().release(py)
     }
 
@@ -191,7 +192,7 @@ impl AsyncConnection {
             // No call can stop waiting for it, so it needs a limit.
             if state.driver.close_timeout().is_none() {
                 state.driver.set_close_timeout(Some(LEFT_TIMEOUT));
-                state.driver.limit_closing_to(Instant::now().checked_add(LEFT_TIMEOUT));
+                state.driver.limit_close_deadline(Instant::now().checked_add(LEFT_TIMEOUT));
             }
         }
         let begun = Self::begin_close(this, Some(code), "", false);

@@ -123,7 +123,7 @@ fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyR
                 let code = CloseCode(1013); // RFC 6455 11.7: try again later
                 AsyncConnection::begin_close(this, Some(code), "too slow", true)?;
                 let mut state = conn.lock(py)?;
-                state.driver.limit_closing(Instant::now());
+                state.driver.start_close_timeout(Instant::now());
             }
         }
         return Ok(Some(Err(Missed::Slow)));

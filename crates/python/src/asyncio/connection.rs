@@ -47,7 +47,7 @@ pub(super) enum Backend {
 pub(crate) struct AsyncConnection {
     pub(super) state: OwnerCheckedMutex<State>,
     /// In a child process, if a thread of the parent was at work with the state at the fork.
-    pub(super) disowned: OnceLock<Box<OwnerCheckedMutex<State>>>,
+    pub(super) replacement: OnceLock<Box<OwnerCheckedMutex<State>>>,
     pub(super) backend: GilMutex<Backend>,
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,
@@ -119,7 +119,7 @@ impl AsyncConnection {
         }
         Ok(Self {
             state: OwnerCheckedMutex::new(state),
-            disowned: OnceLock::new(),
+            replacement: OnceLock::new(),
             backend: GilMutex::new(Backend::None),
             event_loop: r#loop.clone().unbind(),
             loop_state: LoopState::of(r#loop)?.unbind(),

@@ -407,7 +407,7 @@ impl AsyncConnection {
             let step = conn.lock(py)?.poll_action(&mut cursor, py, Instant::now);
             match step {
                 Action::CheckTransportBuffer => steps.note(conn.set_transport_buffered(py)),
-                Action::Shut => conn.end_writing(py, &mut steps),
+                Action::ShutdownWrite => conn.end_writing(py, &mut steps),
                 Action::Write => {
                     let result = Self::write_queue(this);
                     if result.is_err() {
@@ -426,7 +426,7 @@ impl AsyncConnection {
                     steps.note(Self::finish(this));
                     return steps.end();
                 }
-                Action::Rest => break,
+                Action::Idle => break,
             }
         }
         steps.note(conn.release(py));
@@ -505,7 +505,7 @@ impl AsyncConnection {
     fn give_up_later(&self, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = transport.py();
         let now = Instant::now();
-        let Some(by) = self.lock(py)?.driver.limit_closing(now) else { return Ok(()) };
+        let Some(by) = self.lock(py)?.driver.start_close_timeout(now) else { return Ok(()) };
         let delay = by.saturating_duration_since(now).as_secs_f64().into_pyobject(py)?;
         let abort = transport.getattr(intern!(py, "abort"))?;
         // Two that end it do no harm; none would.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use wirespeed_driver::fork;
-use wirespeed_driver::thread::{LAST_PATIENCE, this_thread};
+use wirespeed_driver::thread::{SHUTDOWN_WAIT, this_thread};
 
 use crate::gil_yield;
 
@@ -115,7 +115,7 @@ impl<T> OwnerCheckedMutex<T> {
             if self.generation != fork::generation() {
                 return Ok(None);
             }
-            if gil_yield::is_ending() && begun.elapsed() > LAST_PATIENCE {
+            if gil_yield::is_shutting_down() && begun.elapsed() > SHUTDOWN_WAIT {
                 return Ok(None);
             }
             if owner == this_thread() {

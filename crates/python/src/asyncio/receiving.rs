@@ -50,7 +50,7 @@ impl AsyncConnection {
             }
             if let Some(AssignedMessage { item, continues, later }) = waiter.take(py) {
                 if later && let Err(error) = self.release_assigned(this) {
-                    self.lock(py)?.inbox.untake(item, continues);
+                    self.lock(py)?.inbox.put_back_fragment(item, continues);
                     return Err(error);
                 }
                 return self.received(this, operation, item);
@@ -103,7 +103,7 @@ impl AsyncConnection {
                 if let Err(error) = steps.end() {
                     // A signal handler has raised: what was taken is still to be received.
                     let mut state = self.lock(py)?;
-                    state.inbox.untake(item, continues);
+                    state.inbox.put_back_fragment(item, continues);
                     return Err(error);
                 }
                 self.received(this, operation, item)
@@ -132,7 +132,7 @@ impl AsyncConnection {
             if state.is_finished() {
                 // Who asks again and again must not keep the loop from its turns.
                 let turn_due =
-                    operation.is_fresh() && state.send_queue.is_turn_due(0, self.loop_state.get().iteration());
+                    operation.is_fresh() && state.send_queue.is_yield_due(0, self.loop_state.get().iteration());
                 drop(state);
                 if turn_due {
                     self.loop_state.get().begin_iteration();
@@ -252,7 +252,7 @@ impl AsyncConnection {
         };
         if let Err(error) = Self::run_actions(this) {
             if let Some(item) = taken {
-                conn.lock(py)?.inbox.untake(item, false);
+                conn.lock(py)?.inbox.put_back_fragment(item, false);
             }
             return Err(error);
         }
@@ -406,7 +406,7 @@ impl AsyncConnection {
                 if later {
                     state.release_assigned(py);
                 }
-                state.inbox.untake(item, continues);
+                state.inbox.put_back_fragment(item, continues);
             }
         }
         match (was_given, kind) {

@@ -71,7 +71,7 @@ impl AsyncConnection {
         match Self::try_send(this, message, kind, &bytes, compress, false)? {
             Sent::Done => Ok(()),
             Sent::Turn => {
-                this.get().lock(this.py())?.send_queue.turn_owed = true;
+                this.get().lock(this.py())?.send_queue.yield_owed = true;
                 Ok(())
             }
             Sent::Full => {
@@ -138,7 +138,7 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let output = state.output(iteration);
-        let turn_due = state.send_queue.is_turn_due(len, iteration);
+        let turn_due = state.send_queue.is_yield_due(len, iteration);
         if output == Output::Write && state.send_queue.large.is_none() && state.driver.socket().is_some() {
             // The short way: one system call, and nothing else to see to.
             if state.flush(py) == Flushed::All
@@ -300,7 +300,7 @@ impl AsyncConnection {
                     Self::write_out(this)?;
                     let mut state = self.lock(py)?;
                     // The call counts too: of nothing, it is one all the same.
-                    turn_due |= state.send_queue.is_turn_due(0, iteration);
+                    turn_due |= state.send_queue.is_yield_due(0, iteration);
                     return Ok(Some(match () {
                         () if state.should_wait() => Sent::Full,
                         () if turn_due => Sent::Turn,
@@ -312,7 +312,7 @@ impl AsyncConnection {
             };
             let sent = match source::message(&message, text)? {
                 Some((kind, bytes)) => {
-                    turn_due |= self.lock(py)?.send_queue.is_turn_due(bytes.len(), iteration);
+                    turn_due |= self.lock(py)?.send_queue.is_yield_due(bytes.len(), iteration);
                     self.queue(this, &message, kind, &bytes, compress)?
                 }
                 None => return Err(wrong_type(&message, "messages")),
@@ -352,7 +352,7 @@ impl AsyncConnection {
         }
         if state.driver.send_half().queued() >= buffer_pool::WRITE_SIZE / 2
             && !state.send_queue.blocked
-            && !state.send_queue.handing
+            && !state.send_queue.passing_output
         {
             drop(state);
             Self::write_out(this)?;
@@ -391,8 +391,8 @@ impl AsyncConnection {
                 return Err(self.closed(py));
             }
             match parked {
-                Some(_) => state.send_queue.park(ticket, waiter.clone()),
-                None => state.send_queue.park_drainer(waiter.clone()),
+                Some(_) => state.send_queue.add_sender(ticket, waiter.clone()),
+                None => state.send_queue.add_drainer(waiter.clone()),
             }
         }
         self.hold(this);
@@ -415,7 +415,7 @@ impl AsyncConnection {
                 drop(state);
                 return Err(self.closed(py));
             }
-            state.watchers.make().enders.push(waiter.clone());
+            state.watchers.make().error_waiters.push(waiter.clone());
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
@@ -426,8 +426,8 @@ impl AsyncConnection {
     pub(super) fn abandon_send(&self, this: &Bound<'_, Self>, waiter: &WaiterRef) -> PyResult<()> {
         {
             let mut state = self.lock(this.py())?;
-            state.send_queue.forget(waiter.ticket(), waiter);
-            state.watchers.forget(waiter);
+            state.send_queue.remove_waiter(waiter.ticket(), waiter);
+            state.watchers.remove_error_waiter(waiter);
         }
         // It may have been the turn of this one only.
         Self::run_actions(this)

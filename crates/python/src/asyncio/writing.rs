@@ -9,7 +9,7 @@ use wirespeed_driver::buffer_pool;
 use wirespeed_driver::connection::{self, Large, Watermarks, WritableNotice};
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::MessageKind;
-use wirespeed_driver::thread::MUCH;
+use wirespeed_driver::thread::BULK_IO_BYTES;
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::{AsyncConnection, Backend};
@@ -60,7 +60,7 @@ impl AsyncConnection {
         let (driver, send) = (&mut state.driver, &mut large.send);
         let rest = bytes.get(large.offset..).unwrap_or_default(); // there is that much, by how it came to be
         // It cannot change while others run: see `begin_large`.
-        let written = gil_yield::moving(py, rest.len() >= MUCH, || driver.write_large(send, rest));
+        let written = gil_yield::moving(py, rest.len() >= BULK_IO_BYTES, || driver.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
             let piece = rest.get(..buffer_pool::WRITE_SIZE).unwrap_or(rest);
             driver.send_half_mut().append_large(send, piece);
@@ -73,7 +73,7 @@ impl AsyncConnection {
         }
         let pending = state.send_queue.pending_close.take();
         let connection::WaitState { driver, send_queue, .. } = &mut **state;
-        send_queue.note_large_queued(driver);
+        send_queue.record_large_queued(driver);
         drop(state);
         drop(large);
         if let Some((code, reason)) = pending.map(|pending| *pending) {
@@ -131,11 +131,11 @@ impl AsyncConnection {
             }
             // A signal handler or finalizer that runs while a transport is given what was queued before must not
             // overtake it: whoever gives it to the transport goes on until all is written.
-            if state.send_queue.blocked || state.send_queue.handing {
+            if state.send_queue.blocked || state.send_queue.passing_output {
                 return Ok(true);
             }
             let output = state.driver.take_output();
-            state.send_queue.handing = !output.is_empty();
+            state.send_queue.passing_output = !output.is_empty();
             output
         };
         if output.is_empty() {
@@ -145,7 +145,7 @@ impl AsyncConnection {
             let output = PyBytes::new(py, &output);
             write_to(transport.bind(py), &output)
         });
-        conn.lock(py)?.send_queue.handing = false;
+        conn.lock(py)?.send_queue.passing_output = false;
         let Some(written) = written else { return Ok(true) };
         match written {
             Ok(written) => {
@@ -293,8 +293,8 @@ impl AsyncConnection {
             }
             if state.is_written() && kept == 0 {
                 // A loop of calls that have nothing to wait for must give others a turn too.
-                let counted = state.send_queue.is_turn_due(0, self.loop_state.get().iteration());
-                if !std::mem::take(&mut state.send_queue.turn_owed) && !counted {
+                let counted = state.send_queue.is_yield_due(0, self.loop_state.get().iteration());
+                if !std::mem::take(&mut state.send_queue.yield_owed) && !counted {
                     return Ok(Step::Ready(none()));
                 }
                 drop(state);
@@ -311,7 +311,7 @@ impl AsyncConnection {
                 return Err(self.closed(py));
             }
             let connection::WaitState { driver, send_queue, .. } = &mut **state;
-            send_queue.park_flush(driver, waiter.clone());
+            send_queue.add_flush(driver, waiter.clone());
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();

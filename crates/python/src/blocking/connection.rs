@@ -301,7 +301,7 @@ impl BlockingConnection {
         }
         let mut messages = messages.try_iter()?;
         loop {
-            self.map(py, self.inner.wait_for_turn(&self.open_host(py, None)?))?;
+            self.map(py, self.inner.wait_for_writer(&self.open_host(py, None)?))?;
             let Some(message) = messages.next() else { break };
             let queued = message.and_then(|message| self.queue(py, &message, text, compress));
             match queued {
@@ -383,7 +383,7 @@ impl BlockingConnection {
         if self.connecting.load(Ordering::Relaxed) {
             self.inner.abort(&host); // the peer does not know of a connection
         } else {
-            self.inner.leave(&host, CloseCode(code));
+            self.inner.close_now(&host, CloseCode(code));
         }
         Ok(())
     }
@@ -581,7 +581,7 @@ impl BlockingConnection {
         if kind.is_some() {
             let host = PythonHost { py, decode: None };
             if !error.is_instance_of::<PyException>(py) {
-                self.inner.leave(&host, CloseCode::INTERNAL_ERROR);
+                self.inner.close_now(&host, CloseCode::INTERNAL_ERROR);
             } else if self.inner.close(&host, Some(CloseCode::INTERNAL_ERROR), "error in fragmented message").is_err() {
                 self.inner.abort(&host);
             }

@@ -114,7 +114,7 @@ impl Host for PythonHost<'_> {
     }
 
     #[inline]
-    fn wait_aside(
+    fn wait_cooperatively(
         &self,
         socket: Option<(&Socket, Readiness)>,
         until: Option<Instant>,
@@ -129,16 +129,16 @@ impl Host for PythonHost<'_> {
     }
 
     #[inline]
-    fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+    fn run_bulk_io<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         gil_yield::moving(self.py, true, f)
     }
 
-    fn before_much(&self) {
-        gil_yield::before_much(self.py);
+    fn before_bulk_io(&self) {
+        gil_yield::before_bulk_io(self.py);
     }
 
-    fn is_ending(&self) -> bool {
-        gil_yield::is_ending()
+    fn is_shutting_down(&self) -> bool {
+        gil_yield::is_shutting_down()
     }
 
     fn check_interrupt(&self) -> PyResult<()> {

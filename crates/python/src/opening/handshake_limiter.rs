@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use wirespeed_driver::opening::handshake_limiter::{BURST, Due, GRACE, HandshakeLimiter, PATIENCE};
+use wirespeed_driver::opening::handshake_limiter::{BURST, Due, GRACE, HandshakeLimiter, IDLE_TIME};
 
 /// What an address counts for, in the words of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, FromPyObject)]
@@ -56,7 +56,7 @@ impl PyHandshakeLimiter {
     #[classattr]
     #[pyo3(name = "PATIENCE")]
     fn patience() -> f64 {
-        PATIENCE.as_secs_f64()
+        IDLE_TIME.as_secs_f64()
     }
 
     #[classattr]
@@ -112,7 +112,7 @@ impl PyHandshakeLimiter {
 
     /// How many of the same origin there are.
     fn companions(&self, key: u64) -> usize {
-        self.lock().companions(key)
+        self.lock().count_same_origin(key)
     }
 
     fn next_victim(&self, now: f64, unread: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {

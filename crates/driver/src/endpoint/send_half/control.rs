@@ -18,7 +18,7 @@ pub(super) struct DeferredPong {
     payload: ControlPayload,
     /// The count of written bytes at which it is queued: everything written or queued when the first ping arrived
     /// that it answers.
-    behind: u64,
+    at_written: u64,
 }
 
 impl<B: PayloadBuffer> SendHalf<B> {
@@ -70,9 +70,9 @@ impl<B: PayloadBuffer> SendHalf<B> {
     pub(in crate::endpoint) fn queue_pong(&mut self, payload: ControlPayload) {
         if self.mid_frame || self.queued() > PONG_BACKLOG {
             // An earlier waiting pong has this place already.
-            let behind = self.written() + self.queued() as u64;
-            let behind = self.deferred_pong.take().map_or(behind, |earlier| earlier.behind);
-            self.deferred_pong = Some(Box::new(DeferredPong { payload, behind }));
+            let at_written = self.written() + self.queued() as u64;
+            let at_written = self.deferred_pong.take().map_or(at_written, |earlier| earlier.at_written);
+            self.deferred_pong = Some(Box::new(DeferredPong { payload, at_written }));
         } else {
             // A waiting pong is for an earlier ping, which this pong answers too: it must not come after.
             self.deferred_pong = None;
@@ -99,8 +99,8 @@ impl<B: PayloadBuffer> SendHalf<B> {
     /// Returns whether the waiting pong must be queued, regardless of later queued bytes. The peer reads, so its
     /// pings cannot fill our memory, and without an answer it may consider the connection dead.
     pub(super) fn is_pong_due(&self) -> bool {
-        let place = self.deferred_pong.as_ref().map(|pong| pong.behind);
-        !self.mid_frame && place.is_some_and(|behind| self.queued() == 0 || self.written() >= behind)
+        let place = self.deferred_pong.as_ref().map(|pong| pong.at_written);
+        !self.mid_frame && place.is_some_and(|at_written| self.queued() == 0 || self.written() >= at_written)
     }
 
     pub(super) fn send_deferred(&mut self) {

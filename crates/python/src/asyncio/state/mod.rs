@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use wirespeed_driver::connection::{ConnectionDriver, Environment, Limits, WaitState};
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::Delivery;
-use wirespeed_driver::thread::MUCH;
+use wirespeed_driver::thread::BULK_IO_BYTES;
 use wirespeed_driver::write_queue::Flushed;
 
 pub(super) use self::inbox::{Arrival, Control, PendingNotifications};
@@ -39,7 +39,7 @@ impl Environment for Asyncio {
     }
 
     #[inline]
-    fn is_holding(py: Python<'_>, waiter: &WaiterRef) -> bool {
+    fn has_assigned_message(py: Python<'_>, waiter: &WaiterRef) -> bool {
         waiter.is_holding(py)
     }
 
@@ -99,8 +99,8 @@ impl State {
     }
 
     /// That of a connection that a thread has which there is not: it is over.
-    pub(super) fn disowned(failure: Failure) -> Self {
-        Self::of(WaitState::disowned(failure))
+    pub(super) fn placeholder(failure: Failure) -> Self {
+        Self::of(WaitState::placeholder(failure))
     }
 
     fn of(wait_state: WaitState<Asyncio>) -> Self {
@@ -125,7 +125,7 @@ impl State {
     #[inline]
     pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
         let driver = &mut self.wait_state.driver;
-        let much = driver.send_half().queued() >= MUCH;
+        let much = driver.send_half().queued() >= BULK_IO_BYTES;
         gil_yield::moving(py, much, || driver.flush())
     }
 
@@ -149,13 +149,13 @@ impl State {
     /// Whether anything must keep this connection alive although the application may have dropped it: a task
     /// that waits on it.
     pub(super) fn is_awaited(&self) -> bool {
-        self.turn_pending || self.notes.is_some() || self.wait_state.is_awaited()
+        self.turn_pending || self.notes.is_some() || self.wait_state.has_waiters()
     }
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let wait_state = &self.wait_state;
         let receivers = wait_state.receivers.iter().chain(&wait_state.in_delivery);
-        for waiter in receivers.chain(wait_state.send_queue.waiters()).chain(wait_state.watchers.enders()) {
+        for waiter in receivers.chain(wait_state.send_queue.waiters()).chain(wait_state.watchers.error_waiters()) {
             waiter.visit(visit)?;
         }
         let answered = self.notes.iter().flat_map(|notes| &notes.pongs).map(|(future, _)| future);
