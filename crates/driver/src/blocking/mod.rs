@@ -6,7 +6,7 @@
 //! - The *writer* (`State::sending`), at most one thread, waits while the kernel has no room or a large frame is
 //!   incomplete.
 //!
-//! All other threads wait for a change ([`Blocking::wait_for_change`]). A writer that waits for room also reads if
+//! All other threads wait for a change (`Blocking::wait_for_change`). A writer that waits for room also reads if
 //! there is no reader. So two ends that both send more than the kernel buffers do not deadlock.
 //!
 //! The lock order is: the host's own lock (an interpreter's), then this one. A thread that must wait for this lock

@@ -126,7 +126,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
 
     /// Returns whether this is a copy in a child process. The socket is shared with the parent, whose connection
     /// continues: nothing may be written, and nothing encoded, because that would use the parent's TLS record
-    /// sequence numbers. [`Self::encode`] and [`Self::flush`] ensure this.
+    /// sequence numbers. `encode` and [`Self::flush`] ensure this.
     #[must_use]
     #[inline]
     pub fn is_forked(&self) -> bool {

@@ -31,12 +31,12 @@ pub(super) fn describe_certificate(fault: &CertificateError) -> (i32, String) {
         ),
         C::BadSignature => (
             BAD_SIGNATURE,
-            "a signature does not fit the key that should have made it: the certificate is forged or damaged, another \
-             authority of the same name has issued it, or the key is RSA of less than 2048 bits, which is too short: \
-             have it issued anew",
+            "the signature does not match the issuer's key: the certificate is forged or damaged, another authority \
+             of the same name has issued it, or the key is RSA of less than 2048 bits, which is too short: have it \
+             issued anew",
         ),
         C::Revoked => (REVOKED, "the certificate was revoked: have it issued anew"),
-        C::BadEncoding => (UNSPECIFIED, "the certificate cannot be parsed; an ssl.SSLContext may be able to"),
+        C::BadEncoding => (UNSPECIFIED, "the certificate cannot be parsed; an ssl.SSLContext may accept it"),
         C::UnhandledCriticalExtension => describe_x509(&webpki::Error::UnsupportedCriticalExtension),
         C::Other(other) => match other.0.downcast_ref() {
             Some(fault) => describe_x509(fault),
@@ -78,23 +78,23 @@ fn describe_x509(fault: &webpki::Error) -> (i32, &'static str) {
         ),
         X::UnsupportedCriticalExtension => (
             UNHANDLED_CRITICAL_EXTENSION,
-            "a certificate has an extension that native TLS does not know, and that is critical: have it issued \
-             without, or with that extension not critical",
+            "a certificate has an extension that is critical and that native TLS does not know: have it issued \
+             without it, or with the extension not critical",
         ),
         X::EndEntityUsedAsCa => (
             INVALID_CA,
-            "a certificate was issued by one that is not an authority's: have that one issued with the extension \
-             basicConstraints=CA:TRUE, and the other one by it",
+            "the certificate of an issuer is not one of an authority: have the issuer's certificate issued with the \
+             extension basicConstraints=CA:TRUE",
         ),
         X::NameConstraintViolation => (
             PERMITTED_VIOLATION,
-            "an authority has issued a certificate for a name for which it may issue none (nameConstraints): have it \
-             issued by another one",
+            "an authority has issued a certificate for a name outside its nameConstraints: have it issued by another \
+             authority",
         ),
         X::PathLenConstraintViolated => (
             PATH_LENGTH_EXCEEDED,
-            "there are more authorities between the certificate and the trusted one than that one allows \
-             (pathlen): have it issued by an authority closer to it",
+            "the chain between the certificate and the trusted authority is longer than that authority's pathlen \
+             allows: have it issued by an authority closer to it",
         ),
         X::MaximumPathDepthExceeded
         | X::MaximumPathBuildCallsExceeded
@@ -124,7 +124,7 @@ fn expired(fault: &CertificateError) -> String {
 fn not_yet_valid(fault: &CertificateError) -> String {
     let left = match fault {
         CertificateError::NotValidYetContext { time, not_before } => {
-            format!(", but in {}", span(not_before.as_secs().saturating_sub(time.as_secs())))
+            format!(", but will be in {}", span(not_before.as_secs().saturating_sub(time.as_secs())))
         }
         _ => String::new(),
     };
@@ -155,8 +155,8 @@ fn wrong_name(fault: &CertificateError) -> String {
     // webpki formats a name as `DnsName("localhost")`.
     let names: Vec<_> = presented.iter().map(|name| name.split('"').nth(1).unwrap_or(name)).collect();
     format!(
-        "the certificate is not valid for the host name {expected}, only for {}: check the URI, or say which name to \
-         expect by server_hostname=",
+        "the certificate is not valid for the host name {expected}, only for {}: check the URI, or pass the \
+         expected name as server_hostname=",
         names.join(", ")
     )
 }
@@ -166,7 +166,7 @@ fn algorithm(identifier: &[u8]) -> String {
     const NAMES: [(&[u8], &str); 6] = [
         (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x04", "MD5 and RSA"),
         (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x05", "SHA-1 and RSA"),
-        (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0a", "RSA-PSS of other parameters than usual"),
+        (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0a", "RSA-PSS with unusual parameters"),
         (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0e", "SHA-224 and RSA"),
         (b"\x06\x07\x2a\x86\x48\xce\x3d\x04\x01", "SHA-1 and ECDSA"),
         (b"\x06\x03\x2b\x65\x71", "Ed448"),
@@ -175,7 +175,7 @@ fn algorithm(identifier: &[u8]) -> String {
         Some((_, name)) => (*name).to_owned(),
         None => {
             let hex: String = identifier.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("an algorithm that it does not know ({hex})")
+            format!("an unknown algorithm ({hex})")
         }
     }
 }
@@ -210,20 +210,23 @@ pub(super) fn describe_handshake(error: &rustls::Error) -> String {
                 .to_owned()
         }
         E::PeerIncompatible(lack) => {
-            format!("the peer lacks what native TLS needs ({}); an ssl.SSLContext may do without", words(lack))
+            format!(
+                "the peer lacks a feature that native TLS requires ({}); an ssl.SSLContext may not require it",
+                words(lack)
+            )
         }
         // A server that does not speak TLS sends this.
         E::InvalidMessage(InvalidMessage::InvalidContentType) => {
             "the peer does not speak TLS (is it a plain ws:// server?)".to_owned()
         }
-        E::InvalidMessage(fault) => format!("the peer has sent what is no message of TLS ({})", words(fault)),
-        E::PeerMisbehaved(fault) => format!("the peer breaks the rules of TLS ({})", words(fault)),
+        E::InvalidMessage(fault) => format!("the peer has sent an invalid TLS message ({})", words(fault)),
+        E::PeerMisbehaved(fault) => format!("the peer violates the TLS protocol ({})", words(fault)),
         E::InappropriateMessage { .. } | E::InappropriateHandshakeMessage { .. } => {
-            "the peer has sent a message of TLS that cannot stand here".to_owned()
+            "the peer has sent an unexpected TLS message".to_owned()
         }
-        E::PeerSentOversizedRecord => "the peer has sent a record of TLS that is too long".to_owned(),
-        E::DecryptError => "a record of TLS was changed on its way, or is not of this connection".to_owned(),
-        E::NoApplicationProtocol => "the peer supports no protocol of alpn=".to_owned(),
+        E::PeerSentOversizedRecord => "the peer has sent a TLS record that is too long".to_owned(),
+        E::DecryptError => "a TLS record was modified in transit, or belongs to another connection".to_owned(),
+        E::NoApplicationProtocol => "the peer supports none of the protocols in alpn=".to_owned(),
         _ => error.to_string(),
     }
 }
@@ -248,18 +251,18 @@ fn describe_alert(alert: Alert) -> String {
         }
         Alert::ProtocolVersion => NO_VERSION,
         Alert::UnrecognisedName => {
-            "it has no certificate for this host name: check the URI, or say the name by server_hostname="
+            "it has no certificate for this host name: check the URI, or pass the name as server_hostname="
         }
         Alert::CertificateRequired | Alert::NoCertificate => "it requires a client certificate: pass cert= and key=",
         Alert::UnknownCA => "it does not trust the authority that has issued the certificate of this end",
         Alert::CertificateExpired => "the certificate of this end has expired: renew it",
         Alert::CertificateRevoked => "the certificate of this end was revoked: have it issued anew",
         Alert::BadCertificate | Alert::UnsupportedCertificate | Alert::CertificateUnknown | Alert::AccessDenied => {
-            "it does not accept the certificate of this end, or the lack of one: its logs may tell why"
+            "it does not accept the certificate of this end, or that there is none: its logs may show why"
         }
-        Alert::NoApplicationProtocol => "it supports no protocol of alpn=",
-        Alert::BadRecordMac | Alert::DecryptError => "a record or signature was changed on its way",
-        _ => "its logs may tell why",
+        Alert::NoApplicationProtocol => "it supports none of the protocols in alpn=",
+        Alert::BadRecordMac | Alert::DecryptError => "a record or signature was modified in transit",
+        _ => "its logs may show why",
     };
     refused(alert, reason)
 }
