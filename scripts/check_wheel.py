@@ -18,7 +18,7 @@ import pathlib, wirespeed, wirespeed.cli, wirespeed.compat.websockets, wirespeed
 folder = pathlib.Path(wirespeed.__file__).parent
 assert "site-packages" in folder.parts, f"not the installed package: {folder}"
 assert (folder / "py.typed").is_file() and (folder / "_native.pyi").is_file()
-assert not hasattr(wirespeed._native, "arm_fault"), "built for tests"
+assert not hasattr(wirespeed._native, "arm_failpoint"), "built for tests"
 """
 
 METADATA = """

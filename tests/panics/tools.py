@@ -23,7 +23,7 @@ native: Any = importlib.import_module("wirespeed._native")
 PANICS: tuple[type[BaseException], ...] = (
     RuntimeError,
     ConnectionClosed,
-    *([] if not hasattr(native, "arm_fault") else [native.PanicException]),
+    *([] if not hasattr(native, "arm_failpoint") else [native.PanicException]),
 )
 
 ROOT = Path(__file__).parents[2]
@@ -37,18 +37,18 @@ class Faults:
         """Inside the block the place panics, once, and it must.
 
         Args:
-            place: Its name, as the source has it in ``faults::reach``.
+            place: Its name, as the source has it in ``failpoint::hit``.
             passes: How often it is reached before.
         """
-        before = native.faults_fired()
-        native.arm_fault(place, passes)
+        before = native.failpoints_hit()
+        native.arm_failpoint(place, passes)
         yield
-        wait_for(lambda: native.faults_fired() > before, f"{place} was not reached")
-        assert native.faults_fired() == before + 1
+        wait_for(lambda: native.failpoints_hit() > before, f"{place} was not reached")
+        assert native.failpoints_hit() == before + 1
 
     @staticmethod
     def disarm() -> None:
-        native.arm_fault("")
+        native.arm_failpoint("")
 
 
 def is_over(connection: Any) -> bool:
@@ -75,4 +75,4 @@ def no_descriptors() -> Iterator[None]:
 def places() -> set[str]:
     """All places of the source that can panic."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "crates").glob("*/src/**/*.rs")]
-    return {name for source in sources for name in re.findall(r'faults::reach\(\s*"([^"]+)"', source)}
+    return {name for source in sources for name in re.findall(r'failpoint::hit\(\s*"([^"]+)"', source)}

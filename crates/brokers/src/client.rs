@@ -330,7 +330,7 @@ impl Shared {
 
     pub(crate) fn push(&self, to: To, message: Message<'_>) -> EnqueueResult {
         let (first, pushed) = self.change(|queue| {
-            wirespeed_engine::driver::protocol::failpoint::reach("brokers.push");
+            wirespeed_engine::driver::protocol::failpoint::hit("brokers.push");
             (queue.len() == 0, queue.push(to, message))
         });
         if first && pushed.took == EnqueueResult::Yes {
@@ -514,7 +514,7 @@ impl Shared {
         via: Option<&[Pattern]>,
         bytes: &[u8],
     ) {
-        wirespeed_engine::driver::protocol::failpoint::reach("brokers.arrive");
+        wirespeed_engine::driver::protocol::failpoint::hit("brokers.arrive");
         let put = match tracker.arrive(name, via, bytes) {
             Arrival::Ignore => return,
             Arrival::Deliver(For::Topic(topic), message) => sink.publish(&topic, message).ok(),

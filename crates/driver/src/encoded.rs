@@ -114,7 +114,7 @@ impl Encoded {
         };
         // Other threads that need the frames wait here instead of compressing too.
         let mut known = self.compressed.lock().unwrap_or_else(PoisonError::into_inner);
-        wirespeed_protocol::failpoint::reach("driver.shared_deflate");
+        wirespeed_protocol::failpoint::hit("driver.shared_deflate");
         if let Some((_, frames)) = known.iter().find(|(other, _)| *other == key) {
             return Ok(Arc::clone(frames));
         }

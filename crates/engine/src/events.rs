@@ -307,7 +307,7 @@ impl Events {
     /// For a worker: takes what has happened, however much there is. `now`: in nanoseconds since the start.
     pub(crate) fn put(&self, batch: &mut Batch, now: u64, number: usize, worker: &Arc<dyn Wake>) -> Put {
         let mut inner = lock(&self.inner);
-        wirespeed_driver::protocol::failpoint::reach("engine.hand_on");
+        wirespeed_driver::protocol::failpoint::hit("engine.hand_on");
         if inner.closed || batch.is_empty() {
             return Put { room: true, draining_input: Duration::ZERO };
         }
@@ -378,7 +378,7 @@ impl Events {
             inner = consumers::sleep(inner, &self.some, deadline, |inner| &mut inner.consumers);
         }
         let most = most.max(1);
-        wirespeed_driver::protocol::failpoint::reach("engine.take");
+        wirespeed_driver::protocol::failpoint::hit("engine.take");
         inner.taken = Some(Instant::now());
         let mut taken = Vec::new();
         let mut count = 0;

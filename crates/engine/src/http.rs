@@ -143,7 +143,7 @@ fn find(
 }
 
 fn health(shared: &EngineShared) -> Answer {
-    wirespeed_driver::protocol::failpoint::reach("engine.health");
+    wirespeed_driver::protocol::failpoint::hit("engine.health");
     let now = Instant::now();
     let mut ill = String::new();
     for (number, metrics) in shared.sheets.iter().enumerate() {
@@ -189,7 +189,7 @@ fn has_broker(shared: &EngineShared) -> bool {
 }
 
 fn metrics(request: &Request, remote: Option<SocketAddr>, shared: &EngineShared) -> Answer {
-    wirespeed_driver::protocol::failpoint::reach("engine.metrics");
+    wirespeed_driver::protocol::failpoint::hit("engine.metrics");
     if let Some(token) = &shared.config.http.metrics_token
         && let Err(refused) = operator_tokens::check(request, token, Area::Metrics, remote, shared)
     {

@@ -239,7 +239,7 @@ impl Logs {
 
     fn put(&self, record: Record) {
         let mut queue = lock(&self.queue);
-        wirespeed_driver::protocol::failpoint::reach("engine.log");
+        wirespeed_driver::protocol::failpoint::hit("engine.log");
         if queue.len() >= MOST {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;

@@ -80,7 +80,7 @@ impl<C> Mailbox<C> {
         if bytes > 0 {
             self.look(&inner)?;
         }
-        wirespeed_driver::protocol::failpoint::reach("engine.mailbox");
+        wirespeed_driver::protocol::failpoint::hit("engine.mailbox");
         self.push(inner, command, bytes)
     }
 

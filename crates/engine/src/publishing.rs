@@ -122,7 +122,7 @@ impl<'a> FanOut<'a> {
         except: Option<u64>,
         key: Option<Arc<str>>,
     ) -> Result<Published, Refused> {
-        wirespeed_driver::protocol::failpoint::reach("engine.publish");
+        wirespeed_driver::protocol::failpoint::hit("engine.publish");
         let pending = Pending { message: Arc::clone(&message), key: key.clone() };
         let all = self.homes;
         let (count, put) = registry.publish(topic, except, |workers| {

@@ -197,7 +197,7 @@ pub(crate) fn message(
     payload: Payload<'_, PyPayload>,
     decode: Option<bool>,
 ) -> PyResult<Py<PyAny>> {
-    wirespeed_driver::protocol::failpoint::reach("python.message");
+    wirespeed_driver::protocol::failpoint::hit("python.message");
     let text = decode.unwrap_or(kind == MessageKind::Text);
     match payload {
         Payload::Buffer(PyPayload::Binary(builder)) if !text => builder.finish(py),

@@ -21,7 +21,7 @@ impl<'a> InFlight<'a> {
     /// Takes what waits, of so many bytes.
     pub(crate) fn take(&mut self, most: usize) -> Vec<Item> {
         let items = self.shared.change(|queue| {
-            wirespeed_engine::driver::protocol::failpoint::reach("brokers.take");
+            wirespeed_engine::driver::protocol::failpoint::hit("brokers.take");
             queue.take(most)
         });
         self.count += items.len() as u64;

@@ -161,7 +161,7 @@ impl Shared {
             _ => {}
         }
         let mut notices = locked(&self.notices);
-        wirespeed_engine::driver::protocol::failpoint::reach("brokers.notice");
+        wirespeed_engine::driver::protocol::failpoint::hit("brokers.notice");
         let first = notices.waiting.is_empty();
         match (notices.waiting.back_mut(), &notice) {
             (Some(Notice::Lost(count)), Notice::Lost(more))

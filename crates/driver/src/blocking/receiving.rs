@@ -299,8 +299,8 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         {
             Some(waited) => waited.and_then(|_| operation.read(&socket, Mode::NonBlocking)),
             None => host.wait(|| {
-                let _guard = PanicGuard(self);
-                failpoint::reach("driver.wait");
+                let _away = Away(self);
+                failpoint::hit("driver.wait");
                 read(&socket, &mut operation)
             }),
         };

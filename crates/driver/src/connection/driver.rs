@@ -373,7 +373,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     }
 
     fn advance_closing(&mut self, now: Instant) -> Progress {
-        wirespeed_protocol::failpoint::reach("driver.closing");
+        wirespeed_protocol::failpoint::hit("driver.closing");
         if self.is_over() {
             return Progress::Over;
         }
@@ -515,7 +515,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// deadline. A returned time is the earliest useful time of the next call. `backlog`: bytes that an
     /// external transport and the kernel below it have yet to deliver; with a socket, the kernel is asked here.
     pub fn handle_deadline(&mut self, now: Instant, reading: Reading, backlog: u64) -> Option<Instant> {
-        wirespeed_protocol::failpoint::reach("driver.deadline");
+        wirespeed_protocol::failpoint::hit("driver.deadline");
         let paused = reading == Reading::Paused;
         self.was_paused |= paused;
         if self.is_over() || self.is_closing() {

@@ -344,8 +344,8 @@ impl<B: PayloadBuffer> Endpoint<B> {
     /// Ends a read and takes in its result. Errors that only ask to try again change nothing.
     #[inline]
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
-        wirespeed_protocol::failpoint::reach("driver.read");
-        self.has_new_input = true;
+        wirespeed_protocol::failpoint::hit("driver.read");
+        self.fresh = true;
         let ReadOperation { buffer, destination, direct, .. } = read;
         self.filled_buffer =
             buffer.len() == buffer.capacity() || self.filled_buffer && buffer.len() > buffer_pool::READ_SIZE;

@@ -398,7 +398,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     /// Writes queued bytes to the socket.
     #[inline]
     pub fn flush(&mut self, socket: &Socket, mode: Mode) -> io::Result<Flushed> {
-        wirespeed_protocol::failpoint::reach("driver.write");
+        wirespeed_protocol::failpoint::hit("driver.write");
         if self.is_forked() {
             self.clear_output();
             return Ok(Flushed::All);

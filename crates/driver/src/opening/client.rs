@@ -115,7 +115,7 @@ impl Client {
     }
 
     fn try_advance(&mut self) -> Result<(), Error> {
-        wirespeed_protocol::failpoint::reach("driver.opening_client");
+        wirespeed_protocol::failpoint::hit("driver.opening_client");
         loop {
             match &mut self.step {
                 Step::ProxyTls | Step::Tls if self.early.is_handshaking()? => return Ok(()),

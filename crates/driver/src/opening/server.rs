@@ -113,7 +113,7 @@ impl Server {
     }
 
     fn try_advance(&mut self) -> Result<(), Error> {
-        wirespeed_protocol::failpoint::reach("driver.opening_server");
+        wirespeed_protocol::failpoint::hit("driver.opening_server");
         if let Step::Tls = self.step {
             if self.early.is_handshaking()? {
                 return Ok(());

@@ -209,7 +209,7 @@ fn encrypt_in<Data>(
 
 impl Layer for RustlsLayer {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
-        wirespeed_protocol::failpoint::reach("driver.tls_receive");
+        wirespeed_protocol::failpoint::hit("driver.tls_receive");
         let mut consumed = std::mem::take(&mut self.skip);
         plain.append(&mut self.early);
         loop {
@@ -235,8 +235,8 @@ impl Layer for RustlsLayer {
     }
 
     fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
-        wirespeed_protocol::failpoint::reach("driver.tls_send");
-        // Messages of rustls itself, such as the answer to a key update, come first.
+        wirespeed_protocol::failpoint::hit("driver.tls_send");
+        // Whatever rustls has to say first, such as the answer to a key update, precedes.
         loop {
             if self.encrypt(pending, outgoing, Some(plain))? {
                 return Ok(());

@@ -347,7 +347,7 @@ impl Established {
     }
 
     fn take_events(&mut self, batch: &mut Batch, draining_input: bool, shared: &EngineShared) {
-        wirespeed_driver::protocol::failpoint::reach("engine.read");
+        wirespeed_driver::protocol::failpoint::hit("engine.read");
         let (mut flooded, mut intrudes) = (false, false);
         // One that is ending is read for its answer, whatever it has done: what it may not send is dropped.
         let ending = self.is_ending();
@@ -461,7 +461,7 @@ impl Established {
 
     /// Sees to what is due. `buffered_bytes`: nobody is read at present of whom something would be told.
     pub(crate) fn handle_deadline(&mut self, now: Instant, reading_paused: bool, config: &Config) {
-        wirespeed_driver::protocol::failpoint::reach("engine.timer");
+        wirespeed_driver::protocol::failpoint::hit("engine.timer");
         // What was to leave before the close frame does not.
         if self.closing.as_ref().is_some_and(|closing| closing.by.is_some_and(|by| by <= now)) {
             return self.abort();

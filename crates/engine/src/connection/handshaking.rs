@@ -284,7 +284,7 @@ impl Opening {
 
     /// Does what can be done without waiting.
     pub(crate) fn proceed(&mut self, shared: &EngineShared) -> Opened {
-        wirespeed_driver::protocol::failpoint::reach("engine.opening");
+        wirespeed_driver::protocol::failpoint::hit("engine.opening");
         if let Some(accepted) = self.awaiting_admission.take() {
             return Opened::Session(accepted);
         }
@@ -380,7 +380,7 @@ impl Opening {
 
     /// Answers the request; `None`: by a refusal, which has yet to be told.
     fn answer(&mut self, shared: &EngineShared) -> Option<Opened> {
-        wirespeed_driver::protocol::failpoint::reach("engine.answer");
+        wirespeed_driver::protocol::failpoint::hit("engine.answer");
         let config = &shared.config;
         let server = self.server.as_mut()?;
         if let Some(response) = http::answer(server.handshake(), self.remote, self.internal, shared) {

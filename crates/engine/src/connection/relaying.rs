@@ -52,7 +52,7 @@ impl Relaying {
     /// Looks for room before anything is read: so that of all who wait one at a time goes on, and what is too much is
     /// one message of each worker.
     pub(crate) fn look(&mut self, shared: &EngineShared) {
-        wirespeed_driver::protocol::failpoint::reach("engine.relay");
+        wirespeed_driver::protocol::failpoint::hit("engine.relay");
         let here = shared.homes.get().is_none_or(|homes| has_capacity(homes, Some(&self.topic)).unwrap_or(true));
         (self.waits, self.moved) = (!here || !has_broker_room(shared), false);
     }

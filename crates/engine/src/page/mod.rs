@@ -124,7 +124,7 @@ fn worker(of: &WorkerFigures) -> Value {
 
 #[allow(clippy::indexing_slicing, reason = "members of an object, which are made")]
 fn figures(shared: &EngineShared) -> Value {
-    wirespeed_driver::protocol::failpoint::reach("engine.page");
+    wirespeed_driver::protocol::failpoint::hit("engine.page");
     let now = Instant::now();
     let figures: Figures = shared.figures();
     let total = figures.total();

@@ -118,7 +118,7 @@ impl Registry {
         apply: impl FnOnce(),
     ) -> Result<bool, TooManySubscriptions> {
         let mut accounts = lock(self.account(id));
-        wirespeed_driver::protocol::failpoint::reach("engine.subscribe");
+        wirespeed_driver::protocol::failpoint::hit("engine.subscribe");
         let patterns = accounts.get(&id);
         if patterns.is_some_and(|patterns| patterns.contains(pattern)) {
             return Ok(false);

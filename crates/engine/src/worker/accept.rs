@@ -377,7 +377,7 @@ impl Worker {
 
     pub(super) fn start_handshake(&mut self, guest: AcceptedSocket) {
         self.current = None; // whoever came before has had its turn
-        wirespeed_driver::protocol::failpoint::reach("engine.accept");
+        wirespeed_driver::protocol::failpoint::hit("engine.accept");
         let shared = Arc::clone(&self.shared);
         let AcceptedSocket { entrance: Entrance { tls, unix, internal }, socket, remote, passed } = guest;
         // One that was passed on had come before all doors were closed.

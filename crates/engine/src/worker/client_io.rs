@@ -69,7 +69,7 @@ impl Worker {
     /// After a session was read or written: what moved is counted, whoever waits for room is told of it, and one
     /// that is ending, whoever began that, gets nothing more that is published, and is not counted for it.
     fn run_actions(&mut self, key: Key) {
-        wirespeed_driver::protocol::failpoint::reach("engine.settle");
+        wirespeed_driver::protocol::failpoint::hit("engine.settle");
         let Some(Client::Established(live)) = self.clients.get_mut(key) else { return };
         live.account(&self.metrics);
         if live.recount() {
@@ -142,7 +142,7 @@ impl Worker {
 
     /// Writes what waits; false: it is over.
     pub(super) fn write(&mut self, key: Key) -> bool {
-        wirespeed_driver::protocol::failpoint::reach("engine.write");
+        wirespeed_driver::protocol::failpoint::hit("engine.write");
         let Some(Client::Established(live)) = self.clients.get_mut(key) else { return false };
         let progress = live.write(Instant::now);
         if live.dropped > 0 {
@@ -187,7 +187,7 @@ impl Worker {
                 }
             }
             Some(Client::Established(mut live)) => {
-                wirespeed_driver::protocol::failpoint::reach("engine.remove");
+                wirespeed_driver::protocol::failpoint::hit("engine.remove");
                 live.session.set_closed();
                 live.session.set_figures(live.figures());
                 live.forget_account(&self.metrics);

@@ -194,7 +194,7 @@ impl Worker {
 
     pub(super) fn execute(&mut self, command: Command) {
         self.current = command.whom();
-        wirespeed_driver::protocol::failpoint::reach("engine.command");
+        wirespeed_driver::protocol::failpoint::hit("engine.command");
         match command {
             Command::Send(key, message) => {
                 if let Some(Client::Established(live)) = self.clients.get_mut(key) {
@@ -331,7 +331,7 @@ impl Worker {
     /// To one of many.
     fn deliver(&mut self, key: Key, volley: &MessageBatch<'_>, sent: &mut Sent) {
         self.current = Some(key);
-        wirespeed_driver::protocol::failpoint::reach("engine.deliver");
+        wirespeed_driver::protocol::failpoint::hit("engine.deliver");
         let Some(Client::Established(live)) = self.clients.get_mut(key) else { return };
         live.push_all(volley, self.share, &self.shared.config);
         if !std::mem::replace(&mut live.dirty, true) {
@@ -365,7 +365,7 @@ impl Worker {
     }
 
     pub(super) fn push(&mut self, key: Key, message: &Pending) {
-        wirespeed_driver::protocol::failpoint::reach("engine.push");
+        wirespeed_driver::protocol::failpoint::hit("engine.push");
         if let Some(Client::Established(live)) = self.clients.get_mut(key) {
             live.push(message, self.share, &self.shared.config);
             live.take_asked(); // it is written in this turn

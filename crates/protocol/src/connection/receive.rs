@@ -41,7 +41,7 @@ impl<B: PayloadBuffer> Connection<B> {
 
     #[inline]
     fn receive_event<'i>(&mut self, input: &mut &'i mut [u8]) -> Result<Option<Event<'i, B>>, Fault> {
-        crate::failpoint::reach("protocol.receive");
+        crate::failpoint::hit("protocol.receive");
         if self.pending_fragment {
             self.pending_fragment = false;
             return self.take_fragment();
@@ -309,7 +309,7 @@ impl<B: PayloadBuffer> Connection<B> {
     /// Inflates `chunk`, or the end of the message, within the limits: the same however messages are handed
     /// out, or what a peer may send would depend on who waits for it.
     fn inflate(&mut self, buffer: &mut B, incoming: &mut Incoming, chunk: Option<&[u8]>) -> Result<(), Fault> {
-        crate::failpoint::reach("protocol.inflate");
+        crate::failpoint::hit("protocol.inflate");
         let Some(params) = self.deflate else { return Err(Fault::ReservedBits(4)) };
         let bounds = self.bounds;
         let start = buffer.as_slice().len();

@@ -206,7 +206,7 @@ impl<B: PayloadBuffer> Connection<B> {
     }
 
     fn append_close(&mut self, close: CloseFrame, key: impl DrawKey, out: &mut Vec<u8>) {
-        crate::failpoint::reach("protocol.close");
+        crate::failpoint::hit("protocol.close");
         let mut payload = ControlPayload::new();
         if let Some(code) = close.code {
             payload.extend(&code.0.to_be_bytes());
@@ -265,7 +265,7 @@ impl<B: PayloadBuffer> Connection<B> {
     }
 
     fn send_compressed(&mut self, opcode: Opcode, payload: &[u8], fin: bool, key: impl DrawKey, out: &mut Vec<u8>) {
-        crate::failpoint::reach("protocol.deflate");
+        crate::failpoint::hit("protocol.deflate");
         let Some(params) = self.deflate else { return };
         let deflater = self.deflater.get_or_insert_with(|| Box::new(Deflater::new(&params)));
         let mut compressed = deflater.take_spare();
@@ -287,7 +287,7 @@ impl<B: PayloadBuffer> Connection<B> {
         key: impl DrawKey,
         out: &mut Vec<u8>,
     ) {
-        crate::failpoint::reach("protocol.send");
+        crate::failpoint::hit("protocol.send");
         let mask = match self.side {
             Side::Client => Some(key()),
             Side::Server => None,

@@ -47,7 +47,7 @@ impl HeadReader {
 
     /// Takes bytes up to the end of the head and returns how many it took once the head is complete.
     pub(crate) fn receive(&mut self, input: &[u8]) -> Result<Option<usize>, HandshakeError> {
-        crate::failpoint::reach("protocol.head");
+        crate::failpoint::hit("protocol.head");
         let mut consumed = 0;
         while consumed < input.len() {
             let room = self.limits.head_size.saturating_sub(self.received());

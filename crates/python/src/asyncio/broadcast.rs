@@ -102,7 +102,7 @@ fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyR
     conn.check_loop(py, "broadcast()")?;
     let iteration = conn.loop_state.get().iteration();
     let mut state = conn.lock(py)?;
-    wirespeed_driver::protocol::failpoint::reach("python.broadcast");
+    wirespeed_driver::protocol::failpoint::hit("python.broadcast");
     if state.is_connecting() || state.is_closing() {
         return Ok(None);
     }

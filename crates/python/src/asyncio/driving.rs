@@ -123,7 +123,7 @@ impl AsyncConnection {
         let mut filled = 0;
         let ended = {
             let mut state = conn.lock(py)?;
-            failpoint::reach("python.readable");
+            failpoint::hit("python.readable");
             let postponed = state.inbox.unparsed() == Unparsed::Postponed;
             if postponed && !asked {
                 return Ok(0); // in its turn: both would ask for another, and so have ever more in each iteration
@@ -265,7 +265,7 @@ impl AsyncConnection {
         let backlog = conn.transport_backlog(py);
         let retry = {
             let mut state = conn.lock(py)?;
-            failpoint::reach("python.timer");
+            failpoint::hit("python.timer");
             state.timer = None;
             let reading = if state.paused { connection::Reading::Paused } else { connection::Reading::Going };
             state.driver.handle_deadline(now, reading, backlog)
@@ -398,7 +398,7 @@ impl AsyncConnection {
     }
 
     fn settle_slowly(this: &Bound<'_, Self>) -> PyResult<()> {
-        failpoint::reach("python.settle");
+        failpoint::hit("python.settle");
         let py = this.py();
         let conn = this.get();
         let (mut steps, mut cursor) = (FirstError::new(), ActionCursor::default());

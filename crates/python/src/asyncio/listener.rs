@@ -135,7 +135,7 @@ impl AsyncConnection {
     pub(super) fn dispatch(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        wirespeed_driver::protocol::failpoint::reach("python.dispatch");
+        wirespeed_driver::protocol::failpoint::hit("python.dispatch");
         let Some(listener) = &conn.listener else { return Ok(()) };
         let iteration = conn.loop_state.get().iteration();
         loop {

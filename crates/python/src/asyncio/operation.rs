@@ -249,7 +249,7 @@ unsafe fn connection<'py>(py: Python<'py>, operation: &Operation) -> Option<Boun
 /// The next step, or the error it ends with.
 #[inline]
 fn advance(py: Python<'_>, operation: &Operation) -> PyResult<Step> {
-    failpoint::reach("python.step");
+    failpoint::hit("python.step");
     match (operation.kind.get(), operation.stage.get()) {
         (Kind::Yield, Stage::Suspended) => return Ok(Step::Ready(none())),
         (_, Stage::Finished) => return Err(PyRuntimeError::new_err("this was awaited already")),

@@ -164,7 +164,7 @@ impl AsyncConnection {
 
     /// What was corked leaves: the end of an iteration of the loop.
     pub(super) fn uncork(this: &Bound<'_, Self>) -> PyResult<()> {
-        wirespeed_driver::protocol::failpoint::reach("python.uncork");
+        wirespeed_driver::protocol::failpoint::hit("python.uncork");
         let py = this.py();
         let due = {
             let mut state = this.get().lock(py)?;

@@ -96,7 +96,7 @@ impl PyBatch {
         turns: Option<&mut Turns>,
         raw: bool,
     ) -> PyResult<Py<PyAny>> {
-        wirespeed_engine::driver::protocol::failpoint::reach("python.event");
+        wirespeed_engine::driver::protocol::failpoint::hit("python.event");
         let (whose, event) = part.batch.get(index).ok_or_else(missing)?; // not if its own counts are right
         let session = part.sessions.get(whose).ok_or_else(missing)?.clone_ref(py);
         Ok(match event {
