@@ -1,11 +1,11 @@
-//! Close codes and close frames: what RFC 6455 7.4 allows on the wire.
+//! Close codes and close frames (RFC 6455 7.4).
 
 use alloc::string::{String, ToString};
 use core::fmt;
 
 use crate::error::Fault;
 
-/// A close code (RFC 6455 7.4.1). Unknown values are kept as they came.
+/// A close code (RFC 6455 7.4.1). Any number is a value of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CloseCode(pub u16);
 
@@ -27,11 +27,10 @@ impl CloseCode {
     pub const BAD_GATEWAY: Self = Self(1014);
     pub const TLS_HANDSHAKE: Self = Self(1015);
 
-    /// Whether a close frame may carry this code.
+    /// Returns whether a close frame may carry this code.
     ///
-    /// RFC 6455 7.4: 1004 is reserved, 1005, 1006 and 1015 must not be sent, 1016 to 2999 are not assigned;
-    /// 3000 to 3999 are registered by libraries, 4000 to 4999 are private. 1012 to 1014 were registered with
-    /// IANA since.
+    /// RFC 6455 7.4: 1004 is reserved, 1005, 1006 and 1015 must not be sent, 1016 to 2999 are not assigned, 3000 to
+    /// 3999 are registered by libraries, and 4000 to 4999 are private. IANA has registered 1012 to 1014 since.
     #[must_use]
     pub const fn is_sendable(self) -> bool {
         matches!(self.0, 1000..=1003 | 1007..=1014 | 3000..=4999)
@@ -47,14 +46,14 @@ impl fmt::Display for CloseCode {
 /// The content of a close frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloseFrame {
-    /// `None`: the frame carried no code, which an API reports as 1005.
+    /// The close code. `None`: the frame has no code, which APIs report as 1005.
     pub code: Option<CloseCode>,
-    /// UTF-8, 123 bytes at most.
+    /// The reason, at most 123 bytes.
     pub reason: String,
 }
 
 impl CloseFrame {
-    /// The longest reason that a control frame has room for, in bytes.
+    /// Maximum size of the reason in bytes: a control frame has at most 125 bytes, and the code takes two.
     pub const MAX_REASON: usize = 123;
 
     /// Decodes the payload of a close frame (RFC 6455 5.5.1).

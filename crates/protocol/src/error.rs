@@ -1,69 +1,69 @@
-//! Errors, sorted by whose fault they are, and the one map from a fault to the close code that answers it.
+//! Errors: a [`Fault`] is a protocol error of the peer, a [`SendError`] is a wrong call by the application.
+//!
+//! [`Fault::close_code`] is the only mapping from faults to close codes.
 
 use core::fmt;
 
 use crate::close::CloseCode;
 use crate::payload::OutOfMemory;
 
-/// What the peer did wrong. The connection fails (RFC 6455 7.1.7); [`Fault::close_code`] says with which
-/// code.
+/// A protocol error of the peer. It fails the connection (RFC 6455 7.1.7) with the code [`Fault::close_code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A reserved bit is set that no negotiated extension gives a meaning (RFC 6455 5.2); the bits as RSV1 =
-    /// 4, RSV2 = 2, RSV3 = 1.
+    /// Reserved bits are set that no negotiated extension defines (RFC 6455 5.2): RSV1 = 4, RSV2 = 2, RSV3 = 1.
     ReservedBits(u8),
-    /// An opcode that the RFC reserves (5.2).
+    /// The opcode is reserved (5.2).
     UnknownOpcode(u8),
-    /// A control frame without FIN (5.5).
+    /// A control frame is fragmented: FIN is not set (5.5).
     FragmentedControl,
-    /// A control frame of more than 125 bytes (5.5).
+    /// A control frame has more than 125 bytes (5.5). The value is its length.
     ControlTooLong(u64),
-    /// A length that is not in its shortest form (5.2).
+    /// The payload length is not in its shortest form (5.2).
     LengthNotMinimal,
-    /// A 64-bit length with the top bit set (5.2).
+    /// The most significant bit of a 64-bit length is set (5.2).
     LengthTooLarge,
-    /// A client's frame without a mask (5.1).
+    /// A client's frame is not masked (5.1).
     MaskMissing,
-    /// A server's frame with a mask (5.1).
+    /// A server's frame is masked (5.1).
     MaskUnexpected,
-    /// A continuation frame, but no message is open (5.4).
+    /// A continuation frame arrived outside a fragmented message (5.4).
     ContinuationUnexpected,
-    /// A new message inside a fragmented one (5.4).
+    /// A new message began inside a fragmented message (5.4).
     ContinuationExpected,
-    /// A close frame with one byte of payload (5.5.1).
+    /// The payload of a close frame is one byte long (5.5.1).
     ClosePayloadTooShort,
-    /// A close code that must not be on the wire (7.4).
+    /// A close frame has a code that must not be sent (7.4).
     InvalidCloseCode(u16),
-    /// Text, or a close reason, that is not UTF-8 (8.1).
+    /// A text message or a close reason is not UTF-8 (8.1).
     InvalidUtf8,
-    /// Compressed data that does not inflate (RFC 7692 7.2.2).
+    /// Compressed data cannot be decompressed (RFC 7692 7.2.2).
     InvalidDeflate,
-    /// A message over the limit: its size as far as known, and the limit, in bytes.
+    /// A message exceeds the size limit.
     MessageTooBig {
-        /// `None`: a compressed message that was refused before its size was known.
+        /// Its size in bytes; `None` for a compressed message, whose full size is not known.
         size: Option<u64>,
         /// The limit in force.
         limit: usize,
     },
-    /// A fragment over the limit: its size as far as known, and the limit, in bytes.
+    /// A fragment exceeds the size limit.
     FragmentTooBig {
-        /// `None`: a compressed fragment that was refused before its size was known.
+        /// Its size in bytes; `None` for a compressed fragment, whose full size is not known.
         size: Option<u64>,
         /// The limit in force.
         limit: usize,
     },
-    /// More fragments in one message than the limit.
+    /// A message has more fragments than the limit.
     TooManyFragments {
         /// The limit in force.
         limit: u32,
     },
-    /// Not the peer's fault: no memory for the message.
+    /// There is no memory for the message. This is not an error of the peer.
     OutOfMemory,
 }
 
 impl Fault {
-    /// The code of the close frame that answers this fault: the only map from faults to codes.
+    /// Returns the code of the close frame that reports this fault to the peer.
     #[must_use]
     pub const fn close_code(&self) -> CloseCode {
         match self {
@@ -139,27 +139,25 @@ impl From<OutOfMemory> for Fault {
     }
 }
 
-/// What the caller of a `send_*` method did wrong. The connection is as it was.
+/// A `send_*` method was called with a wrong argument or in a wrong state. The connection is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
-    /// A close frame was sent or the connection failed: nothing but what the closing handshake needs may
-    /// follow.
+    /// A close frame was sent or received, or the connection failed. Only the closing handshake may continue.
     NotOpen,
-    /// A fragmented message is being sent; only its continuation and control frames may be sent (RFC 6455
-    /// 5.4).
+    /// A fragmented message is being sent: only its next fragments and control frames may follow (RFC 6455 5.4).
     MessageOpen,
-    /// A continuation, but no fragmented message is being sent.
+    /// A continuation was passed, but no fragmented message is being sent.
     NoMessageOpen,
-    /// The fragments of a text are not UTF-8 together (RFC 6455 5.6): this one is not sent.
+    /// With this fragment the text message would not be UTF-8 (RFC 6455 5.6). The fragment is not sent.
     InvalidUtf8,
-    /// A control payload of more than 125 bytes; its length.
+    /// The payload of a control frame has more than 125 bytes. The value is its length.
     ControlTooLong(usize),
-    /// A close code that must not be sent.
+    /// The close code must not be sent.
     InvalidCloseCode(u16),
-    /// A close reason of more than 123 bytes; its length.
+    /// The close reason has more than 123 bytes. The value is its length.
     ReasonTooLong(usize),
-    /// A reason without a code.
+    /// A close reason was passed without a code.
     ReasonWithoutCode,
 }
 

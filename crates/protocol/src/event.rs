@@ -1,4 +1,4 @@
-//! What [`Connection::receive`](crate::Connection::receive) reports.
+//! The events that [`Connection::receive`](crate::Connection::receive) returns.
 
 use core::fmt;
 
@@ -9,9 +9,9 @@ use crate::payload::PayloadBuffer;
 /// The two kinds of message (RFC 6455 5.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MessageKind {
-    /// UTF-8 text, validated before it is delivered.
+    /// Text: UTF-8, validated before it is delivered.
     Text,
-    /// Bytes.
+    /// Binary data.
     Binary,
 }
 
@@ -24,17 +24,17 @@ impl MessageKind {
     }
 }
 
-/// The bytes of a message or fragment.
+/// The payload of a message or fragment.
 #[derive(Debug)]
 pub enum Payload<'i, B> {
-    /// They lie, unmasked, in the input that was just received: copy them before the input is reused.
+    /// The payload lies, unmasked, in the input of this call. Copy it before the input is reused.
     Slice(&'i [u8]),
-    /// They were assembled from several frames or chunks, or inflated.
+    /// The payload was assembled from several frames or chunks, or decompressed.
     Buffer(B),
 }
 
 impl<B: PayloadBuffer> Payload<'_, B> {
-    /// The bytes, wherever they are.
+    /// Returns the bytes.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
@@ -45,7 +45,7 @@ impl<B: PayloadBuffer> Payload<'_, B> {
     }
 }
 
-/// The payload of a ping or pong: 125 bytes at most, held inline.
+/// The payload of a control frame: at most 125 bytes, stored inline.
 #[derive(Clone, Copy)]
 pub struct ControlPayload {
     bytes: [u8; 125],
@@ -53,14 +53,14 @@ pub struct ControlPayload {
 }
 
 impl ControlPayload {
-    /// The longest payload of a control frame (RFC 6455 5.5).
+    /// Maximum size of the payload in bytes (RFC 6455 5.5).
     pub const MAX: usize = 125;
 
     pub(crate) const fn new() -> Self {
         Self { bytes: [0; 125], len: 0 }
     }
 
-    /// Appends as far as there is room. The header was checked: a control frame's payload always fits.
+    /// Appends `data`, as far as there is room. The length was checked with the header, so the payload always fits.
     pub(crate) fn extend(&mut self, data: &[u8]) {
         let room = self.bytes.iter_mut().skip(usize::from(self.len));
         for (place, byte) in room.zip(data) {
@@ -69,7 +69,7 @@ impl ControlPayload {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
@@ -88,32 +88,32 @@ impl fmt::Debug for ControlPayload {
     }
 }
 
-/// Something that the peer sent, whole and valid.
+/// A complete and valid message, fragment or control frame from the peer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'i, B> {
-    /// A message ([`Delivery::Messages`](crate::Delivery::Messages)).
+    /// A whole message ([`Delivery::Messages`](crate::Delivery::Messages)).
     Message {
-        /// Text or binary.
+        /// The kind of the message.
         kind: MessageKind,
-        /// All of it.
+        /// The payload of the message.
         payload: Payload<'i, B>,
     },
-    /// One frame of a message ([`Delivery::Fragments`](crate::Delivery::Fragments)). Text is valid UTF-8 over
-    /// the whole message; a fragment may end inside a character.
+    /// A fragment of a message ([`Delivery::Fragments`](crate::Delivery::Fragments)). A fragment of text may end inside
+    /// a character; the whole message is valid UTF-8.
     Fragment {
-        /// Text or binary, repeated for every fragment.
+        /// The kind of the message, the same for all its fragments.
         kind: MessageKind,
-        /// This fragment's bytes, inflated; also everything of the message that had arrived before the
-        /// delivery was switched.
+        /// The decompressed payload. After a switch to [`Delivery::Fragments`](crate::Delivery::Fragments) it also has
+        /// the earlier fragments of the message.
         payload: Payload<'i, B>,
-        /// The last one.
+        /// Whether this is the last fragment of the message.
         fin: bool,
     },
-    /// A ping: a pong with the same payload is due (RFC 6455 5.5.2).
+    /// A ping. A pong with the same payload is due (RFC 6455 5.5.2).
     Ping(ControlPayload),
-    /// A pong, asked for or not (5.5.3).
+    /// A pong, solicited or unsolicited (5.5.3).
     Pong(ControlPayload),
-    /// A close frame: a reply is due unless one was sent (5.5.1). Nothing is received after it.
+    /// A close frame. A reply is due unless a close frame was sent (5.5.1). It is the last event.
     Close(CloseFrame),
 }

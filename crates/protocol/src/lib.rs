@@ -1,26 +1,24 @@
 //! RFC 6455 (WebSocket) and RFC 7692 (permessage-deflate) as pure state, both sides.
 //!
-//! This crate owns the rules of the protocol and nothing else. It opens no socket, reads no clock, starts no
-//! thread and draws no random number: bytes, masking keys and nonces are arguments, so that every run repeats
-//! exactly. It does not decide where payload bytes land either: the caller supplies the [`PayloadBuffer`]
-//! that a message is assembled in.
+//! This crate owns the rules of the protocol and nothing else. It opens no socket, reads no clock, starts no thread
+//! and draws no random number. Bytes, masking keys and nonces are arguments, so every run is reproducible. The caller
+//! also supplies the [`PayloadBuffer`] into which messages are assembled.
 //!
 //! # Call order
 //!
-//! 1. Open: a [`handshake::client::ClientHandshake`] or [`handshake::server::ServerHandshake`] turns the
-//!    bytes of the opening handshake into the parameters of a connection.
-//! 2. Receive: hand every chunk that arrives to [`Connection::receive`], again and again until it answers
-//!    `None`; each call returns at most one [`Event`]. A large payload can bypass the chunk: see
+//! 1. Open: a [`handshake::client::ClientHandshake`] or [`handshake::server::ServerHandshake`] turns the bytes of the
+//!    opening handshake into the parameters of a connection.
+//! 2. Receive: pass each received chunk to [`Connection::receive`] until it returns `None`. Each call returns at most
+//!    one [`Event`]. The caller can also read a large payload straight into its buffer: see
 //!    [`Connection::take_destination`].
-//! 3. Send: the `send_*` methods append whole frames to a `Vec<u8>`; writing it to the peer is the caller's
-//!    work.
-//! 4. Close: after [`Event::Close`] or a [`Fault`], [`Connection::send_close_reply`] or
-//!    [`Connection::send_fault`] produces the frame that is due; [`Connection::state`] tells when TCP may go.
+//! 3. Send: the `send_*` methods append whole frames to a `Vec<u8>`. The caller writes it to the peer.
+//! 4. Close: after [`Event::Close`], call [`Connection::send_close_reply`]; after a [`Fault`],
+//!    [`Connection::send_fault`]. In [`State::Closed`] and [`State::Failed`] the caller may close the TCP connection.
 //!
-//! Nothing needs polling: the crate has no timers. Deadlines belong to the layer above.
+//! The crate has no timers: deadlines belong to the layer above.
 
 #![cfg_attr(not(feature = "std"), no_std)]
-// What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
+// Input from a peer must not cause a panic. Test builds and fuzzers check arithmetic for overflow.
 #![cfg_attr(
     not(test),
     deny(
@@ -57,11 +55,11 @@ pub use limits::Limits;
 pub use payload::{OutOfMemory, PayloadBuffer};
 pub use state::State;
 
-/// Which end of the connection this is. The client masks, the server does not (RFC 6455 5.1).
+/// The role of an endpoint. Clients mask their frames, servers do not (RFC 6455 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The end that sent the opening request.
+    /// The endpoint that sends the opening request.
     Client,
-    /// The end that answered it.
+    /// The endpoint that answers the opening request.
     Server,
 }

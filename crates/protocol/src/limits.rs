@@ -1,14 +1,14 @@
-//! What a peer may cost us, with the reasons for the defaults.
+//! Limits on received messages, with the reasons for their defaults.
 
-/// Bounds on what one message may be. `None` switches a bound off.
+/// Limits on each received message. `None` disables a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one message, after inflation. Default 1 MiB, as in the `websockets` library.
+    /// Maximum size of a message in bytes, after decompression. Default: 1 MiB, as in the `websockets` library.
     pub message_size: Option<usize>,
-    /// Bytes of one frame's payload, as it comes and inflated. Default: no bound but the message's.
+    /// Maximum size of a frame's payload in bytes, before and after decompression. Default: no limit of its own.
     pub fragment_size: Option<usize>,
-    /// Frames that one message may be split into. Default 4096: without a bound, endless empty fragments keep
-    /// a message open for ever at no cost to the sender.
+    /// Maximum number of frames of a message. Default: 4096. Without a limit, a peer could keep a message open
+    /// forever by sending empty fragments.
     pub fragments: Option<u32>,
 }
 
@@ -18,7 +18,7 @@ impl Default for Limits {
     }
 }
 
-/// The same in half the room, for as many connections as there are: what has no bound has the largest.
+/// [`Limits`] in half the memory, as each connection holds one. The largest value of a type stands for no limit.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) message_size: usize,

@@ -1,45 +1,44 @@
-//! Where the bytes of a message land that does not arrive in one piece: the caller's choice.
+//! [`PayloadBuffer`]: the buffer, supplied by the caller, into which a message is assembled.
 
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use crate::event::MessageKind;
 
-/// No memory for the bytes of a message.
+/// There is no memory for the bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
-/// A buffer that a message is assembled in: an object of the application's own, so that its bytes are written
-/// once.
+/// A buffer into which a message is assembled. It can be the application's own object, so that each byte is copied
+/// only once.
 ///
-/// The length only grows, but where there is no memory: then what was written may be gone, and the connection
-/// fails. [`Self::spare`] and [`Self::advance`] work as with `Vec::spare_capacity_mut` and
-/// `Vec::set_len`.
+/// The length only grows. After [`OutOfMemory`] the contents may be lost, and the connection fails.
+/// [`Self::spare`] and [`Self::advance`] work like `Vec::spare_capacity_mut` and `Vec::set_len`.
 pub trait PayloadBuffer: Sized {
-    /// An empty buffer for a message of this kind. `expected` is its final size where the frame header tells
-    /// it, already checked against the limits, but not yet backed by bytes from the peer; a guess otherwise.
+    /// Creates an empty buffer for a message of this kind. `expected` is its size according to the frame header, or 0
+    /// if that is unknown. It is within the limits, but the peer may send fewer bytes.
     fn with_capacity(kind: MessageKind, expected: usize) -> Result<Self, OutOfMemory>;
 
-    /// The bytes written so far.
+    /// Returns the bytes written so far.
     fn as_slice(&self) -> &[u8];
 
-    /// The bytes written so far, to be unmasked in place.
+    /// Returns the bytes written so far, for unmasking in place.
     fn as_mut_slice(&mut self) -> &mut [u8];
 
-    /// Room for at least one and for `additional` bytes if that many are asked for, behind the bytes written
-    /// so far.
+    /// Allocates spare room after the written bytes and returns it: at least `additional` bytes, and at least one.
     fn spare(&mut self, additional: usize) -> Result<&mut [MaybeUninit<u8>], OutOfMemory>;
 
-    /// The room that there is behind the bytes written so far, without making any: unlike every other method
-    /// it may be called from a thread that does not hold the application's own lock.
+    /// Returns the spare room after the written bytes and never allocates. Unlike all other methods it may be called
+    /// by a thread that does not hold the application's lock.
     fn room(&mut self) -> &mut [MaybeUninit<u8>];
 
-    /// Counts `written` bytes of the room that [`Self::spare`] or [`Self::room`] returned last as written.
+    /// Adds the first `written` bytes of the spare room to the written bytes. The spare room is the slice that
+    /// [`Self::spare`] or [`Self::room`] returned last.
     ///
     /// # Safety
     ///
     /// `written` is at most the length of that room, and its first `written` bytes are initialised.
-    #[allow(unsafe_code)] // the contract of Vec::set_len, without which the bytes would have to be zeroed first
+    #[allow(unsafe_code)] // as Vec::set_len; a safe version would have to zero the bytes first
     unsafe fn advance(&mut self, written: usize);
 
     /// Appends a copy of `data`.
@@ -49,7 +48,7 @@ pub trait PayloadBuffer: Sized {
         }
         let spare = self.spare(data.len())?.get_mut(..data.len()).ok_or(OutOfMemory)?;
         spare.write_copy_of_slice(data);
-        // SAFETY: the line above initialised exactly the first data.len() bytes of the spare room.
+        // SAFETY: the line above initialised the first data.len() bytes of the spare room.
         #[allow(unsafe_code)]
         unsafe {
             self.advance(data.len());

@@ -1,4 +1,4 @@
-//! The life of a connection: every state, every event, every transition, in one table (RFC 6455 7.1).
+//! The states of a connection and the transitions between them (RFC 6455 7.1).
 //!
 //! | state           | close received  | close sent      | failed   |
 //! |-----------------|-----------------|-----------------|----------|
@@ -8,26 +8,25 @@
 //! | `Closed`        | (ignored)       | (refused)       | `Closed` |
 //! | `Failed`        | (ignored)       | (see below)     | `Failed` |
 //!
-//! A failed connection may send one close frame, which tells the peer why, if none was sent before; it stays
-//! `Failed`. `Closed` means that both close frames have passed: what remains is TCP, the server's part first
-//! (7.1.1).
+//! A failed connection may send one close frame with the reason, if it has sent none before; it stays `Failed`.
+//! `Closed` means that both close frames were exchanged. Then TCP is closed, by the server first (7.1.1).
 
-/// Where the connection is between its first frame and its last.
+/// The state of a connection after its opening handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Messages flow both ways.
+    /// Both endpoints may send messages.
     Open,
-    /// The peer began the closing handshake: a reply is due, nothing more is received.
+    /// The peer began the closing handshake. A reply is due, and no further frames are received.
     CloseReceived,
-    /// We began the closing handshake: messages still arrive, none may be sent.
+    /// This endpoint began the closing handshake. It still receives messages, but may not send any.
     CloseSent,
-    /// Both close frames have passed.
+    /// Both close frames were exchanged.
     Closed,
-    /// The peer broke the protocol or vanished: nothing is received any more.
+    /// The peer violated the protocol, or the stream ended early. No further frames are received.
     Failed,
 }
 
-/// What moves a connection from one state to another.
+/// An event that changes the state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
     CloseReceived,
@@ -36,7 +35,7 @@ pub(crate) enum Transition {
 }
 
 impl State {
-    /// The table above.
+    /// Returns the state after `transition`, by the table in the module's documentation.
     pub(crate) const fn after(self, transition: Transition) -> Self {
         match (self, transition) {
             (Self::Open, Transition::CloseReceived) => Self::CloseReceived,
@@ -47,13 +46,13 @@ impl State {
         }
     }
 
-    /// Whether messages may be sent.
+    /// Returns whether messages may be sent.
     #[must_use]
     pub const fn can_send(self) -> bool {
         matches!(self, Self::Open)
     }
 
-    /// Whether frames are still received.
+    /// Returns whether frames are still received.
     #[must_use]
     pub const fn can_receive(self) -> bool {
         matches!(self, Self::Open | Self::CloseSent)
@@ -65,7 +64,7 @@ mod tests {
     use super::{State, Transition};
 
     #[test]
-    fn a_clean_close_ends_in_closed_whoever_begins() {
+    fn a_clean_close_ends_in_closed_on_either_side() {
         let ours = State::Open.after(Transition::CloseSent).after(Transition::CloseReceived);
         let theirs = State::Open.after(Transition::CloseReceived).after(Transition::CloseSent);
         assert_eq!((ours, theirs), (State::Closed, State::Closed));

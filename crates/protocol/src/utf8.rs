@@ -1,20 +1,19 @@
-//! UTF-8 that arrives in pieces, refused at the first byte that cannot be right (RFC 6455 8.1).
+//! Validation of UTF-8 that arrives in pieces (RFC 6455 8.1).
 
 /// The bytes are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidUtf8;
 
-/// Whether the whole of `text` is UTF-8.
+/// Checks that `text` is complete and valid UTF-8.
 pub fn validate(text: &[u8]) -> Result<(), InvalidUtf8> {
     simdutf8::basic::from_utf8(text).map(drop).map_err(|_| InvalidUtf8)
 }
 
-/// Validates a text whose pieces may end inside a character. One is in each connection, twice while it sends text in
-/// fragments: three bytes.
+/// Validates a text whose pieces may end inside a character. It takes only three bytes, as each open message has one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Validator {
-    /// The first bytes of a character whose rest has not arrived, of which none is zero, and zeros. Invariant: a proper
-    /// prefix of a valid encoding.
+    /// The bytes of a character whose end has not arrived, padded with zeros. Invariant: a proper prefix of a valid
+    /// encoding, in which no byte is zero.
     partial: [u8; 3],
 }
 
@@ -23,7 +22,7 @@ impl Validator {
         self.partial.iter().filter(|byte| **byte != 0).count()
     }
 
-    /// Takes the next piece; fails as soon as no continuation could make the text valid.
+    /// Validates the next piece. Fails at the first byte after which no continuation can make the text valid.
     pub fn feed(&mut self, mut piece: &[u8]) -> Result<(), InvalidUtf8> {
         let mut len = self.partial_len();
         while len > 0 {
@@ -31,7 +30,7 @@ impl Validator {
             piece = rest;
             let [first, second, third] = self.partial;
             let mut character = [first, second, third, 0];
-            // Four bytes are a character, or can be none.
+            // Four bytes are either a whole character or invalid, so there is no fifth.
             *character.get_mut(len).ok_or(InvalidUtf8)? = byte;
             len += 1;
             match core::str::from_utf8(character.get(..len).unwrap_or_default()) {
@@ -54,7 +53,7 @@ impl Validator {
         }
     }
 
-    /// Whether the text may end here: not inside a character.
+    /// Checks that the text does not end inside a character.
     pub fn finish(&self) -> Result<(), InvalidUtf8> {
         if self.partial_len() == 0 { Ok(()) } else { Err(InvalidUtf8) }
     }

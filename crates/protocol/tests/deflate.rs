@@ -404,7 +404,7 @@ fn messages_compressed_elsewhere() {
         if round % 3 == 1 {
             let mut once = connection_with(Side::Client, NO_LIMITS, Some(alone));
             once.send_message(BINARY, &message, None, || KEY, &mut wire).unwrap();
-            drop(sender.forget_sent());
+            drop(sender.reset_compressor());
         } else {
             sender.send_message(BINARY, &message, None, || KEY, &mut wire).unwrap();
         }

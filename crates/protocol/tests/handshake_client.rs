@@ -361,10 +361,10 @@ fn nothing_is_accepted_that_was_not_offered() {
 }
 
 #[test]
-fn refused_response_can_be_looked_at() {
+fn invalid_101_response_is_available() {
     let mut client = handshake(&request());
     assert!(client.receive(ACCEPT.replace("s3p", "xxx").as_bytes()).is_err());
-    assert_eq!(client.refused_response().unwrap().headers.value_str("Upgrade"), Some("websocket"));
+    assert_eq!(client.invalid_response().unwrap().headers.value_str("Upgrade"), Some("websocket"));
     let over = client.receive(b"x").unwrap_err();
     assert!(matches!(over, HandshakeError::OutOfOrder { .. }));
 }

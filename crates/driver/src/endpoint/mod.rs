@@ -456,7 +456,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
 
     /// Turns compression off because the opening handshake does not grant it. Call it before the first message.
     pub fn forgo_deflate(&mut self) {
-        self.send_half.connection.forgo_deflate();
+        self.send_half.connection.disable_deflate();
     }
 
     /// Ends a connection whose opening handshake is refused. The refusing response is already queued; nothing else

@@ -1,4 +1,6 @@
-//! One connection after its opening handshake: what both directions share.
+//! [`Connection`]: the protocol after the opening handshake, without I/O.
+//!
+//! This module has the state that both directions share; `receive` and `send` have the two directions.
 
 mod receive;
 mod send;
@@ -19,57 +21,70 @@ use crate::payload::PayloadBuffer;
 use crate::state::State;
 use crate::utf8;
 
-/// What the opening handshake and the application settled.
+/// The parameters of a connection, from the opening handshake and the application.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Which end this is.
+    /// The role of this endpoint.
     pub side: Side,
-    /// Bounds on what is received.
+    /// Limits on received messages.
     pub limits: Limits,
     /// The negotiated parameters of permessage-deflate, if it was negotiated.
     pub deflate: Option<deflate::Params>,
 }
 
 impl Config {
-    /// Without compression, with the default limits.
+    /// Returns a configuration without compression and with the default limits.
     #[must_use]
     pub fn new(side: Side) -> Self {
         Self { side, limits: Limits::default(), deflate: None }
     }
 }
 
-/// How received messages are handed out.
+/// How received messages are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Whole.
+    /// Each message as a whole.
     #[default]
     Messages,
-    /// Frame by frame, as the peer sent them.
+    /// Each frame of a message by itself, as the peer sent it.
     Fragments,
 }
 
-/// One end of a WebSocket connection, without I/O. See the crate's documentation for the call order.
+/// A WebSocket connection after its opening handshake, without I/O.
 ///
-/// `B` is what messages are assembled in that do not lie whole in one input.
+/// - *Receiving*: for each chunk from the socket call [`receive`](Self::receive) until it returns `None`, and
+///   [`receive_eof`](Self::receive_eof) at the end of the stream. Between chunks,
+///   [`take_destination`](Self::take_destination) and [`put_destination`](Self::put_destination) let the caller read
+///   a large payload straight into its buffer. [`set_delivery`](Self::set_delivery) selects messages or fragments.
+/// - *Sending*: [`send_message`](Self::send_message), or [`send_first_fragment`](Self::send_first_fragment) and then
+///   [`send_fragment`](Self::send_fragment) until the last. [`send_ping`](Self::send_ping) and
+///   [`send_pong`](Self::send_pong) may be called in between. All append frames to a vector, which the caller writes.
+/// - *Closing*: [`send_close`](Self::send_close) begins the closing handshake. After
+///   [`Event::Close`](crate::Event::Close) call [`send_close_reply`](Self::send_close_reply), after a [`Fault`]
+///   [`send_fault`](Self::send_fault), and [`send_failure`](Self::send_failure) to fail for another reason.
+/// - *Memory*: [`release_contexts`](Self::release_contexts) and [`adopt_contexts`](Self::adopt_contexts) move
+///   compressors between connections; [`release_idle`](Self::release_idle) drops those of an idle one.
+///
+/// `B` is the buffer for messages that do not lie as a whole in one input.
 pub struct Connection<B = Vec<u8>> {
     side: Side,
     bounds: Bounds,
     deflate: Option<deflate::Params>,
     state: State,
     delivery: Delivery,
-    /// What is assembled of the open message is to be handed out as a fragment.
+    /// Whether the next call of `receive` delivers the buffered part of the open message as a fragment.
     pending_fragment: bool,
     // Receiving.
-    /// A frame header whose end has not arrived.
+    /// The beginning of a frame header whose end has not arrived.
     head: PartialHead,
     /// The frame whose payload is arriving.
     frame: Option<FrameProgress>,
-    /// The data message that is open: between its first frame and its last.
+    /// The open message: its first frame has begun, its last frame has not ended.
     incoming: Option<Incoming>,
-    /// Where that message's bytes are. Invariant: `Some` only while `incoming` is, and not while a
-    /// [`Destination`] is out.
+    /// The bytes of the open message. Invariant: `Some` only while `incoming` is `Some` and the caller holds no
+    /// [`Destination`].
     buffer: Option<B>,
-    /// The control frame that is arriving.
+    /// The payload of the control frame that is arriving.
     control: Option<Box<ControlPayload>>,
     inflater: Option<Box<Inflater>>,
     fault: Option<Fault>,
@@ -89,7 +104,7 @@ struct PartialHead {
 #[derive(Clone, Copy)]
 struct FrameProgress {
     header: Header,
-    /// Payload bytes that have not arrived.
+    /// Number of payload bytes that have not arrived.
     remaining: u64,
 }
 
@@ -98,13 +113,13 @@ struct FrameProgress {
 struct Incoming {
     kind: MessageKind,
     compressed: bool,
-    /// Frames so far.
+    /// Number of frames so far.
     fragments: u32,
-    /// Bytes that the frame which is arriving has inflated to; no more are counted than that holds, 4 GiB.
+    /// Number of decompressed bytes of the current frame. It saturates at 4 GiB.
     inflated: u32,
-    /// Whether a part of this message was delivered as a fragment, be it an empty one.
+    /// Whether a fragment of this message was delivered, even an empty one.
     streamed: bool,
-    /// Bytes of this message that were already delivered as fragments.
+    /// Number of bytes of this message that were delivered as fragments.
     delivered: usize,
     utf8: utf8::Validator,
 }
@@ -113,19 +128,19 @@ struct Incoming {
 #[derive(Clone, Copy)]
 struct Outgoing {
     compressed: bool,
-    /// Of a text: what came of it so far.
+    /// The validator of a text message; `None` for a binary message.
     text: Option<utf8::Validator>,
 }
 
-/// Room for the rest of a large payload, taken out of the connection so that the socket can be read into it
-/// directly. Give it back with [`Connection::put_destination`] before anything else is received.
+/// The buffer of a large payload, taken out of the connection so that the caller can read the socket into it.
+/// [`Connection::put_destination`] must return it before anything else is received.
 pub struct Destination<B> {
     buffer: B,
     wanted: usize,
 }
 
 impl<B: PayloadBuffer> Destination<B> {
-    /// The room: at least one byte, and no byte beyond the payload. Allocates nothing.
+    /// Returns the room for the rest of the payload: at least one byte, and none after its end. Never allocates.
     pub fn room(&mut self) -> &mut [MaybeUninit<u8>] {
         let wanted = self.wanted;
         let room = self.buffer.room();
@@ -135,7 +150,7 @@ impl<B: PayloadBuffer> Destination<B> {
 }
 
 impl<B: PayloadBuffer> Connection<B> {
-    /// A connection that has just been opened.
+    /// Creates a connection whose opening handshake has just ended.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -159,75 +174,74 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// Where the connection is in its life.
+    /// Returns the state of the connection.
     #[must_use]
     #[inline]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Which end this is.
+    /// Returns the role of this endpoint.
     #[must_use]
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// What the peer did wrong, if it did.
+    /// Returns the protocol error of the peer that failed the connection, if any.
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// The close frame that arrived.
+    /// Returns the close frame that was received.
     #[must_use]
     pub fn close_received(&self) -> Option<&CloseFrame> {
         self.close_received.as_deref()
     }
 
-    /// The close frame that was encoded for sending.
+    /// Returns the close frame that was encoded for sending.
     #[must_use]
     pub fn close_sent(&self) -> Option<&CloseFrame> {
         self.close_sent.as_deref()
     }
 
-    /// How permessage-deflate was negotiated, if it was.
+    /// Returns the parameters of permessage-deflate, if it was negotiated.
     #[must_use]
     pub fn deflate(&self) -> Option<&deflate::Params> {
         self.deflate.as_ref()
     }
 
-    /// Goes on without permessage-deflate, which was not granted after all. Before the first message.
-    pub fn forgo_deflate(&mut self) {
+    /// Disables permessage-deflate. Only to be called before the first message.
+    pub fn disable_deflate(&mut self) {
         self.deflate = None;
     }
 
-    /// Forgets the messages that were compressed before, after one that was compressed elsewhere: the peer's
-    /// window holds that one, so what follows must not refer to those (RFC 7692 7.2.1). What is compressed
-    /// next refers to nothing, which is allowed. What comes back is memory for another connection, or this.
+    /// Takes the compressor out, so that the next message refers to no earlier one. Needed after a message that was
+    /// compressed elsewhere: the peer's window has that message, so later ones must not refer back beyond it (RFC 7692
+    /// 7.2.1). The returned compressor can be adopted by any connection.
     #[must_use]
-    pub fn forget_sent(&mut self) -> Contexts {
+    pub fn reset_compressor(&mut self) -> Contexts {
         let deflater = if self.outgoing.is_none() { self.deflater.take() } else { None };
         Contexts { deflater, ..Contexts::NONE }
     }
 
-    /// Whether a message has begun to arrive that is not complete.
+    /// Returns whether a message has begun to arrive and is not complete.
     #[must_use]
     pub fn is_mid_message(&self) -> bool {
         self.incoming.is_some()
     }
 
-    /// How messages are handed out from now on. A message that has begun to arrive goes on in the new way:
-    /// the fragments of it that are assembled already are the next fragment, which [`Self::receive`] has at
-    /// once.
+    /// Sets how messages are delivered from now on, including the rest of an open message. After a switch to
+    /// [`Delivery::Fragments`], the next call of [`Self::receive`] delivers the buffered part of an open message.
     pub fn set_delivery(&mut self, delivery: Delivery) {
         self.delivery = delivery;
-        // In the middle of a frame its end comes first.
+        // Inside a frame, the buffered part is delivered at the end of the frame.
         self.pending_fragment = delivery == Delivery::Fragments
             && self.frame.is_none()
             && self.buffer.as_ref().is_some_and(|buffer| !buffer.as_slice().is_empty());
     }
 
-    /// The end of the byte stream, or its failure: nothing more will be received.
+    /// Records the end or the failure of the byte stream. Nothing more can be received.
     pub fn receive_eof(&mut self) {
         if self.state != State::Closed {
             self.state = self.state.after(crate::state::Transition::Failed);
@@ -237,7 +251,7 @@ impl<B: PayloadBuffer> Connection<B> {
         self.frame = None;
     }
 
-    /// Bytes, about, that the compressor and the decompressor take which are kept for the next messages.
+    /// Returns the approximate memory of the compressor and the decompressor in bytes.
     #[must_use]
     #[inline]
     pub fn contexts_size(&self) -> usize {
@@ -250,8 +264,8 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// Gives them away, unless they are in the middle of a message. What the peer may refer to stays; what we
-    /// may refer to need not (RFC 7692 7.1.1).
+    /// Takes out the compressor and the decompressor, unless they are inside a message. The window of the peer's
+    /// messages stays, as the peer may refer to it. Our compressor's window may go (RFC 7692 7.1.1).
     pub fn release_contexts(&mut self) -> Contexts {
         let mut contexts = Contexts::NONE;
         if self.outgoing.is_none() {
@@ -265,8 +279,7 @@ impl<B: PayloadBuffer> Connection<B> {
         contexts
     }
 
-    /// Takes what another connection has released, where it would otherwise allocate the same when it next
-    /// needs it.
+    /// Adopts a compressor and a decompressor that another connection has released, where this one has none.
     pub fn adopt_contexts(&mut self, contexts: Contexts) {
         let Some(params) = self.deflate else { return };
         if self.deflater.is_none() && self.outgoing.is_none() {
@@ -282,22 +295,22 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// Whether it may compress and has nothing to do it with.
+    /// Returns whether compression was negotiated and there is no compressor.
     #[must_use]
     #[inline]
     pub fn lacks_compressor(&self) -> bool {
         self.deflate.is_some() && self.deflater.is_none()
     }
 
-    /// Whether it may have to decompress and has nothing to do it with.
+    /// Returns whether compression was negotiated and there is no decompressor.
     #[must_use]
     #[inline]
     pub fn lacks_decompressor(&self) -> bool {
         self.deflate.is_some() && self.inflater.as_ref().is_none_or(|inflater| inflater.size() == 0)
     }
 
-    /// Releases what only speeds up, or shrinks, the next message: to be called when the connection has been
-    /// idle for a while.
+    /// Drops the compressor and the decompressor. To be called when the connection has been idle for a while: the next
+    /// message allocates new ones, and the next sent message compresses less well.
     pub fn release_idle(&mut self) {
         drop(self.release_contexts());
     }

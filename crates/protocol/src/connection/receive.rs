@@ -1,8 +1,7 @@
-//! Receiving: bytes in, at most one event out per call.
+//! Receiving: each call consumes bytes and returns at most one event.
 //!
-//! All input is consumed: header bytes wait in the connection, payload bytes are written to where the message
-//! will be delivered. So an incomplete frame needs no buffer of raw input, and a connection between messages
-//! needs none at all.
+//! All input is consumed. Bytes of an incomplete header are kept in the connection, and payload bytes are written to the
+//! buffer of the message. An incomplete frame therefore needs no buffer for raw input.
 
 use alloc::boxed::Box;
 use core::mem;
@@ -17,17 +16,16 @@ use crate::payload::PayloadBuffer;
 use crate::state::Transition;
 use crate::{Side, mask, utf8};
 
-/// The largest buffer that is allocated on the word of a frame header alone. Beyond it, room grows with the
-/// bytes that arrive, so that a peer which announces much and sends nothing costs little where the limits are
-/// off.
+/// Maximum number of bytes that are allocated because of a frame header alone. A larger buffer grows as bytes arrive. So
+/// a peer that announces a huge payload and sends nothing cannot exhaust the memory, even without limits.
 const MAX_TRUSTED_CAPACITY: usize = 16 << 20;
 
 impl<B: PayloadBuffer> Connection<B> {
-    /// Consumes bytes from the front of `input` up to the end of the next event; `None`: all of it, without
-    /// an event.
+    /// Consumes `input` up to the end of the next event and returns the event, or consumes all of it and returns
+    /// `None`.
     ///
-    /// The bytes of an event with [`Payload::Slice`] lie in the part of `input` that was consumed, unmasked
-    /// in place. After a close frame or a fault all input is discarded (RFC 6455 1.4, 7.1.7).
+    /// A [`Payload::Slice`] lies in the consumed part of `input`, unmasked in place. After a close frame or a fault all
+    /// input is discarded (RFC 6455 1.4, 7.1.7).
     #[inline]
     pub fn receive<'i>(&mut self, input: &mut &'i mut [u8]) -> Result<Option<Event<'i, B>>, Fault> {
         match self.receive_event(input) {
@@ -83,7 +81,7 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// The next header, from `input` alone or with the bytes that waited for it.
+    /// Decodes the next header, from `input` and the kept bytes of an incomplete header.
     #[inline]
     fn receive_header(&mut self, input: &mut &mut [u8]) -> Result<Option<Header>, Fault> {
         if self.head.len == 0 {
@@ -91,7 +89,7 @@ impl<B: PayloadBuffer> Connection<B> {
                 split_front(input, size);
                 return Ok(Some(header));
             }
-            // What is no whole header is shorter than the longest one.
+            // An incomplete header is shorter than the longest one, so it fits.
             if let Some(kept) = self.head.bytes.get_mut(..input.len()) {
                 kept.copy_from_slice(input);
                 self.head.len = input.len() as u8;
@@ -99,7 +97,7 @@ impl<B: PayloadBuffer> Connection<B> {
             *input = &mut [];
             return Ok(None);
         }
-        // Byte by byte: this happens once per read at most.
+        // Byte by byte, which happens at most once per read.
         while let [byte, ..] = split_front(input, 1) {
             if let Some(place) = self.head.bytes.get_mut(usize::from(self.head.len)) {
                 *place = *byte;
@@ -114,7 +112,7 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(None)
     }
 
-    /// What a header must obey in its context.
+    /// Checks the rules for a header that depend on the connection and the open message.
     #[inline]
     fn check_header(&self, header: &Header) -> Result<(), Fault> {
         // RFC 6455 5.1: "a client MUST mask all frames that it sends", "A server MUST NOT mask any frames".
@@ -146,7 +144,7 @@ impl<B: PayloadBuffer> Connection<B> {
             }
             None => (header.rsv1, 0),
         };
-        // The size of a compressed message shows while it is inflated.
+        // The size of a compressed message is checked during decompression.
         if !compressed {
             let size = (before as u64).saturating_add(header.length);
             if size > bounds.message_size as u64 {
@@ -156,15 +154,14 @@ impl<B: PayloadBuffer> Connection<B> {
         if header.length > bounds.fragment_size as u64 {
             return Err(Fault::FragmentTooBig { size: Some(header.length), limit: bounds.fragment_size });
         }
-        // On a 32-bit machine a longer payload could not be held.
+        // A 32-bit machine cannot hold a longer payload.
         if usize::try_from(header.length).is_err() {
             return Err(Fault::MessageTooBig { size: Some(header.length), limit: usize::MAX });
         }
         Ok(())
     }
 
-    /// The fast path: an uncompressed, unfragmented message that lies whole in `input` is delivered from
-    /// there.
+    /// The fast path: delivers an uncompressed, unfragmented message in place if all of it is in `input`.
     #[inline]
     fn receive_whole_frame<'i>(
         &mut self,
@@ -195,6 +192,7 @@ impl<B: PayloadBuffer> Connection<B> {
         }))
     }
 
+    /// Starts a frame that the fast path does not deliver.
     fn begin_frame(&mut self, header: Header) -> Result<(), Fault> {
         self.frame = Some(FrameProgress { header, remaining: header.length });
         let kind = match header.opcode {
@@ -226,7 +224,7 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(())
     }
 
-    /// Takes the next, unmasked bytes of the frame's payload.
+    /// Appends the next, unmasked bytes of the frame's payload to the message or the control frame.
     fn receive_payload(&mut self, header: &Header, chunk: &[u8]) -> Result<(), Fault> {
         if header.opcode.is_control() {
             if let Some(control) = &mut self.control {
@@ -241,14 +239,14 @@ impl<B: PayloadBuffer> Connection<B> {
             } else {
                 buffer.extend_from_slice(chunk).map_err(Fault::from)
             };
-            // The text first: which of two faults is reported must not depend on how the bytes were divided.
-            // Without memory nothing may be left of it.
+            // Validate the text before reporting an error of decompression: which of two faults is reported must not
+            // depend on how the bytes were split. Without memory the buffer may have lost its contents.
             validate_text(incoming, buffer.as_slice().get(start..).unwrap_or_default())?;
             taken
         })
     }
 
-    /// The frame is complete: the event that this makes, if it makes one.
+    /// Ends a complete frame and returns its event, if it has one.
     fn end_frame<'i>(&mut self, header: &Header) -> Result<Option<Event<'i, B>>, Fault> {
         match header.opcode {
             Opcode::Ping => return Ok(Some(Event::Ping(self.take_control()))),
@@ -270,7 +268,7 @@ impl<B: PayloadBuffer> Connection<B> {
             })?;
             let (Some(incoming), Some(buffer)) = (self.incoming.take(), self.buffer.take()) else { return Ok(None) };
             let (kind, payload) = (incoming.kind, Payload::Buffer(buffer));
-            // A message whose first part went out as fragments ends as one, whatever the delivery is now.
+            // If a part of the message was delivered as a fragment, its rest is delivered as a fragment too.
             return Ok(Some(if self.delivery == Delivery::Fragments || incoming.streamed {
                 Event::Fragment { kind, payload, fin: true }
             } else {
@@ -283,12 +281,12 @@ impl<B: PayloadBuffer> Connection<B> {
         self.take_fragment()
     }
 
-    /// The payload of the control frame that is complete.
+    /// Takes the payload of the complete control frame.
     fn take_control(&mut self) -> ControlPayload {
         self.control.take().map_or_else(ControlPayload::new, |control| *control)
     }
 
-    /// Hands out what is assembled of the open message.
+    /// Delivers the buffered part of the open message as a fragment.
     fn take_fragment<'i>(&mut self) -> Result<Option<Event<'i, B>>, Fault> {
         let Some(incoming) = &mut self.incoming else { return Ok(None) };
         let kind = incoming.kind;
@@ -306,14 +304,14 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(Event::Close(close))
     }
 
-    /// Inflates `chunk`, or the end of the message, within the limits: the same however messages are handed
-    /// out, or what a peer may send would depend on who waits for it.
+    /// Decompresses `chunk`, or the end of the message with `None`, within the limits. The limits do not depend on the
+    /// [`Delivery`].
     fn inflate(&mut self, buffer: &mut B, incoming: &mut Incoming, chunk: Option<&[u8]>) -> Result<(), Fault> {
         crate::failpoint::hit("protocol.inflate");
         let Some(params) = self.deflate else { return Err(Fault::ReservedBits(4)) };
         let bounds = self.bounds;
         let start = buffer.as_slice().len();
-        // Both as lengths of the buffer.
+        // Both limits are lengths of the buffer.
         let message_limit = bounds.message_size.saturating_sub(incoming.delivered);
         let fragment_limit = start.saturating_add(bounds.fragment_size.saturating_sub(incoming.inflated as usize));
         let limit = message_limit.min(fragment_limit);
@@ -334,7 +332,7 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(())
     }
 
-    /// Runs `f` with the open message and its buffer taken out of the connection, and puts them back.
+    /// Calls `f` with the open message and its buffer, which are out of the connection meanwhile.
     fn with_buffer(
         &mut self,
         f: impl FnOnce(&mut Self, &mut B, &mut Incoming) -> Result<(), Fault>,
@@ -350,46 +348,44 @@ impl<B: PayloadBuffer> Connection<B> {
         self.buffer.as_ref().map_or(0, |buffer| buffer.as_slice().len())
     }
 
-    /// Fails the connection: nothing is received any more.
+    /// Fails the connection. Returns the first fault.
     fn fail(&mut self, fault: Fault) -> Fault {
         self.receive_eof();
         *self.fault.get_or_insert(fault)
     }
 
-    /// Takes out the room for the rest of the payload that is arriving, if it is plain data and at least
-    /// `minimum` bytes are missing: read the socket straight into it, then give it back.
+    /// Takes out the buffer of the payload that is arriving, if it is not compressed and at least `minimum` bytes are
+    /// missing. The caller reads the socket into it and returns it with [`Self::put_destination`].
     #[inline]
     pub fn take_destination(&mut self, minimum: usize) -> Option<Destination<B>> {
         let frame = self.frame.as_ref()?;
-        // A frame whose payload is complete, but not yet reported, has no room to give.
+        // A complete payload that was not delivered yet needs no more room.
         if frame.remaining < minimum.max(1) as u64 || frame.header.opcode.is_control() || self.incoming?.compressed {
             return None;
         }
         let wanted = frame.remaining as usize;
         let buffer = self.buffer.as_mut()?;
-        // Room for a frame beyond the trusted size is made as the bytes arrive.
+        // The buffer of a frame larger than the trusted size grows as the bytes arrive.
         let len = buffer.as_slice().len();
         if buffer.room().is_empty() && buffer.spare(wanted.min(len.max(MAX_TRUSTED_CAPACITY))).is_err() {
-            return None; // then the bytes come the ordinary way, which reports it
+            return None; // then the bytes go through `receive`, which returns the error
         }
         self.buffer.take().map(|buffer| Destination { buffer, wanted })
     }
 
-    /// Gives back what [`Self::take_destination`] took out, of whose room `written` bytes were filled. The
-    /// event, if the frame is complete, comes with the next [`Self::receive`], for which the input may be
-    /// empty.
+    /// Returns the buffer from [`Self::take_destination`], with `written` bytes of its room filled. If the frame is
+    /// complete, the next call of [`Self::receive`] returns its event; the input may be empty.
     ///
     /// # Safety
     ///
-    /// The first `written` bytes of [`Destination::room`] are initialised, and `written` is at most its
-    /// length.
+    /// The first `written` bytes of [`Destination::room`] are initialised, and `written` is at most its length.
     #[allow(unsafe_code)] // the counterpart of PayloadBuffer::advance
     pub unsafe fn put_destination(&mut self, mut destination: Destination<B>, written: usize) -> Result<(), Fault> {
         let start = destination.buffer.as_slice().len();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { destination.buffer.advance(written) };
         let (Some(frame), Some(incoming)) = (&mut self.frame, &mut self.incoming) else {
-            return Ok(()); // the connection was failed meanwhile: the bytes go with it
+            return Ok(()); // the connection has failed meanwhile: the bytes are discarded
         };
         let offset = (frame.header.length - frame.remaining) as usize;
         frame.remaining -= written as u64;
@@ -402,7 +398,7 @@ impl<B: PayloadBuffer> Connection<B> {
     }
 }
 
-/// RFC 6455 8.1, as early as it can be told: in the frame, in the chunk where it shows.
+/// Validates the next bytes of a text message (RFC 6455 8.1), as soon as they arrive.
 fn validate_text(incoming: &mut Incoming, bytes: &[u8]) -> Result<(), Fault> {
     match incoming.kind {
         MessageKind::Text => incoming.utf8.feed(bytes).map_err(|_| Fault::InvalidUtf8),
@@ -410,7 +406,7 @@ fn validate_text(incoming: &mut Incoming, bytes: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Splits `len` bytes off the front of `input`, as far as there are so many.
+/// Splits `len` bytes off the front of `input`, or all of it if it is shorter.
 #[inline]
 fn split_front<'i>(input: &mut &'i mut [u8], len: usize) -> &'i mut [u8] {
     let whole = mem::take(input);

@@ -1,4 +1,4 @@
-//! Sending: whole frames appended to a buffer of the caller's.
+//! Sending: the methods append whole frames to a buffer of the caller.
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -16,12 +16,12 @@ use crate::payload::PayloadBuffer;
 use crate::state::{State, Transition};
 use crate::utf8;
 
-/// Draws a masking key. Called once per frame on a client, never on a server.
+/// A function that returns a random masking key. A client calls it once per frame, a server never.
 pub trait DrawKey: FnOnce() -> Key {}
 impl<F: FnOnce() -> Key> DrawKey for F {}
 
 impl Outgoing {
-    /// Another fragment belongs to it, unless a text is no text with it.
+    /// Validates the next fragment if the message is text.
     fn take(&mut self, payload: &[u8], fin: bool) -> Result<(), SendError> {
         let Some(text) = &mut self.text else { return Ok(()) };
         text.feed(payload).and_then(|()| if fin { text.finish() } else { Ok(()) }).map_err(|_| SendError::InvalidUtf8)
@@ -31,8 +31,8 @@ impl Outgoing {
 impl<B: PayloadBuffer> Connection<B> {
     /// Appends an unfragmented message to `out`.
     ///
-    /// `compress`: `None` compresses as negotiated and above the threshold, `Some` overrides the threshold;
-    /// without negotiated compression it has no effect.
+    /// With `compress` = `None` the message is compressed if it reaches the threshold; `Some` overrides the threshold.
+    /// Without negotiated compression `compress` has no effect.
     #[inline]
     pub fn send_message(
         &mut self,
@@ -51,19 +51,19 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(())
     }
 
-    /// Whether [`Self::send_message`] would compress a payload of `len` bytes.
+    /// Returns whether [`Self::send_message`] compresses a payload of `len` bytes.
     #[must_use]
     #[inline]
     pub fn wants_compression(&self, len: usize, compress: Option<bool>) -> bool {
         match &self.deflate {
-            // An empty payload would grow.
+            // Compression would make an empty payload longer.
             Some(params) => len > 0 && compress.unwrap_or(len >= params.threshold),
             None => false,
         }
     }
 
-    /// The header of an unfragmented, uncompressed message whose payload the caller masks and writes itself,
-    /// piece by piece (see [`mask::append`]).
+    /// Returns the header of an unfragmented, uncompressed message. The caller masks and writes the payload itself, in
+    /// pieces (see [`mask::append`]).
     #[inline]
     pub fn send_message_header(
         &mut self,
@@ -75,8 +75,8 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(Header { fin: true, rsv1: false, opcode: kind.opcode(), mask: key, length: length as u64 }.encode())
     }
 
-    /// Appends the first fragment of a message to `out`; no other message may be sent before its last. Fragments of
-    /// text may end inside a character; what makes the whole no UTF-8 is not sent (RFC 6455 5.6).
+    /// Appends the first fragment of a message to `out`. No other message may be sent before its last fragment.
+    /// Fragments of text may end inside a character. A fragment that makes the text invalid is not sent (RFC 6455 5.6).
     pub fn send_first_fragment(
         &mut self,
         kind: MessageKind,
@@ -86,7 +86,7 @@ impl<B: PayloadBuffer> Connection<B> {
         out: &mut Vec<u8>,
     ) -> Result<(), SendError> {
         self.check_message()?;
-        // The whole size is unknown: a fragmented message is taken for a large one.
+        // The size of the whole message is unknown, so the threshold does not apply.
         let compressed = self.deflate.is_some() && compress.unwrap_or(true);
         let mut outgoing = Outgoing { compressed, text: (kind == MessageKind::Text).then(utf8::Validator::default) };
         outgoing.take(payload, false)?;
@@ -95,7 +95,7 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(())
     }
 
-    /// Appends the next fragment of the message that [`Self::send_first_fragment`] began; `fin`: the last.
+    /// Appends the next fragment of the message that [`Self::send_first_fragment`] began. `fin` marks the last one.
     pub fn send_fragment(
         &mut self,
         payload: &[u8],
@@ -113,7 +113,7 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(())
     }
 
-    /// Whether a fragmented message is being sent.
+    /// Returns whether a fragmented message is being sent.
     #[must_use]
     pub fn is_sending_fragments(&self) -> bool {
         self.outgoing.is_some()
@@ -129,12 +129,11 @@ impl<B: PayloadBuffer> Connection<B> {
         self.send_control(Opcode::Pong, payload, key, out)
     }
 
-    /// Appends a close frame to `out` and so begins the closing handshake, or answers the peer's (RFC 6455
-    /// 5.5.1).
+    /// Appends a close frame to `out`. It begins the closing handshake or answers the peer's (RFC 6455 5.5.1).
     ///
-    /// A close frame inside a fragmented message is legal: control frames may be interleaved (5.4). The
-    /// message is lost, which the peer is told by code 1011 and a reason that says so, whatever `code` is unless it is
-    /// 1011, as by the `websockets` library.
+    /// A close frame may be sent inside a fragmented message, as control frames may be interleaved (5.4). The rest of
+    /// the message is lost. The close frame then has code 1011 and a reason for this, instead of `code` and `reason`
+    /// (unless `code` is 1011), as in the `websockets` library.
     pub fn send_close(
         &mut self,
         code: Option<CloseCode>,
@@ -164,9 +163,8 @@ impl<B: PayloadBuffer> Connection<B> {
         Ok(())
     }
 
-    /// Appends the reply that is due after [`Event::Close`](crate::Event::Close), if it is: "it typically
-    /// echoes the status code it received" (RFC 6455 5.5.1). The reason is echoed too, as in the `websockets`
-    /// library.
+    /// Appends the reply to the peer's close frame, if one is due: "it typically echoes the status code it received"
+    /// (RFC 6455 5.5.1). The reason is echoed too, as in the `websockets` library.
     pub fn send_close_reply(&mut self, key: impl DrawKey, out: &mut Vec<u8>) {
         if self.state != State::CloseReceived {
             return;
@@ -177,16 +175,16 @@ impl<B: PayloadBuffer> Connection<B> {
         }
     }
 
-    /// Appends the close frame that tells the peer of the fault that failed the connection, unless a close
-    /// frame was sent before (RFC 6455 7.1.7).
+    /// Appends a close frame with the code of the fault that failed the connection (RFC 6455 7.1.7). Appends nothing
+    /// without a fault, or if a close frame was sent or received before.
     pub fn send_fault(&mut self, key: impl DrawKey, out: &mut Vec<u8>) {
         if let Some(fault) = self.fault {
             self.append_failure(fault.close_code(), &fault.to_string(), key, out);
         }
     }
 
-    /// Fails the connection for a reason that is not in the bytes received, such as a missing pong, and
-    /// appends the close frame that says so, unless one was sent before.
+    /// Fails the connection for a reason other than received bytes, such as a missing pong. Appends a close frame with
+    /// `code` and `reason`, unless one was sent or received before.
     pub fn send_failure(&mut self, code: CloseCode, reason: &str, key: impl DrawKey, out: &mut Vec<u8>) {
         if self.state == State::Closed {
             return;
@@ -198,7 +196,7 @@ impl<B: PayloadBuffer> Connection<B> {
     fn append_failure(&mut self, code: CloseCode, reason: &str, key: impl DrawKey, out: &mut Vec<u8>) {
         debug_assert_eq!(self.state, State::Failed);
         if self.close_sent.is_none() && self.close_received.is_none() {
-            // The caller's text may be of any length: cut where a character ends, so that it stays UTF-8.
+            // Truncate a long reason at the end of a character, so that it stays UTF-8.
             let end = reason.floor_char_boundary(CloseFrame::MAX_REASON);
             let reason = reason.get(..end).unwrap_or_default().to_string();
             self.append_close(CloseFrame { code: Some(code), reason }, key, out);
@@ -223,9 +221,8 @@ impl<B: PayloadBuffer> Connection<B> {
         key: impl DrawKey,
         out: &mut Vec<u8>,
     ) -> Result<(), SendError> {
-        // RFC 6455 5.5.1: nothing but the closing handshake after a close frame; a pong is still due while we
-        // wait for the peer's close frame only "unless it already received a Close frame" (5.5.2), and 5.5.1
-        // forbids just data.
+        // After our close frame only pongs may be sent: 5.5.1 forbids data frames, and 5.5.2 requires pongs "unless it
+        // already received a Close frame".
         if !(self.state.can_send() || opcode == Opcode::Pong && self.state == State::CloseSent) {
             return Err(SendError::NotOpen);
         }
@@ -268,12 +265,12 @@ impl<B: PayloadBuffer> Connection<B> {
         crate::failpoint::hit("protocol.deflate");
         let Some(params) = self.deflate else { return };
         let deflater = self.deflater.get_or_insert_with(|| Box::new(Deflater::new(&params)));
-        let mut compressed = deflater.take_spare();
+        let mut compressed = deflater.take_scratch();
         deflater.compress(payload, fin, &mut compressed);
         // RFC 7692 6.1: RSV1 is set on the first frame of the message only.
         self.append_frame(opcode, &compressed, fin, opcode != Opcode::Continuation, key, out);
         if let Some(deflater) = &mut self.deflater {
-            deflater.keep_spare(compressed);
+            deflater.keep_scratch(compressed);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Deflating and inflating the payloads of messages (RFC 7692 7.2).
+//! Compression and decompression of payloads (RFC 7692 7.2), over zlib-rs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,14 +10,15 @@ use super::Params;
 use crate::error::Fault;
 use crate::payload::PayloadBuffer;
 
-/// What a sync flush ends with, and what a sender removes from the end of a message (RFC 7692 7.2.1).
+/// The last bytes of a sync flush. Senders remove them from the end of each message (RFC 7692 7.2.1).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 
-/// How much room to ask for at once when inflating. A bomb of any size costs at most this beyond the limit.
+/// Minimum and maximum of the room in bytes that [`Inflater`] requests at once. A decompression bomb of any size takes
+/// at most the maximum in excess of the limit.
 const INFLATE_STEP: core::ops::RangeInclusive<usize> = 1024..=64 * 1024;
 
-/// A compressor and a decompressor that a connection has released: memory for another one, without their
-/// past.
+/// A compressor and a decompressor that a connection has released, for reuse by another connection. A connection that
+/// adopts them resets them first.
 #[derive(Default)]
 pub struct Contexts {
     pub(crate) deflater: Option<Box<Deflater>>,
@@ -25,22 +26,22 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Nothing.
+    /// Neither a compressor nor a decompressor.
     pub const NONE: Self = Self { deflater: None, inflate: None };
 
-    /// The compressor, and the decompressor.
+    /// Returns the compressor and the decompressor separately.
     #[must_use]
     pub fn split(self) -> (Self, Self) {
         (Self { deflater: self.deflater, inflate: None }, Self { deflater: None, inflate: self.inflate })
     }
 
-    /// Whether there is nothing.
+    /// Returns whether there is neither a compressor nor a decompressor.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.deflater.is_none() && self.inflate.is_none()
     }
 
-    /// Of two, each from the first that has it.
+    /// Fills in the compressor and the decompressor from `other` where `self` has none.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self { deflater: self.deflater.or(other.deflater), inflate: self.inflate.or(other.inflate) }
@@ -54,41 +55,40 @@ impl core::fmt::Debug for Contexts {
     }
 }
 
-/// Bytes that a compressor keeps beside its window.
-const SPARE_MAX: usize = 16 * 1024;
+/// Maximum capacity in bytes of the scratch buffer that a compressor keeps.
+const SCRATCH_MAX: usize = 16 * 1024;
 
 /// Compresses outgoing messages.
 pub(crate) struct Deflater {
     stream: Deflate,
     params: Params,
-    /// It has a past.
+    /// Whether it has compressed anything since its last reset.
     used: bool,
     reset_after_message: bool,
-    /// For bytes on their way into a frame: kept for its capacity, while the connection is busy.
-    spare: Vec<u8>,
+    /// An empty buffer for compressed bytes, kept for its capacity.
+    scratch: Vec<u8>,
 }
 
 impl Deflater {
-    /// An empty vector for bytes on their way into a frame.
-    pub(crate) fn take_spare(&mut self) -> Vec<u8> {
-        mem::take(&mut self.spare)
+    /// Takes the empty scratch buffer.
+    pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
+        mem::take(&mut self.scratch)
     }
 
-    /// Takes it back, unless it is large: nobody counts it.
-    pub(crate) fn keep_spare(&mut self, mut spare: Vec<u8>) {
-        spare.clear();
-        if spare.capacity() <= SPARE_MAX {
-            self.spare = spare;
+    /// Clears the scratch buffer and keeps it, unless it is large: its memory is not counted.
+    pub(crate) fn keep_scratch(&mut self, mut scratch: Vec<u8>) {
+        scratch.clear();
+        if scratch.capacity() <= SCRATCH_MAX {
+            self.scratch = scratch;
         }
     }
 
     pub(crate) fn new(params: &Params) -> Self {
         let config = DeflateConfig {
             level: i32::from(params.level),
-            // Negative: raw deflate, without a zlib header. The library has no encoder for a window of 256
-            // bytes, but its encoder for 512 never refers back further than 512 - 262 = 250 bytes (its
-            // minimal look-ahead), so every stream that it writes fits a window of 256 bytes too; a test
-            // compares.
+            // A negative number selects raw deflate, without a zlib header. zlib has no encoder for a window of
+            // 256 bytes. But its encoder for 512 bytes never refers back further than 512 - 262 = 250 bytes (262
+            // is its minimum look-ahead), so its output fits a window of 256 bytes too. A test checks this.
             window_bits: -i32::from(params.local_window_bits.max(9)),
             mem_level: i32::from(params.memory_level),
             ..DeflateConfig::default()
@@ -99,37 +99,37 @@ impl Deflater {
             params: *params,
             used: false,
             reset_after_message,
-            spare: Vec::new(),
+            scratch: Vec::new(),
         }
     }
 
-    /// The same as a new one, if it can serve for these parameters.
+    /// Resets the compressor. Returns whether it can be used with these parameters.
     pub(crate) fn renew(&mut self, params: &Params) -> bool {
-        self.spare = Vec::new();
+        self.scratch = Vec::new();
         if mem::take(&mut self.used) {
             self.stream.reset();
         }
         self.params == *params
     }
 
-    /// Bytes that one takes, about: its window and the chains in it, a hash table of one size, and what the
-    /// memory level determines.
+    /// Returns the approximate memory of a compressor in bytes: its window and the chains of it, a hash table of fixed
+    /// size, and the buffer whose size the memory level determines.
     pub(crate) fn size(params: &Params) -> usize {
         (4 << params.local_window_bits) + (128 << 10) + (1 << (params.memory_level + 9))
     }
 
-    /// Appends the compressed form of the next piece of a message to `out`; `fin`: the last piece.
+    /// Compresses the next piece of a message and appends it to `out`. `fin` marks the last piece.
     pub(crate) fn compress(&mut self, mut input: &[u8], fin: bool, out: &mut Vec<u8>) {
         let start = out.len();
         self.used = true;
         loop {
-            // Deflate grows incompressible data by five bytes per block at most; the flush adds its tail.
+            // Deflate adds at most five bytes per block to incompressible data, and the flush adds its tail.
             out.reserve(input.len() / 2 + 64);
             let (total_in, total_out) = (self.stream.total_in(), self.stream.total_out());
             let spare = out.spare_capacity_mut();
             let room = spare.len();
-            // BufError means that there was nothing to do: an empty piece behind a flush. A stream error
-            // cannot occur: the stream is never finished and its configuration was checked when it was made.
+            // BufError means that there was nothing to do: an empty piece after a flush. A stream error cannot
+            // occur, as the stream is never finished and its configuration was checked.
             let _ = self.stream.compress_uninit(input, spare, DeflateFlush::SyncFlush);
             let produced = (self.stream.total_out() - total_out) as usize;
             input = input.get((self.stream.total_in() - total_in) as usize..).unwrap_or_default();
@@ -138,7 +138,7 @@ impl Deflater {
             unsafe {
                 out.set_len(out.len() + produced);
             }
-            // zlib takes 4 GiB at once: with room left there may still be input.
+            // zlib consumes at most 4 GiB at once, so there may be input left although there is room left.
             if produced < room && (input.is_empty() || self.stream.total_in() == total_in && produced == 0) {
                 break;
             }
@@ -148,8 +148,8 @@ impl Deflater {
                 // RFC 7692 7.2.1: "Remove 4 octets (that are 0x00 0x00 0xff 0xff) from the tail end."
                 out.truncate(out.len() - TAIL.len());
             } else if out.len() == start {
-                // Nothing behind the flush of the piece before: the header of an empty block, whose rest is
-                // the tail.
+                // An empty last piece after the flush of the previous one: append the header of an empty block.
+                // The removed tail is the rest of this block.
                 out.push(0x00);
             }
             if self.reset_after_message {
@@ -159,14 +159,14 @@ impl Deflater {
     }
 }
 
-/// Inflates incoming messages.
+/// Decompresses incoming messages.
 ///
-/// The decoder takes far more memory (zlib-rs: 48 KiB) than the part of the past that the peer may refer to,
-/// so that is kept apart: between messages a decoder can be dropped, and made again.
+/// The decoder takes far more memory (48 KiB in zlib-rs) than the window that the peer may refer to. The window is
+/// therefore kept separately, and the decoder can be dropped between messages.
 pub(crate) struct Inflater {
     stream: Option<Box<Inflate>>,
-    /// What was inflated last: at least as much as the peer may refer to, at most twice that; nothing if it
-    /// must not refer to anything.
+    /// The last decompressed bytes: at least as many as the peer may refer to, and at most twice as many. Empty
+    /// without context takeover.
     window: Vec<u8>,
     window_bits: u8,
     reset_after_message: bool,
@@ -182,19 +182,19 @@ impl Inflater {
         }
     }
 
-    /// Bytes that its decoder takes, about; 0 while there is none.
+    /// Returns the approximate memory of the decoder in bytes; 0 without a decoder.
     pub(crate) fn size(&self) -> usize {
         if self.stream.is_some() { 48 << 10 } else { 0 }
     }
 
-    /// Gives the decoder away: between messages, where it begins with a byte and a block.
+    /// Takes the decoder out. Only to be called between messages, where the stream is at a byte and block boundary.
     pub(crate) fn release(&mut self) -> Option<Box<Inflate>> {
         self.forget_beyond_window();
         self.window.shrink_to_fit();
         self.stream.take()
     }
 
-    /// Takes one that another connection has released, instead of a new one.
+    /// Resets a decoder that another connection has released, and uses it.
     pub(crate) fn adopt(&mut self, mut stream: Box<Inflate>) {
         stream.reset(false);
         self.stream = Some(self.prepare(stream));
@@ -235,14 +235,14 @@ impl Inflater {
     fn prepare(&mut self, mut stream: Box<Inflate>) -> Box<Inflate> {
         self.forget_beyond_window();
         if !self.window.is_empty() {
-            // It cannot fail: a raw stream takes a dictionary at any time.
+            // This cannot fail: a raw stream accepts a dictionary at any time.
             let _ = stream.set_dictionary(&self.window);
         }
         stream
     }
 
-    /// Appends what `input` inflates to to `out`, which may come to hold one byte more than `limit` and no
-    /// more: the caller compares.
+    /// Decompresses `input` and appends the result to `out`. It stops when `out` has `limit` + 1 bytes; the caller
+    /// checks whether `limit` is exceeded.
     pub(crate) fn inflate<B: PayloadBuffer>(&mut self, input: &[u8], out: &mut B, limit: usize) -> Result<(), Fault> {
         let start = out.as_slice().len();
         let mut stream = self.make_stream();
@@ -251,7 +251,7 @@ impl Inflater {
         result
     }
 
-    /// `start`: of what was not remembered in `out`.
+    /// Decompresses with `stream`. `start` is the position in `out` of the bytes that are not yet in the window.
     fn run<B: PayloadBuffer>(
         &mut self,
         stream: &mut Inflate,
@@ -278,14 +278,14 @@ impl Inflater {
             unsafe {
                 out.advance(produced);
             }
-            // What came out before the error may be at fault, too, and then it was first: text that is not
-            // UTF-8, or too much, which the caller tells.
+            // The bytes decompressed before the error may break a rule themselves, and that error comes first.
+            // The caller checks the limit and the UTF-8.
             let Ok(status) = status else {
                 return if out.as_slice().len() > limit { Ok(()) } else { Err(Fault::InvalidDeflate) };
             };
             if status == Status::StreamEnd {
-                // RFC 7692 7.2.3.5 lets a sender finish the stream with BFINAL inside a message; what follows
-                // is a new one.
+                // RFC 7692 7.2.3.5: a sender may finish the stream with BFINAL inside a message. A new stream
+                // follows.
                 stream.reset(false);
                 self.window.clear();
                 start = out.as_slice().len();
@@ -294,18 +294,17 @@ impl Inflater {
                 }
             } else if produced < room {
                 self.remember(out.as_slice().get(start..).unwrap_or_default());
-                // With room left over the decoder has taken all input; if it has not, it cannot go on.
+                // With room left, the decoder has consumed all input, or it cannot continue.
                 return if input.is_empty() { Ok(()) } else { Err(Fault::InvalidDeflate) };
             }
         }
     }
 
-    /// Ends a message: feeds what its sender removed (RFC 7692 7.2.2).
+    /// Ends a message: decompresses the tail that the sender has removed (RFC 7692 7.2.2).
     pub(crate) fn finish<B: PayloadBuffer>(&mut self, out: &mut B, limit: usize) -> Result<(), Fault> {
         let len = out.as_slice().len();
         self.inflate(&TAIL, out, limit)?;
-        // Behind a complete block the tail is an empty one. Where it makes data, the message ended inside a
-        // block.
+        // After a complete block the tail is an empty block. If it yields data, the message ended inside a block.
         if out.as_slice().len() > len {
             return Err(Fault::InvalidDeflate);
         }
@@ -322,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compressor_keeps_small_buffers_alone() {
+    fn compressor_keeps_only_small_scratch_buffers() {
         let params = Params {
             local_no_context_takeover: false,
             remote_no_context_takeover: false,
@@ -333,12 +332,12 @@ mod tests {
             threshold: 0,
         };
         let mut deflater = Deflater::new(&params);
-        for (size, is_kept) in [(1000, true), (3 * SPARE_MAX, false), (1000, true)] {
-            let mut frame = deflater.take_spare();
+        for (size, is_kept) in [(1000, true), (3 * SCRATCH_MAX, false), (1000, true)] {
+            let mut frame = deflater.take_scratch();
             deflater.compress(&vec![7; size], true, &mut frame);
-            deflater.keep_spare(frame);
-            assert_eq!(deflater.spare.capacity() > 0, is_kept);
-            assert!(deflater.spare.capacity() <= SPARE_MAX);
+            deflater.keep_scratch(frame);
+            assert_eq!(deflater.scratch.capacity() > 0, is_kept);
+            assert!(deflater.scratch.capacity() <= SCRATCH_MAX);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! permessage-deflate (RFC 7692): what is negotiated, and the codec.
+//! permessage-deflate (RFC 7692): its negotiation and its codec.
 
 pub mod codec;
 pub mod negotiate;

@@ -1,7 +1,7 @@
-//! Negotiation of permessage-deflate (RFC 7692 5 and 7.1), both sides.
+//! Negotiation of permessage-deflate (RFC 7692 5 and 7.1) for both sides.
 //!
-//! Turns a [`Config`] and the peer's Sec-WebSocket-Extensions into [`Params`]. Compresses nothing. Called by
-//! the opening handshake; the codec works from the [`Params`].
+//! The opening handshake calls it with a [`Config`] and the peer's Sec-WebSocket-Extensions. The result are [`Params`],
+//! with which the codec works.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -16,10 +16,10 @@ use crate::handshake::header_list::HeaderList;
 /// The name of the extension (RFC 7692 7).
 pub const NAME: &str = "permessage-deflate";
 
-/// Window sizes that RFC 7692 7.1.2 allows, as base-2 logarithms of bytes.
+/// The window sizes that RFC 7692 7.1.2 allows, as base-2 logarithms of bytes.
 pub const WINDOW_BITS: RangeInclusive<u8> = 8..=15;
 
-/// A window of 32 KiB: what holds where nothing is negotiated (RFC 7692 7.1.2).
+/// The window size if none is negotiated: 32 KiB (RFC 7692 7.1.2).
 const MAX_WINDOW_BITS: u8 = 15;
 
 const SERVER_NO_CONTEXT_TAKEOVER: &str = "server_no_context_takeover";
@@ -27,43 +27,40 @@ const CLIENT_NO_CONTEXT_TAKEOVER: &str = "client_no_context_takeover";
 const SERVER_MAX_WINDOW_BITS: &str = "server_max_window_bits";
 const CLIENT_MAX_WINDOW_BITS: &str = "client_max_window_bits";
 
-/// What one side wants of permessage-deflate. The same type serves both sides; [`Config::client`] and
-/// [`Config::server`] have the defaults of each.
+/// The configuration of permessage-deflate of either side. [`Config::client`] and [`Config::server`] have the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Effort of our compressor, 0 (store) to 9 (smallest). Default 6, zlib's own.
+    /// Compression level, 0 (no compression) to 9 (smallest output). Default: 6, as in zlib.
     pub level: u8,
-    /// Memory of our compressor, 1 to 9: it takes 2^(level + 9) bytes beside its window. Default 5, as in the
-    /// `websockets` library: 16 KiB.
+    /// Memory level of the compressor, 1 to 9: it takes 2^(level + 9) bytes in addition to its window. Default: 5, as
+    /// in the `websockets` library, which is 16 KiB.
     pub memory_level: u8,
-    /// Messages whose payload is shorter than this many bytes are sent uncompressed. Default 32: what is
-    /// shorter seldom shrinks by more than the bytes that end a deflate block, and still costs a run of the
-    /// compressor.
+    /// Messages with a payload shorter than `threshold` bytes are sent uncompressed. Default: 32. Shorter payloads
+    /// seldom shrink by more than the overhead of a deflate block, and compression takes time.
     pub threshold: usize,
-    /// The server compresses each message by itself. A client makes it a condition of its offer.
+    /// Whether the server compresses each message independently. A client requires it in its offer.
     pub server_no_context_takeover: bool,
-    /// The client compresses each message by itself. A client does so and says so; a server demands it.
+    /// Whether the client compresses each message independently. A client announces it; a server requires it.
     pub client_no_context_takeover: bool,
-    /// The largest window of the server's compressor, 8 to 15. `None`: no bound of ours. A client makes it a
-    /// condition of its offer.
+    /// Maximum window of the server's compressor, 8 to 15. `None`: no limit from this side. A client requires it in its
+    /// offer.
     pub server_max_window_bits: Option<u8>,
-    /// The largest window of the client's compressor, 8 to 15. `None`: no bound of ours; a client then offers
-    /// to obey any bound of the server. A server can only set a bound if the client offers to obey one.
+    /// Maximum window of the client's compressor, 8 to 15. `None`: no limit from this side; a client then offers to
+    /// accept any limit of the server. A server can set a limit only if the client offers to accept one.
     pub client_max_window_bits: Option<u8>,
 }
 
-/// What both sides agreed on, seen from one of them, and how that side's compressor is to be set up.
+/// The negotiated parameters from the point of view of one side, and the settings of its compressor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Our compressor forgets its window after each message.
+    /// Whether our compressor resets its window after each message.
     pub local_no_context_takeover: bool,
-    /// The peer's compressor forgets its window after each message, so our decompressor can, too.
+    /// Whether the peer's compressor resets its window after each message. Our decompressor then does the same.
     pub remote_no_context_takeover: bool,
-    /// The window of our compressor, 8 to 15. Nothing that we send may reach back further than 2^bits bytes.
-    /// For 8, zlib's compressor is run with 9: it keeps 262 bytes of its window in reserve, and so reaches
-    /// back 250 at most.
+    /// Window of our compressor, 8 to 15. Sent data may refer back at most 2^bits bytes. For 8, zlib's compressor runs
+    /// with 9: it reserves 262 bytes of its window, so it refers back at most 250 bytes.
     pub local_window_bits: u8,
-    /// The window of the peer's compressor, 8 to 15: what our decompressor needs.
+    /// Window of the peer's compressor, 8 to 15, and so of our decompressor.
     pub remote_window_bits: u8,
     /// As [`Config::level`].
     pub level: u8,
@@ -74,8 +71,8 @@ pub struct Params {
 }
 
 impl Config {
-    /// The defaults of a client: context takeover both ways, windows of 32 KiB, smaller ones if the server
-    /// asks.
+    /// Returns the defaults of a client: context takeover in both directions, windows of 32 KiB, or smaller ones if the
+    /// server requires them.
     #[must_use]
     pub const fn client() -> Self {
         Self {
@@ -89,17 +86,17 @@ impl Config {
         }
     }
 
-    /// The defaults of a server: as the client's, but windows of 4 KiB both ways, as in the `websockets`
-    /// library. A server holds many connections, and beyond 4 KiB memory grows faster than messages shrink.
+    /// Returns the defaults of a server: those of a client, with windows of 4 KiB in both directions, as in the
+    /// `websockets` library. For many connections, larger windows cost more memory than they save in traffic.
     #[must_use]
     pub const fn server() -> Self {
         Self { server_max_window_bits: Some(12), client_max_window_bits: Some(12), ..Self::client() }
     }
 
-    /// Checks that each number is in its range.
+    /// Checks that each number is in its valid range.
     ///
     /// # Errors
-    /// [`HandshakeError::InvalidArgument`] names the first that is not.
+    /// [`HandshakeError::InvalidArgument`] names the first number out of range.
     pub fn validate(&self) -> Result<(), HandshakeError> {
         let invalid = |argument, value: u8, expected| {
             Err(HandshakeError::InvalidArgument { argument, value: value.to_string(), expected })
@@ -117,11 +114,11 @@ impl Config {
         }
     }
 
-    /// The client's offer: an element for Sec-WebSocket-Extensions.
+    /// Returns the client's offer, an element of Sec-WebSocket-Extensions.
     #[must_use]
     pub fn offer(&self) -> String {
-        // RFC 7692 7.1.2.2: with client_max_window_bits the client says that it will obey a bound, and
-        // without a value that it suggests none. Our choice: always there, as our compressor can obey any.
+        // RFC 7692 7.1.2.2: client_max_window_bits announces that the client accepts a limit; without a value it
+        // suggests none. Our choice: always send it, as our compressor supports every limit.
         let client_max_window_bits = self.client_max_window_bits.map_or(ClientBits::Any, ClientBits::AtMost);
         Agreed {
             server_no_context_takeover: self.server_no_context_takeover,
@@ -132,16 +129,14 @@ impl Config {
         .to_text()
     }
 
-    /// The server's answer to the offers in a request: the parameters and the element for
-    /// Sec-WebSocket-Extensions, or `None` if permessage-deflate is not offered in a form that can be
-    /// accepted.
+    /// Returns the server's answer to the offers in a request: the parameters and the element of
+    /// Sec-WebSocket-Extensions. `None` if there is no acceptable offer of permessage-deflate.
     ///
     /// # Errors
     /// Sec-WebSocket-Extensions is malformed, or this configuration is invalid.
     pub fn accept_offers(&self, headers: &HeaderList) -> Result<Option<(Params, String)>, HandshakeError> {
         self.validate()?;
-        // RFC 7692 5.1: offers stand in order of preference. RFC 6455 9.1: a server ignores what it does not
-        // know.
+        // RFC 7692 5.1: offers are in order of preference. RFC 6455 9.1: a server ignores unknown extensions.
         for extension in parse_extensions(headers)?.iter().filter(|extension| extension.name == NAME) {
             // RFC 7692 7.1: a server MUST decline an offer with a parameter that is unknown, invalid or
             // repeated. The client may have added a second offer as a fallback.
@@ -161,23 +156,23 @@ impl Config {
         Ok(None)
     }
 
-    /// The server's answer to one valid offer; every such offer can be accepted.
+    /// Returns the server's answer to a valid offer. Every valid offer can be accepted.
     fn answer(&self, offer: &Agreed) -> Agreed {
         Agreed {
-            // RFC 7692 7.1.1.1: a server accepts the parameter by including it, and may include it unasked.
+            // RFC 7692 7.1.1.1: a server accepts the parameter by including it, and may include it without an offer.
             server_no_context_takeover: offer.server_no_context_takeover || self.server_no_context_takeover,
-            // RFC 7692 7.1.1.2: in an offer it is a hint that the server may follow; ours does, as it saves
-            // the decompressor's window. Unasked, it demands.
+            // RFC 7692 7.1.1.2: in an offer it is a hint. Our choice: follow it, as this saves the decompressor's
+            // window. Without an offer, the answer requires it of the client.
             client_no_context_takeover: offer.client_no_context_takeover || self.client_no_context_takeover,
-            // RFC 7692 7.1.2.1: a server accepts with the same or a smaller value, and may include one
-            // unasked.
+            // RFC 7692 7.1.2.1: a server accepts with the same or a smaller value, and may include one without an
+            // offer.
             server_max_window_bits: min(offer.server_max_window_bits, self.server_max_window_bits),
             client_max_window_bits: match offer.client_max_window_bits {
-                // RFC 7692 7.1.2.2: without the parameter in the offer, the server MUST NOT include it. Our
-                // choice: to compress with the large window then, rather than not at all.
+                // RFC 7692 7.1.2.2: without the parameter in the offer, the server MUST NOT include it. Our choice:
+                // accept the large window, rather than not compress at all.
                 ClientBits::Unbounded => ClientBits::Unbounded,
                 ClientBits::Any => self.client_max_window_bits.map_or(ClientBits::Unbounded, ClientBits::AtMost),
-                // It is a hint, too: echoed, it saves the decompressor memory.
+                // The value is a hint too. Echoing it saves memory in the decompressor.
                 ClientBits::AtMost(bits) => {
                     ClientBits::AtMost(self.client_max_window_bits.map_or(bits, |bound| bound.min(bits)))
                 }
@@ -185,12 +180,11 @@ impl Config {
         }
     }
 
-    /// The client's check of the server's answer to [`Config::offer`]: the parameters, or `None` if the
-    /// server declined.
+    /// Checks the server's answer to [`Config::offer`] and returns the parameters, or `None` if the server declined.
     ///
-    /// # Errors Sec-WebSocket-Extensions is malformed, or it accepts what was not offered, or accepts it
-    /// twice, or with parameters that the offer does not allow. The client then has to fail the connection
-    /// (RFC 7692 7.1).
+    /// # Errors
+    /// Sec-WebSocket-Extensions is malformed. Or it accepts an extension that was not offered, accepts one twice, or
+    /// has parameters that the offer does not allow. The client must then fail the connection (RFC 7692 7.1).
     pub fn accept_response(&self, headers: &HeaderList) -> Result<Option<Params>, HandshakeError> {
         let mut params = None;
         for extension in parse_extensions(headers)? {
@@ -198,7 +192,7 @@ impl Config {
             if extension.name != NAME {
                 return Err(HandshakeError::ExtensionNotOffered { extension: extension.name });
             }
-            // RFC 7692 5: an answer accepts one configuration; a second compression has no reserved bit left.
+            // RFC 7692 5: an answer accepts one configuration. RSV1 cannot mark a second compression.
             if params.is_some() {
                 return Err(HandshakeError::DuplicateExtension { extension: extension.name });
             }
@@ -207,7 +201,7 @@ impl Config {
         Ok(params)
     }
 
-    /// Holds one answer against our offer.
+    /// Checks an answer against our offer.
     fn check_answer(&self, answer: &Agreed) -> Result<Params, HandshakeError> {
         // RFC 7692 7.1.1.1: a server that accepts this parameter includes it.
         if self.server_no_context_takeover && !answer.server_no_context_takeover {
@@ -221,8 +215,8 @@ impl Config {
                 Some(_) => {}
             }
         }
-        // RFC 7692 7.1.2.2: in an answer to a value, the server's is "equal to or smaller than" it. The
-        // parameter itself was offered: we always do.
+        // RFC 7692 7.1.2.2: the answer to a value is "equal to or smaller than" it. The parameter itself was offered,
+        // as our offers always have it.
         let answered = answer.client_max_window_bits.bound();
         if let (Some(asked), Some(bits)) = (self.client_max_window_bits, answered)
             && bits > asked
@@ -230,7 +224,7 @@ impl Config {
             return Err(over_the_offer(CLIENT_MAX_WINDOW_BITS, bits, asked));
         }
         Ok(Params {
-            // RFC 7692 7.1.1.2: the server may demand it unasked; what we announced we do in any case.
+            // RFC 7692 7.1.1.2: the server may require it without an offer. If we announced it, we do it anyway.
             local_no_context_takeover: answer.client_no_context_takeover || self.client_no_context_takeover,
             remote_no_context_takeover: answer.server_no_context_takeover,
             local_window_bits: min(answered, self.client_max_window_bits).unwrap_or(MAX_WINDOW_BITS),
@@ -242,7 +236,7 @@ impl Config {
     }
 }
 
-/// The parameters of one offer or one answer.
+/// The parameters of an offer or an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Agreed {
     server_no_context_takeover: bool,
@@ -254,12 +248,12 @@ struct Agreed {
 /// The three forms of client_max_window_bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ClientBits {
-    /// The parameter is not there: the client obeys no bound.
+    /// The parameter is absent: the client accepts no limit.
     #[default]
     Unbounded,
-    /// It has no value: the client obeys any bound. Only in offers.
+    /// The parameter has no value: the client accepts any limit. Only in offers.
     Any,
-    /// It has a value.
+    /// The parameter has this value.
     AtMost(u8),
 }
 
@@ -272,7 +266,7 @@ impl ClientBits {
     }
 }
 
-/// Which of the two messages a parameter stands in.
+/// The message that has the parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Message {
     Offer,
@@ -280,8 +274,8 @@ enum Message {
 }
 
 impl Agreed {
-    /// RFC 7692 7.1: fails on a parameter that is not defined for the message, has an invalid value or is
-    /// repeated.
+    /// Parses the parameters. Fails if one is not defined for the message, has an invalid value or is repeated (RFC
+    /// 7692 7.1).
     fn parse(extension: &Extension, message: Message) -> Result<Self, HandshakeError> {
         let mut agreed = Self::default();
         for parameter in &extension.parameters {
@@ -303,8 +297,7 @@ impl Agreed {
                     if agreed.client_max_window_bits != ClientBits::Unbounded {
                         return Err(HandshakeError::DuplicateParameter { parameter: CLIENT_MAX_WINDOW_BITS });
                     }
-                    // RFC 7692 7.1.2.2: in an offer it "has no value or" a number, in an answer it has a
-                    // number.
+                    // RFC 7692 7.1.2.2: in an offer it "has no value or" a number; in an answer it has a number.
                     agreed.client_max_window_bits = match (value, message) {
                         (None, Message::Offer) => ClientBits::Any,
                         _ => ClientBits::AtMost(parse_bits(CLIENT_MAX_WINDOW_BITS, value)?),
@@ -342,7 +335,7 @@ impl Agreed {
     }
 }
 
-/// RFC 7692 7.1.1: the context takeover parameters have no value.
+/// Sets a context takeover parameter, which has no value (RFC 7692 7.1.1).
 fn set_flag(flag: &mut bool, parameter: &'static str, value: Option<&str>) -> Result<(), HandshakeError> {
     if *flag {
         return Err(HandshakeError::DuplicateParameter { parameter });
@@ -355,7 +348,7 @@ fn set_flag(flag: &mut bool, parameter: &'static str, value: Option<&str>) -> Re
     Ok(())
 }
 
-/// RFC 7692 7.1.2: "a decimal integer value without leading zeroes between 8 to 15, inclusive".
+/// Parses a window size: "a decimal integer value without leading zeroes between 8 to 15, inclusive" (RFC 7692 7.1.2).
 fn parse_bits(parameter: &'static str, value: Option<&str>) -> Result<u8, HandshakeError> {
     value
         .filter(|value| value.bytes().all(|byte| byte.is_ascii_digit()) && !value.starts_with('0'))
@@ -376,7 +369,7 @@ fn over_the_offer(parameter: &'static str, bits: u8, asked: u8) -> HandshakeErro
     }
 }
 
-/// The smaller of two bounds, where `None` is no bound.
+/// Returns the smaller of two limits; `None` stands for no limit.
 fn min(one: Option<u8>, other: Option<u8>) -> Option<u8> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),

@@ -1,4 +1,4 @@
-//! The frame header: 2 to 14 bytes.
+//! Encoding and decoding of frame headers: 2 to 14 bytes (RFC 6455 5.2).
 
 use super::Opcode;
 use crate::error::Fault;
@@ -8,19 +8,18 @@ const FIN: u8 = 0x80;
 const RSV1: u8 = 0x40;
 const MASKED: u8 = 0x80;
 
-/// A decoded frame header. RSV2 and RSV3 are not kept: no extension that we know uses them, so they are
-/// faults.
+/// A frame header. It has no RSV2 and RSV3: no supported extension uses them, so [`Header::decode`] rejects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The last frame of its message.
+    /// Whether this is the last frame of its message.
     pub fin: bool,
-    /// The message is compressed (RFC 7692 6).
+    /// Whether the message is compressed (RFC 7692 6).
     pub rsv1: bool,
-    /// What the frame is.
+    /// The opcode.
     pub opcode: Opcode,
     /// The masking key, if the frame is masked.
     pub mask: Option<Key>,
-    /// Payload bytes.
+    /// The length of the payload in bytes.
     pub length: u64,
 }
 
@@ -32,7 +31,7 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
@@ -41,19 +40,19 @@ impl Encoded {
 }
 
 impl Header {
-    /// The longest header, in bytes.
+    /// Maximum size of a header in bytes.
     pub const MAX: usize = 14;
 
-    /// Decodes the header at the start of `input`: with its length in bytes, or `None` if `input` ends inside
-    /// it.
+    /// Decodes the header at the start of `input` and returns it with its size in bytes, or `None` if `input` ends
+    /// inside the header.
     ///
-    /// Checks what a header must obey by itself: opcode, RSV2 and RSV3, shortest length, control frame rules.
+    /// Checks the opcode, RSV2 and RSV3, that the length is in its shortest form, and the rules for control frames.
     #[inline]
     pub fn decode(input: &[u8]) -> Result<Option<(Self, usize)>, Fault> {
         let [first, second, rest @ ..] = input else { return Ok(None) };
         let opcode = Opcode::decode(first & 0x0F)?;
         // RFC 6455 5.2: "MUST be 0 unless an extension is negotiated that defines meanings for non-zero
-        // values." RSV1 is judged by the connection, which knows whether compression was negotiated.
+        // values." The connection checks RSV1, as it knows whether compression was negotiated.
         if first & 0x30 != 0 {
             return Err(Fault::ReservedBits(first >> 4 & 7));
         }

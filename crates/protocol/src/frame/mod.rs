@@ -1,5 +1,4 @@
-//! Frames (RFC 6455 5.2): opcodes and headers. Payloads are the business of
-//! [`Connection`](crate::Connection).
+//! Frame headers and opcodes (RFC 6455 5.2). [`Connection`](crate::Connection) handles payloads.
 
 mod header;
 mod opcode;

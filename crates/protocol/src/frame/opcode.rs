@@ -2,7 +2,7 @@
 
 use crate::error::Fault;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -12,16 +12,16 @@ pub enum Opcode {
     Text = 0x1,
     /// The first or only frame of a binary message.
     Binary = 0x2,
-    /// The closing handshake.
+    /// The frame of the closing handshake.
     Close = 0x8,
-    /// A question whether the peer is there.
+    /// A request for a pong.
     Ping = 0x9,
-    /// The answer.
+    /// The answer to a ping, or an unsolicited pong.
     Pong = 0xA,
 }
 
 impl Opcode {
-    /// The opcode of this number, if the RFC defines it.
+    /// Returns the opcode with this number. Numbers that the RFC reserves are a [`Fault`].
     pub const fn decode(number: u8) -> Result<Self, Fault> {
         match number {
             0x0 => Ok(Self::Continuation),
@@ -34,7 +34,7 @@ impl Opcode {
         }
     }
 
-    /// Close, ping and pong (RFC 6455 5.5).
+    /// Returns whether this is close, ping or pong (RFC 6455 5.5).
     #[must_use]
     pub const fn is_control(self) -> bool {
         self as u8 & 0x8 != 0

@@ -1,14 +1,14 @@
-//! [`BodyReader`]: collects the body of a response that refuses, up to a limit.
+//! [`BodyReader`]: collects the body of a rejection, up to a limit.
 //!
-//! The connection is not used again, so nothing behind the body matters, and a body that breaks the rules is
-//! cut where it does instead of hiding the status that came with it.
+//! The connection is not used after a rejection, so bytes after the body are ignored. A malformed body is truncated
+//! instead of being an error, so that its response is still reported.
 
 use alloc::vec::Vec;
 
 use super::header_list::HeaderList;
 
-/// Longest chunk-size line, extensions included, in bytes. RFC 9112 7.1.1 asks for a limit and names none;
-/// ours is far above what servers send.
+/// Maximum size in bytes of a chunk-size line, including extensions. RFC 9112 7.1.1 requires a limit without naming one;
+/// real servers send far shorter lines.
 const CHUNK_LINE: usize = 1024;
 
 /// Collects one body.
@@ -20,25 +20,25 @@ pub(crate) struct BodyReader {
     truncated: bool,
 }
 
-/// What comes next in the body.
+/// The position in the body.
 #[derive(Clone, Debug)]
 enum Framing {
-    /// That many bytes.
+    /// Number of bytes up to the end of the body.
     Length(u64),
     /// All bytes up to the end of the stream.
     UntilEof,
-    /// A chunk-size line, of which this much has come.
+    /// Inside a chunk-size line: its bytes so far.
     ChunkSize(Vec<u8>),
-    /// That many bytes of a chunk, then its CR LF.
+    /// Inside a chunk: number of bytes up to its CR LF.
     ChunkData(u64),
-    /// The CR LF behind a chunk; how much of it has come.
+    /// Inside the CR LF after a chunk: number of its bytes received.
     ChunkEnd(usize),
-    /// Nothing.
+    /// At the end of the body.
     Done,
 }
 
 impl BodyReader {
-    /// For the body of a final response with this status and these headers.
+    /// Creates a reader for the body of a final response with this status and these headers.
     pub(crate) fn new(status: u16, headers: &HeaderList, limit: usize) -> Self {
         let (framing, truncated) = framing(status, headers);
         let mut reader = Self { framing, limit, body: Vec::new(), truncated };
@@ -48,7 +48,7 @@ impl BodyReader {
         reader
     }
 
-    /// Takes bytes; true once the body is complete or at its limit.
+    /// Consumes bytes. Returns true once the body is complete or truncated.
     pub(crate) fn receive(&mut self, mut input: &[u8]) -> bool {
         while let [first, behind @ ..] = input {
             input = match self.framing {
@@ -80,12 +80,12 @@ impl BodyReader {
         matches!(self.framing, Framing::Done)
     }
 
-    /// Whether the body is complete before a byte of it came.
+    /// Returns whether the body is complete or truncated.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.framing, Framing::Done)
     }
 
-    /// Notes the end of the stream.
+    /// Records the end of the stream.
     pub(crate) fn receive_eof(&mut self) {
         // RFC 9112 8: a message is incomplete if the stream ends inside its Content-Length or before its last
         // chunk.
@@ -95,13 +95,12 @@ impl BodyReader {
         self.framing = Framing::Done;
     }
 
-    /// The body so far, and whether some of it is missing.
+    /// Takes the body so far. The flag is true if a part of it is missing.
     pub(crate) fn take_body(&mut self) -> (Vec<u8>, bool) {
         (core::mem::take(&mut self.body), self.truncated)
     }
 
-    /// Keeps up to `remaining` bytes, as far as the limit allows; returns the input behind them and what
-    /// remains.
+    /// Stores up to `remaining` bytes within the limit. Returns the rest of the input and the new value of `remaining`.
     fn take<'a>(&mut self, input: &'a [u8], remaining: u64) -> (&'a [u8], u64) {
         let wanted = usize::try_from(remaining).unwrap_or(usize::MAX).min(input.len());
         let kept = wanted.min(self.limit - self.body.len());
@@ -124,7 +123,7 @@ impl BodyReader {
         line.extend_from_slice(taken);
         if newline.is_some() {
             match httparse::parse_chunk_size(line) {
-                // The trailer section behind the last chunk is not read: nothing of it is reported.
+                // The trailer section after the last chunk is ignored.
                 Ok(httparse::Status::Complete((_, 0))) => self.framing = Framing::Done,
                 Ok(httparse::Status::Complete((_, size))) => self.framing = Framing::ChunkData(size),
                 _ => self.truncate(),
@@ -133,7 +132,7 @@ impl BodyReader {
         rest
     }
 
-    /// Goes on, unless the body has just been cut.
+    /// Sets the next position, unless the body was just truncated.
     fn advance(&mut self, framing: Framing) {
         if !matches!(self.framing, Framing::Done) {
             self.framing = framing;
@@ -146,15 +145,16 @@ impl BodyReader {
     }
 }
 
-/// How the length of the body is told (RFC 9112 6.3), and whether the head is too contradictory to tell.
+/// Returns the initial position in the body according to its framing (RFC 9112 6.3). The flag is true if the framing is
+/// invalid and the body is therefore discarded.
 fn framing(status: u16, headers: &HeaderList) -> (Framing, bool) {
     // 1: "any response with a 1xx (Informational), 204 (No Content), or 304 (Not Modified) status code" has
     // no body.
     if status < 200 || status == 204 || status == 304 {
         return (Framing::Done, false);
     }
-    // 3 and 4: Transfer-Encoding overrides Content-Length; chunked counts if it is the final coding,
-    // otherwise the body goes on until the connection is closed.
+    // 3 and 4: Transfer-Encoding overrides Content-Length. If its final coding is not chunked, the body ends when the
+    // connection is closed.
     if headers.contains("Transfer-Encoding") {
         let last = headers.tokens("Transfer-Encoding").last();
         let chunked = last.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
@@ -165,15 +165,15 @@ fn framing(status: u16, headers: &HeaderList) -> (Framing, bool) {
         // 8: "the message body length is determined by the number of octets received prior to the server
         // closing".
         Ok(None) => (Framing::UntilEof, false),
-        // 5: with an invalid Content-Length the body must be discarded. The status is still worth reporting.
+        // 5: with an invalid Content-Length the body must be discarded. The status is still reported.
         Err(InvalidLength) => (Framing::Done, true),
     }
 }
 
-/// A Content-Length that is no number, or several that differ.
+/// Content-Length is not a number, or has several different values.
 pub(crate) struct InvalidLength;
 
-/// The value of Content-Length. RFC 9110 8.6: a list of equal values may be taken for the value.
+/// Returns the value of Content-Length. RFC 9110 8.6: a list of equal values may be accepted as one value.
 pub(crate) fn content_length(headers: &HeaderList) -> Result<Option<u64>, InvalidLength> {
     let mut length = None;
     for value in headers.all("Content-Length") {

@@ -14,8 +14,8 @@ use super::response_reader::ResponseReader;
 use super::{Accepted, Limits, Progress};
 use crate::deflate::negotiate;
 
-/// Fields that the handshake itself writes: another value would break it.
-const OWN: [&str; 6] = [
+/// Fields that the handshake writes itself. The application may not set them.
+const RESERVED: [&str; 6] = [
     "Upgrade",
     "Connection",
     "Sec-WebSocket-Key",
@@ -27,19 +27,19 @@ const OWN: [&str; 6] = [
 /// Fields that announce a body, which the request does not have.
 const BODY: [&str; 2] = ["Content-Length", "Transfer-Encoding"];
 
-/// Fields of which a request has one at most.
+/// Fields that may occur at most once in a request.
 const SINGLE: [&str; 4] = ["Host", "Origin", "Authorization", "User-Agent"];
 
-/// What the client asks for. Debug output leaves the authorization out.
+/// The request of a client. Debug output omits the authorization.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClientRequest {
-    /// The Host field: host, and port unless it is the scheme's default.
+    /// The Host field: the host, and the port unless it is the default of the scheme.
     pub host: String,
-    /// The path and the query, percent-encoded, without a fragment. It begins with `/`.
+    /// The path and the query, percent-encoded and without a fragment. It begins with `/`.
     pub target: String,
-    /// The Origin field. A browser sends it; other clients need not.
+    /// The Origin field. Browsers send it; for other clients it is optional.
     pub origin: Option<String>,
-    /// The subprotocols offered, the preferred one first.
+    /// The offered subprotocols in order of preference.
     pub subprotocols: Vec<String>,
     /// The offer of permessage-deflate. `None`: no compression.
     pub deflate: Option<negotiate::Config>,
@@ -47,19 +47,19 @@ pub struct ClientRequest {
     pub user_agent: Option<String>,
     /// The Authorization field, with its scheme.
     pub authorization: Option<String>,
-    /// More fields. One with a name from above takes the place of it; the fields that the handshake depends
-    /// on are refused, except Host.
+    /// Additional fields. A field with the name of one above replaces it. Fields that the handshake writes itself are
+    /// rejected, except Host.
     pub headers: HeaderList,
 }
 
 impl ClientRequest {
-    /// A request for that target at that host, with nothing optional.
+    /// Creates a request for `target` at `host`, without optional fields.
     #[must_use]
     pub fn new(host: &str, target: &str) -> Self {
         Self { host: host.to_owned(), target: target.to_owned(), ..Self::default() }
     }
 
-    /// Checks the parts and puts the head together.
+    /// Checks the parts and builds the head.
     fn to_request(&self, key: &str) -> Result<Request, HandshakeError> {
         self.check_additional()?;
         let mut headers = HeaderList::new();
@@ -104,9 +104,10 @@ impl ClientRequest {
     }
 
     fn check_additional(&self) -> Result<(), HandshakeError> {
-        for (names, reason) in
-            [(OWN.as_slice(), "the opening handshake writes it"), (BODY.as_slice(), "the opening request has no body")]
-        {
+        for (names, reason) in [
+            (RESERVED.as_slice(), "the opening handshake writes it"),
+            (BODY.as_slice(), "the opening request has no body"),
+        ] {
             if let Some(name) = names.iter().find(|name| self.headers.contains(name)) {
                 return Err(HandshakeError::RefusedHeader { name: (*name).to_owned(), reason });
             }
@@ -119,7 +120,7 @@ impl ClientRequest {
         }
     }
 
-    /// RFC 6455 3: the resource name is a path and a query; "Fragment identifiers ... MUST NOT be used".
+    /// Checks the target: a path and a query; "Fragment identifiers ... MUST NOT be used" (RFC 6455 3).
     fn checked_target(&self) -> Result<String, HandshakeError> {
         let valid =
             self.target.starts_with('/') && self.target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
@@ -150,26 +151,26 @@ impl fmt::Debug for ClientRequest {
     }
 }
 
-/// One opening handshake of a client: send [`ClientHandshake::request_bytes`], feed what comes back to
-/// [`ClientHandshake::receive`].
+/// The opening handshake of a client. Send [`ClientHandshake::request_bytes`], then pass received bytes to
+/// [`ClientHandshake::receive`] until it completes.
 #[derive(Clone, Debug)]
 pub struct ClientHandshake {
     request: Request,
-    /// The Sec-WebSocket-Accept that this request's key demands.
+    /// The value of Sec-WebSocket-Accept for the key of the request.
     expected_accept: String,
-    /// What the request offers, from whichever field it came.
+    /// The subprotocols offered in the request.
     subprotocols: Vec<String>,
     deflate: Option<negotiate::Config>,
     reader: ResponseReader,
-    /// A response with status 101 that broke the rules.
-    refused: Option<Response>,
+    /// The response with status 101 that is invalid.
+    invalid_response: Option<Response>,
 }
 
 impl ClientHandshake {
-    /// Checks the request. The nonce has to be random and used once (RFC 6455 4.1).
+    /// Checks the request and creates the handshake. The nonce must be random and used only once (RFC 6455 4.1).
     ///
     /// # Errors
-    /// A part of the request cannot be sent; the error names it. Nothing is wrong with the peer.
+    /// A part of the request cannot be sent; the error names it.
     pub fn new(request: &ClientRequest, nonce: [u8; 16], limits: Limits) -> Result<Self, HandshakeError> {
         let key = encode_nonce(nonce);
         let deflate = request.deflate;
@@ -179,29 +180,29 @@ impl ClientHandshake {
             subprotocols: offered_subprotocols(&request.headers)?,
             deflate,
             reader: ResponseReader::new(limits, |status| status == 101),
-            refused: None,
+            invalid_response: None,
             request,
         })
     }
 
-    /// The request as it is sent.
+    /// Returns the request as sent.
     #[must_use]
     pub const fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     #[must_use]
     pub fn request_bytes(&self) -> Vec<u8> {
         self.request.to_bytes()
     }
 
-    /// Takes bytes from the server, in pieces of any size. Bytes behind the head of a 101 response are left
-    /// alone: they are frames. Interim responses (100, 102, 103, ...) are skipped.
+    /// Consumes bytes from the server, in pieces of any size. Bytes after the head of a 101 response are not consumed,
+    /// as they are frames. Interim responses (100, 102, 103, ...) are skipped.
     ///
-    /// # Errors [`HandshakeError::Rejected`] carries a response with another status, once its body is
-    /// complete or over the limit; any other error tells which rule the response breaks. The handshake is
-    /// over then.
+    /// # Errors
+    /// [`HandshakeError::Rejected`] has a response with another status, once its body is complete or exceeds the limit.
+    /// Other errors name the rule that the response violates. The handshake is over after an error.
     pub fn receive(&mut self, input: &[u8]) -> Result<Progress<Accepted>, HandshakeError> {
         let (consumed, response) = match self.reader.receive(input)? {
             Progress::Incomplete => return Ok(Progress::Incomplete),
@@ -212,35 +213,34 @@ impl ClientHandshake {
                 Ok(Progress::Complete { consumed, output: Accepted { response, subprotocol, deflate } })
             }
             Err(error) => {
-                self.refused = Some(response);
+                self.invalid_response = Some(response);
                 Err(error)
             }
         }
     }
 
-    /// Notes that nothing more will come, as the stream ended or time is up, and returns the error to which
-    /// that leads: [`HandshakeError::Rejected`] with what has come of the body, or
-    /// [`HandshakeError::ConnectionClosed`].
+    /// Records the end of the stream, or that the deadline has passed, and returns the resulting error:
+    /// [`HandshakeError::Rejected`] with the body so far, or [`HandshakeError::ConnectionClosed`].
     pub fn receive_eof(&mut self) -> HandshakeError {
         self.reader.receive_eof()
     }
 
-    /// Whether the server has refused, and the body of its response is waited for.
+    /// Returns whether the server has rejected the request and the body of its response is incomplete.
     #[must_use]
     pub const fn is_refused(&self) -> bool {
         self.reader.is_refused()
     }
 
-    /// The response with status 101 to which an error of [`ClientHandshake::receive`] refers.
+    /// Returns the response with status 101 for which [`ClientHandshake::receive`] returned an error.
     #[must_use]
-    pub const fn refused_response(&self) -> Option<&Response> {
-        self.refused.as_ref()
+    pub const fn invalid_response(&self) -> Option<&Response> {
+        self.invalid_response.as_ref()
     }
 
-    /// RFC 6455 4.1: each of these MUST fail the connection.
+    /// Checks a response with status 101. Each violation MUST fail the connection (RFC 6455 4.1).
     fn check(&self, response: &Response) -> Result<(Option<String>, Option<negotiate::Params>), HandshakeError> {
         let headers = &response.headers;
-        // RFC 9110 7.8: HTTP/1.0 has no Upgrade.
+        // RFC 9110 7.8: Upgrade does not exist in HTTP/1.0.
         if response.version != Version::Http11 {
             return Err(HandshakeError::UnsupportedHttpVersion { version: response.version.as_str().to_owned() });
         }
@@ -275,8 +275,8 @@ impl ClientHandshake {
         Ok((self.check_subprotocol(headers)?, deflate))
     }
 
-    /// 6: no subprotocol "that was not present in the client's handshake". 11.3.4: the field "MUST NOT appear
-    /// more than once in an HTTP response".
+    /// Checks the subprotocol. 6: none "that was not present in the client's handshake". 11.3.4: the field "MUST NOT
+    /// appear more than once in an HTTP response".
     fn check_subprotocol(&self, headers: &HeaderList) -> Result<Option<String>, HandshakeError> {
         let Some(chosen) = headers.single("Sec-WebSocket-Protocol")? else { return Ok(None) };
         match self.subprotocols.iter().find(|offered| offered.as_bytes() == chosen) {
@@ -288,7 +288,7 @@ impl ClientHandshake {
     }
 }
 
-/// RFC 6455 4.1, 10 of the request: the elements are tokens "and MUST all be unique strings".
+/// Returns the offered subprotocols. RFC 6455 4.1, 10: the elements are tokens "and MUST all be unique strings".
 fn offered_subprotocols(headers: &HeaderList) -> Result<Vec<String>, HandshakeError> {
     let mut offered: Vec<String> = Vec::new();
     for value in headers.all("Sec-WebSocket-Protocol") {

@@ -1,4 +1,4 @@
-//! [`ConnectHandshake`]: HTTP CONNECT, which asks a proxy for a tunnel (RFC 9110 9.3.6).
+//! [`ConnectHandshake`]: HTTP CONNECT, which requests a tunnel from a proxy (RFC 9110 9.3.6).
 
 use alloc::borrow::ToOwned as _;
 use alloc::string::{String, ToString as _};
@@ -11,19 +11,19 @@ use super::message::{Request, Response, Version, is_authority};
 use super::response_reader::ResponseReader;
 use super::{Limits, Progress};
 
-/// The tunnel to ask for. Debug output leaves the authorization out.
+/// The request for a tunnel. Debug output omits the authorization.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// The host, an IPv6 address in brackets, and the port: `example.com:443`.
+    /// The host and the port: `example.com:443`. An IPv6 address is in brackets.
     pub authority: String,
     /// The Proxy-Authorization field, with its scheme.
     pub authorization: Option<String>,
-    /// More fields. Proxy-Authorization and Host take the place of those above.
+    /// Additional fields. Proxy-Authorization and Host replace the values above.
     pub headers: HeaderList,
 }
 
 impl ConnectRequest {
-    /// A tunnel to that `host:port`, with nothing optional.
+    /// Creates a request for a tunnel to `host:port`, without optional fields.
     #[must_use]
     pub fn new(authority: &str) -> Self {
         Self { authority: authority.to_owned(), ..Self::default() }
@@ -70,8 +70,8 @@ impl fmt::Debug for ConnectRequest {
     }
 }
 
-/// One CONNECT: send [`ConnectHandshake::request_bytes`], feed what comes back to
-/// [`ConnectHandshake::receive`].
+/// A CONNECT handshake. Send [`ConnectHandshake::request_bytes`], then pass received bytes to
+/// [`ConnectHandshake::receive`] until it completes.
 #[derive(Clone, Debug)]
 pub struct ConnectHandshake {
     request: Request,
@@ -79,7 +79,7 @@ pub struct ConnectHandshake {
 }
 
 impl ConnectHandshake {
-    /// Checks the request.
+    /// Checks the request and creates the handshake.
     ///
     /// # Errors
     /// A part of the request cannot be sent; the error names it.
@@ -91,35 +91,34 @@ impl ConnectHandshake {
         Ok(Self { request: request.to_request()?, reader })
     }
 
-    /// The request as it is sent.
+    /// Returns the request as sent.
     #[must_use]
     pub const fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     #[must_use]
     pub fn request_bytes(&self) -> Vec<u8> {
         self.request.to_bytes()
     }
 
-    /// Takes bytes from the proxy, in pieces of any size. Bytes behind the head of a 2xx response are left
-    /// alone: they come through the tunnel.
+    /// Consumes bytes from the proxy, in pieces of any size. Bytes after the head of a 2xx response are not consumed, as
+    /// they come through the tunnel.
     ///
-    /// # Errors [`HandshakeError::Rejected`] carries a response with another status, once its body is
-    /// complete or over the limit; any other error tells what is wrong with its bytes. The handshake is over
-    /// then.
+    /// # Errors
+    /// [`HandshakeError::Rejected`] has a response with another status, once its body is complete or exceeds the limit.
+    /// Other errors mean that the response is invalid. The handshake is over after an error.
     pub fn receive(&mut self, input: &[u8]) -> Result<Progress<Response>, HandshakeError> {
         self.reader.receive(input)
     }
 
-    /// Notes that nothing more will come, as the stream ended or time is up, and returns the error to which
-    /// that leads.
+    /// Records the end of the stream, or that the deadline has passed, and returns the resulting error.
     pub fn receive_eof(&mut self) -> HandshakeError {
         self.reader.receive_eof()
     }
 
-    /// Whether the proxy has refused, and the body of its response is waited for.
+    /// Returns whether the proxy has rejected the request and the body of its response is incomplete.
     #[must_use]
     pub const fn is_refused(&self) -> bool {
         self.reader.is_refused()

@@ -1,4 +1,4 @@
-//! [`HandshakeError`], and the one map from an error to the HTTP status that answers it.
+//! [`HandshakeError`] and the only mapping from errors to the HTTP statuses of their responses.
 
 use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
@@ -9,40 +9,40 @@ use core::fmt;
 use super::header_list::{DuplicateHeader, HeaderError, HeaderList};
 use super::message::Response;
 
-/// Why an opening handshake, or a CONNECT to a proxy, did not succeed; sorted by fault. Text of the peer is
-/// escaped and cut where it is long.
+/// The reason why an opening handshake, or a CONNECT to a proxy, failed. In messages, text of the peer is escaped, and
+/// truncated if it is long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandshakeError {
     // The peer's bytes are not HTTP/1.
-    /// The first line is no request line or status line; as much of it as was read, escaped.
+    /// The first line is not a request line or status line.
     MalformedStartLine {
-        /// The line.
+        /// The line as far as it was received, escaped.
         line: String,
     },
-    /// The first line names another version of HTTP than 1.0 and 1.1, or one that has no WebSocket.
+    /// The version of HTTP in the first line is not supported.
     UnsupportedHttpVersion {
-        /// The version as sent.
+        /// The version.
         version: String,
     },
-    /// A header line breaks the syntax of RFC 9112 5; the line, escaped.
+    /// A header line violates the syntax of RFC 9112 5.
     MalformedHeader {
-        /// The line.
+        /// The line as far as it was received, escaped.
         line: String,
     },
     /// A line of the head does not end in CR LF.
     MalformedLineEnding {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: usize,
     },
 
-    // The peer's head is over a limit.
-    /// The first line alone is over the limit of the head.
+    // The peer's head exceeds a limit.
+    /// The first line exceeds the size limit of the head.
     StartLineTooLong {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The head is over its limit.
+    /// The head exceeds its size limit.
     HeadTooLarge {
         /// The limit in bytes.
         limit: usize,
@@ -52,44 +52,44 @@ pub enum HandshakeError {
         /// The limit.
         limit: usize,
     },
-    /// More interim (1xx) responses than the limit came before the final one.
+    /// The server sent more interim (1xx) responses than the limit.
     TooManyInterimResponses {
         /// The limit.
         limit: usize,
     },
 
-    // The peer went away.
-    /// The stream ended before the handshake did.
+    // The peer closed the connection.
+    /// The stream ended before the handshake.
     ConnectionClosed {
-        /// Bytes that had come by then: 0 for a peer that never spoke.
+        /// Number of bytes received.
         received: usize,
     },
 
-    // The peer's head breaks RFC 6455 or RFC 7692.
-    /// A field that must be there is not.
+    // The peer's head violates RFC 6455 or RFC 7692.
+    /// A required field is missing.
     MissingHeader {
         /// The field's name.
         name: &'static str,
     },
-    /// A field that may occur once occurs more often.
+    /// A field that may occur at most once occurs more than once.
     DuplicateHeader {
         /// The field's name.
         name: String,
     },
-    /// A field has a value that it must not have.
+    /// A field has an invalid value.
     InvalidHeader {
         /// The field's name.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// A description of the valid values.
         expected: &'static str,
     },
-    /// Upgrade or Connection does not ask for, or grant, a WebSocket.
+    /// Upgrade or Connection has no value that opens a WebSocket connection.
     InvalidUpgrade {
         /// `Upgrade` or `Connection`.
         name: &'static str,
-        /// Its value; `None`: the field is missing.
+        /// Its value; `None` if the field is missing.
         value: Option<String>,
     },
     /// The method is not GET.
@@ -106,12 +106,12 @@ pub enum HandshakeError {
     UnexpectedBody,
     /// Sec-WebSocket-Version is not 13.
     UnsupportedWebSocketVersion {
-        /// The field's value; `None`: it is missing.
+        /// The field's value; `None` if the field is missing.
         version: Option<String>,
     },
     /// The server chose a subprotocol that was not offered.
     SubprotocolNotOffered {
-        /// What it chose.
+        /// The chosen subprotocol.
         subprotocol: String,
     },
     /// The server accepted an extension that was not offered.
@@ -124,64 +124,63 @@ pub enum HandshakeError {
         /// The extension's name.
         extension: String,
     },
-    /// An extension has a parameter that it does not define.
+    /// An extension has an unknown parameter.
     UnknownParameter {
         /// The parameter's name.
         parameter: String,
     },
-    /// An extension has a parameter twice.
+    /// An extension has a parameter more than once.
     DuplicateParameter {
         /// The parameter's name.
         parameter: &'static str,
     },
-    /// An extension's parameter has a value that it must not have.
+    /// A parameter of an extension has an invalid value.
     InvalidParameter {
         /// The parameter's name.
         parameter: &'static str,
-        /// Its value; `None`: it has none.
+        /// Its value; `None` if it has none.
         value: Option<String>,
-        /// What is allowed.
+        /// A description of the valid values.
         expected: String,
     },
-    /// The server accepted an extension without a parameter that was a condition of the offer.
+    /// The server accepted an extension without a parameter that the offer requires.
     MissingParameter {
         /// The parameter's name.
         parameter: &'static str,
     },
 
-    // The peer refused.
-    /// The server, or the proxy, answered with another status than the one that grants the request.
+    // The peer rejected the request.
+    /// The server or the proxy sent a response with a status that does not accept the request.
     Rejected(Box<Response>),
 
-    // The caller asked for what must not be sent.
-    /// A field of ours cannot stand in a head.
+    // The application passed an invalid argument, or called a method in the wrong order.
+    /// A field of the application is not valid in a head.
     InvalidOutgoingHeader(HeaderError),
-    /// A field of ours would break the handshake.
+    /// The application may not set this field.
     RefusedHeader {
         /// The field's name.
         name: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// A part of our request or response cannot be sent.
+    /// A part of the application's request or response cannot be sent.
     InvalidArgument {
-        /// Which part.
+        /// The name of the part.
         argument: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// A description of the valid values.
         expected: &'static str,
     },
-    /// The handshake is not, or no longer, where this call is possible.
+    /// The method cannot be called in the current state of the handshake.
     OutOfOrder {
-        /// What the call would have needed.
+        /// The state that the call needs.
         expected: &'static str,
     },
 }
 
 impl HandshakeError {
-    /// The status of the HTTP response by which a server answers this error: the only map from errors to
-    /// statuses. 500 stands for what is not the client's fault.
+    /// Returns the HTTP status of a server's response to this error. It is 500 for errors that are not the client's.
     #[must_use]
     pub const fn status(&self) -> u16 {
         match self {
@@ -199,7 +198,7 @@ impl HandshakeError {
             Self::InvalidUpgrade { .. } | Self::UnsupportedWebSocketVersion { .. } => 426,
             Self::HeadTooLarge { .. } | Self::TooManyHeaders { .. } => 431,
             Self::UnsupportedHttpVersion { .. } => 505,
-            // Only a client meets these.
+            // Only clients return these errors.
             Self::TooManyInterimResponses { .. }
             | Self::SubprotocolNotOffered { .. }
             | Self::ExtensionNotOffered { .. }
@@ -209,7 +208,7 @@ impl HandshakeError {
             | Self::InvalidParameter { .. }
             | Self::MissingParameter { .. }
             | Self::Rejected(_)
-            // The application's mistakes.
+            // Errors of the application.
             | Self::InvalidOutgoingHeader(_)
             | Self::RefusedHeader { .. }
             | Self::InvalidArgument { .. }
@@ -217,7 +216,7 @@ impl HandshakeError {
         }
     }
 
-    /// The fields that the status of [`HandshakeError::status`] obliges a server to send.
+    /// Returns the header fields that [`HandshakeError::status`] requires in the response.
     pub(crate) fn response_headers(&self) -> &'static [(&'static str, &'static str)] {
         match self {
             // RFC 9110 15.5.6: the server "MUST generate an Allow header field in a 405 response".
@@ -231,7 +230,7 @@ impl HandshakeError {
         }
     }
 
-    /// The text of that response. It names no detail of an error that is not the client's.
+    /// Returns the text of the response. It has no details of errors that are not the client's.
     pub(crate) fn response_text(&self) -> String {
         match self {
             _ if self.status() == 500 => "Failed to open a WebSocket connection: internal error.\n".to_owned(),
@@ -345,7 +344,7 @@ impl From<DuplicateHeader> for HandshakeError {
 }
 
 impl HeaderList {
-    /// The values of a field as one text, for an error; `None` if it is missing.
+    /// Returns the values of a field joined by commas, for an error, or `None` if it is missing.
     pub(crate) fn describe(&self, name: &str) -> Option<String> {
         let mut text: Option<String> = None;
         for value in self.all(name) {
@@ -362,10 +361,10 @@ impl HeaderList {
     }
 }
 
-/// How much of a peer's text an error repeats, in bytes: enough to recognise it, not enough to flood a log.
+/// Maximum number of bytes of a peer's text in an error message, so that it does not flood a log.
 const EXCERPT: usize = 128;
 
-/// The first bytes of a line, escaped.
+/// Returns the first bytes of a line, escaped.
 pub(crate) fn excerpt(line: &[u8]) -> String {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -376,8 +375,7 @@ pub(crate) fn excerpt(line: &[u8]) -> String {
     text
 }
 
-/// Writes a text of the peer so that it cannot disturb a log: cut where it is long, control characters
-/// escaped.
+/// Displays a text of the peer for a log: truncated if it is long, with control characters escaped.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

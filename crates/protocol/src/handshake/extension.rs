@@ -1,4 +1,4 @@
-//! The grammar of Sec-WebSocket-Extensions (RFC 6455 9.1). What an extension means is not known here.
+//! Parsing of Sec-WebSocket-Extensions (RFC 6455 9.1). It does not know any extension.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -7,32 +7,31 @@ use alloc::vec::Vec;
 use super::error::HandshakeError;
 use super::header_list::{HeaderList, is_token, is_token_byte};
 
-/// The header that offers and accepts extensions.
+/// The name of the header field that offers and accepts extensions.
 pub const HEADER: &str = "Sec-WebSocket-Extensions";
 
-/// One element of the list: `name; parameter; parameter=value`.
+/// An element of the list: `name; parameter; parameter=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extension {
-    /// The extension's name.
+    /// The name of the extension.
     pub name: String,
-    /// Its parameters in order, duplicates kept.
+    /// Its parameters in order, including duplicates.
     pub parameters: Vec<Parameter>,
 }
 
-/// One parameter of an extension.
+/// A parameter of an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// The parameter's name.
+    /// The name of the parameter.
     pub name: String,
-    /// Its value, unquoted; `None` if there is no `=`.
+    /// Its value without quotes; `None` if there is no `=`.
     pub value: Option<String>,
 }
 
-/// Every extension of a head, in order, over all occurrences of the header.
+/// Returns all extensions of a head, in order, over all occurrences of the field.
 ///
 /// # Errors
-/// A header does not follow the grammar. RFC 6455 9.1: the recipient "MUST immediately _Fail the WebSocket
-/// Connection_".
+/// A field does not match the grammar. RFC 6455 9.1: the recipient "MUST immediately _Fail the WebSocket Connection_".
 pub fn parse_extensions(headers: &HeaderList) -> Result<Vec<Extension>, HandshakeError> {
     let mut extensions = Vec::new();
     for value in headers.all(HEADER) {
@@ -46,13 +45,13 @@ pub fn parse_extensions(headers: &HeaderList) -> Result<Vec<Extension>, Handshak
     Ok(extensions)
 }
 
-/// What is left of one header's value. Each method returns `None` where the grammar is broken.
+/// The unparsed rest of a field's value. Each method returns `None` if the value does not match the grammar.
 struct Parser<'a> {
     rest: &'a [u8],
 }
 
 impl Parser<'_> {
-    /// `1#extension`: one element at least. RFC 9110 5.6.1.2: a recipient MUST ignore empty elements.
+    /// Parses `1#extension`: at least one element. RFC 9110 5.6.1.2: a recipient MUST ignore empty elements.
     fn parse_list(&mut self, extensions: &mut Vec<Extension>) -> Option<()> {
         let before = extensions.len();
         loop {
@@ -70,7 +69,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `extension-token *( ";" extension-param )`, and the whitespace behind it.
+    /// Parses `extension-token *( ";" extension-param )` and the whitespace after it.
     fn parse_extension(&mut self) -> Option<Extension> {
         let name = self.parse_token()?;
         let mut parameters = Vec::new();
@@ -83,8 +82,8 @@ impl Parser<'_> {
         Some(Extension { name, parameters })
     }
 
-    /// `token [ "=" (token | quoted-string) ]`; the grammar of RFC 2616, which RFC 6455 uses, allows
-    /// whitespace around the sign.
+    /// Parses `token [ "=" (token | quoted-string) ]`. RFC 6455 uses the grammar of RFC 2616, which allows whitespace
+    /// around the equals sign.
     fn parse_parameter(&mut self) -> Option<Parameter> {
         let name = self.parse_token()?;
         self.skip_whitespace();
@@ -103,8 +102,8 @@ impl Parser<'_> {
         if token.is_empty() { None } else { core::str::from_utf8(token).ok().map(ToOwned::to_owned) }
     }
 
-    /// The rest of a quoted string. RFC 6455 9.1: "the value after quoted-string unescaping MUST conform to
-    /// the 'token' ABNF".
+    /// Parses a quoted string after its first quote. RFC 6455 9.1: "the value after quoted-string unescaping MUST
+    /// conform to the 'token' ABNF".
     fn parse_quoted(&mut self) -> Option<String> {
         let mut value = Vec::new();
         loop {
@@ -129,7 +128,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Steps over the byte if it is next.
+    /// Skips the next byte if it equals `byte`. Returns whether it does.
     fn skip(&mut self, byte: u8) -> bool {
         match self.rest.split_first() {
             Some((&first, rest)) if first == byte => {

@@ -1,7 +1,7 @@
-//! [`HeadReader`]: collects the bytes of one head, wherever they are split, and parses it with httparse.
+//! [`HeadReader`]: collects the bytes of a head and parses it with httparse.
 //!
-//! Every verdict depends on the bytes alone, never on how they were divided: faults are looked for in the
-//! order of the bytes. Knows HTTP/1 (RFC 9112), nothing of WebSocket.
+//! Results depend on the bytes only, never on how they were split: errors are looked for in the order of the bytes. The
+//! module knows HTTP/1 (RFC 9112), but not WebSocket.
 
 use alloc::borrow::ToOwned as _;
 use alloc::string::String;
@@ -13,25 +13,25 @@ use super::error::{HandshakeError, excerpt};
 use super::header_list::{HeaderList, is_token_byte};
 use super::message::{Request, Response, Version};
 
-/// Which of the two start lines a head has.
+/// The type of a head, which determines its start line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,
     Response,
 }
 
-/// Collects one head.
+/// Collects and parses one head.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadReader {
     kind: Kind,
     limits: Limits,
-    /// The head so far. Never longer than `limits.head_size`.
+    /// The bytes of the head so far. Never longer than `limits.head_size`.
     buffer: Vec<u8>,
-    /// Where the line that is not complete begins; `<= buffer.len()`.
+    /// Start of the incomplete line in `buffer`; at most `buffer.len()`.
     line_start: usize,
-    /// Complete lines in `buffer`, the start line included.
+    /// Number of complete lines in `buffer`, including the start line.
     lines: usize,
-    /// Bytes of empty lines before the start line, which are dropped but count towards the limit.
+    /// Size of the empty lines before the start line. They are discarded, but count towards the limit.
     skipped: usize,
 }
 
@@ -40,12 +40,12 @@ impl HeadReader {
         Self { kind, limits, buffer: Vec::new(), line_start: 0, lines: 0, skipped: 0 }
     }
 
-    /// Bytes received so far.
+    /// Returns the number of bytes received so far.
     pub(crate) fn received(&self) -> usize {
         self.skipped + self.buffer.len()
     }
 
-    /// Takes bytes up to the end of the head and returns how many it took once the head is complete.
+    /// Consumes bytes up to the end of the head. Returns the number of consumed bytes once the head is complete.
     pub(crate) fn receive(&mut self, input: &[u8]) -> Result<Option<usize>, HandshakeError> {
         crate::failpoint::hit("protocol.head");
         let mut consumed = 0;
@@ -72,7 +72,7 @@ impl HeadReader {
         Ok(None)
     }
 
-    /// The head as a request, once it is complete.
+    /// Parses a complete head as a request.
     pub(crate) fn parse_request(&self) -> Result<Request, HandshakeError> {
         let mut fields = vec![httparse::EMPTY_HEADER; self.lines - 1];
         let mut head = httparse::Request::new(&mut fields);
@@ -88,7 +88,7 @@ impl HeadReader {
         })
     }
 
-    /// The head as a response, once it is complete.
+    /// Parses a complete head as a response.
     pub(crate) fn parse_response(&self) -> Result<Response, HandshakeError> {
         let mut fields = vec![httparse::EMPTY_HEADER; self.lines - 1];
         let mut head = httparse::Response::new(&mut fields);
@@ -96,8 +96,8 @@ impl HeadReader {
         let (Some(status), Some(minor)) = (head.code, head.version) else {
             return Err(self.malformed_start());
         };
-        // RFC 9110 15: "All valid status codes are within the range of 100 to 599, inclusive". Our choice:
-        // codes above are left to whoever reads the response.
+        // RFC 9110 15: "All valid status codes are within the range of 100 to 599, inclusive". Our choice: leave
+        // larger codes to the caller.
         if status < 100 {
             return Err(self.malformed_start());
         }
@@ -107,8 +107,7 @@ impl HeadReader {
         Ok(response)
     }
 
-    /// Tells at the first byte that the peer speaks another protocol, TLS say, instead of waiting for a line
-    /// that never ends.
+    /// Checks the first bytes, to detect another protocol such as TLS before a line is complete.
     fn check_first_bytes(&self) -> Result<(), HandshakeError> {
         let plausible = match self.kind {
             Kind::Request => {
@@ -119,11 +118,11 @@ impl HeadReader {
         if plausible { Ok(()) } else { Err(self.malformed_start()) }
     }
 
-    /// Checks the line that has just become complete; true if it ends the head.
+    /// Checks the line that has just been completed. Returns whether it ends the head.
     fn finish_line(&mut self) -> Result<bool, HandshakeError> {
         let line = self.buffer.get(self.line_start..).unwrap_or_default();
-        // RFC 9112 2.2: a recipient "MAY recognize a single LF as a line terminator". Our choice: no. What
-        // two recipients can read in two ways, an attacker can use.
+        // RFC 9112 2.2: a recipient "MAY recognize a single LF as a line terminator". Our choice: reject it. An
+        // attacker could exploit that two recipients parse it differently.
         if !line.ends_with(b"\r\n") {
             return Err(HandshakeError::MalformedLineEnding { line: self.lines + 1 });
         }
@@ -132,7 +131,7 @@ impl HeadReader {
                 return Ok(true);
             }
             // RFC 9112 2.2: a server "SHOULD ignore at least one empty line (CRLF) received prior to the
-            // request-line". A response cannot get here: its first bytes are checked.
+            // request-line". A response cannot begin with an empty line, as its first bytes are checked.
             self.skipped += 2;
             self.buffer.clear();
             return Ok(false);
@@ -147,7 +146,7 @@ impl HeadReader {
         Ok(false)
     }
 
-    /// Parses the start line alone, so that a peer with a malformed one hears of it at once.
+    /// Parses the start line by itself, so that a malformed one is rejected at once.
     fn check_start_line(&self) -> Result<(), HandshakeError> {
         let result = match self.kind {
             Kind::Request => httparse::Request::new(&mut []).parse(&self.buffer),
@@ -156,7 +155,7 @@ impl HeadReader {
         result.map(|_| ()).map_err(|error| self.parse_error(error))
     }
 
-    /// The parser must agree on where the head ends, or a part of it would be lost or taken for frames.
+    /// Checks that the parser found the same end of the head; else a part of it would be lost or parsed as frames.
     fn check(&self, result: Result<httparse::Status<usize>, httparse::Error>) -> Result<(), HandshakeError> {
         match result {
             Ok(httparse::Status::Complete(length)) if length == self.buffer.len() => Ok(()),
@@ -177,7 +176,7 @@ impl HeadReader {
         self.malformed_start()
     }
 
-    /// The version in the start line, if it looks like one of HTTP.
+    /// Returns the version in the start line if it looks like a version of HTTP.
     fn foreign_version(&self) -> Option<String> {
         let line = core::str::from_utf8(&self.buffer).ok()?.lines().next()?;
         let mut words = line.split(' ');
@@ -195,7 +194,7 @@ impl HeadReader {
         HandshakeError::MalformedStartLine { line: excerpt(line) }
     }
 
-    /// Finds the header line that the parser refuses by itself.
+    /// Finds the header line that the parser rejects.
     fn malformed_header(&self) -> HandshakeError {
         let lines = self.buffer.split_inclusive(|&byte| byte == b'\n').skip(1);
         for line in lines {

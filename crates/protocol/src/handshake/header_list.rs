@@ -1,18 +1,17 @@
 //! [`HeaderList`]: the fields of an HTTP head, in order.
 //!
-//! Knows the syntax that all fields share (RFC 9110 5), not what any of them means. A list can only hold
-//! names and values that are safe to write into a head, whoever they come from, so writing one out cannot
-//! inject a line.
+//! It knows the syntax that all fields share (RFC 9110 5), not the meaning of any field. It only accepts names and
+//! values that are safe to write into a head, so writing a list cannot inject a line.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Fields whose values are secrets: debug output leaves them out, because it ends up in logs.
+/// Fields with secret values, which debug output omits.
 const SECRET: [&str; 4] = ["Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie"];
 
-/// One field line: a name and a value.
+/// A header field: a name and a value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Header {
     name: String,
@@ -20,19 +19,19 @@ pub struct Header {
 }
 
 impl Header {
-    /// The name as it was written. Compare it without regard to case.
+    /// Returns the name as written. Names are case-insensitive.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The value, without leading and trailing whitespace. It holds no control character but HTAB.
+    /// Returns the value without leading and trailing whitespace. It has no control characters except HTAB.
     #[must_use]
     pub fn value(&self) -> &[u8] {
         &self.value
     }
 
-    /// The value, if it is UTF-8.
+    /// Returns the value if it is UTF-8.
     #[must_use]
     pub fn value_str(&self) -> Option<&str> {
         core::str::from_utf8(&self.value).ok()
@@ -49,30 +48,31 @@ impl fmt::Debug for Header {
     }
 }
 
-/// Header fields in the order of the head; names compare without regard to case and may repeat.
+/// Header fields in the order of the head. Names are case-insensitive and may occur more than once.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct HeaderList {
     headers: Vec<Header>,
 }
 
 impl HeaderList {
-    /// An empty list. Allocates nothing.
+    /// Creates an empty list. Does not allocate.
     #[must_use]
     pub const fn new() -> Self {
         Self { headers: Vec::new() }
     }
 
-    /// Appends a field, whether or not the name is there already. Whitespace around the value is dropped.
+    /// Appends a field, even if the name occurs already. Whitespace around the value is removed.
     ///
-    /// # Errors The name is no token (RFC 9110 5.6.2), or the value holds a control character: CR, LF or NUL
-    /// could end the line or the head early, and a peer may refuse a head for any other.
+    /// # Errors
+    /// The name is not a token (RFC 9110 5.6.2), or the value has a control character. CR, LF or NUL could end the line
+    /// or the head early, and a recipient may reject the others.
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
         if !is_token(name.as_bytes()) {
             return Err(HeaderError::Name { name: name.to_owned() });
         }
         let value = trim(value.as_ref());
-        // RFC 9110 5.5: "Field values containing CR, LF, or NUL characters are invalid and dangerous". Our
-        // choice: the other control characters, which a recipient is free to refuse, are refused here.
+        // RFC 9110 5.5: "Field values containing CR, LF, or NUL characters are invalid and dangerous". Our choice:
+        // reject all control characters, as a recipient may reject them.
         if value.iter().any(|&byte| byte.is_ascii_control() && byte != b'\t') {
             return Err(HeaderError::Value { name: name.to_owned() });
         }
@@ -80,15 +80,15 @@ impl HeaderList {
         Ok(())
     }
 
-    /// Replaces every field of that name by one, at the place of the first, or appends it.
+    /// Replaces all fields with this name by one field at the position of the first, or appends the field.
     ///
     /// # Errors
-    /// As [`HeaderList::push`]; the list is then as it was.
+    /// The errors of [`HeaderList::push`]. The list is then unchanged.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
         let position = self.headers.iter().position(|header| header.name.eq_ignore_ascii_case(name));
         self.push(name, value)?;
         if let Some(position) = position {
-            self.headers.swap_remove(position); // brings the new field, the last, to the place of the first
+            self.headers.swap_remove(position); // moves the new field, which is the last, to the position of the first
             let mut index = 0;
             self.headers.retain(|header| {
                 index += 1;
@@ -98,24 +98,24 @@ impl HeaderList {
         Ok(())
     }
 
-    /// Appends every field of another list.
+    /// Appends all fields of another list.
     pub fn extend(&mut self, other: &Self) {
         self.headers.extend_from_slice(&other.headers);
     }
 
-    /// Removes every field of that name and returns how many there were.
+    /// Removes all fields with this name and returns their number.
     pub fn remove(&mut self, name: &str) -> usize {
         let before = self.headers.len();
         self.headers.retain(|header| !header.name.eq_ignore_ascii_case(name));
         before - self.headers.len()
     }
 
-    /// The values of every field of that name, in order.
+    /// Returns the values of all fields with this name, in order.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(Header::value)
     }
 
-    /// The value of a field that may occur once, or `None` if it does not occur.
+    /// Returns the value of a field that may occur at most once, or `None` if it does not occur.
     ///
     /// # Errors
     /// The field occurs more than once.
@@ -128,20 +128,20 @@ impl HeaderList {
         }
     }
 
-    /// The value of the first field of that name, if it is UTF-8.
+    /// Returns the value of the first field with this name, if it is UTF-8.
     #[must_use]
     pub fn value_str(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).and_then(Header::value_str)
     }
 
-    /// Whether a field of that name occurs.
+    /// Returns whether a field with this name occurs.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         self.headers.iter().any(|header| header.name.eq_ignore_ascii_case(name))
     }
 
-    /// The elements of a comma-separated list over all occurrences of the field (RFC 9110 5.6.1), trimmed;
-    /// empty elements are skipped. For lists of tokens: a comma inside a quoted string would separate, too.
+    /// Returns the elements of a comma-separated list over all occurrences of the field (RFC 9110 5.6.1), trimmed and
+    /// without empty elements. Only for lists of tokens, as it also splits at commas inside quoted strings.
     pub fn tokens<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.all(name)
             .flat_map(|value| value.split(|&byte| byte == b','))
@@ -149,30 +149,30 @@ impl HeaderList {
             .filter(|element| !element.is_empty())
     }
 
-    /// Whether the comma-separated list of that name has the token, in any case.
+    /// Returns whether the comma-separated list with this name has the token. Case is ignored.
     #[must_use]
     pub fn contains_token(&self, name: &str, token: &str) -> bool {
         self.tokens(name).any(|element| element.eq_ignore_ascii_case(token.as_bytes()))
     }
 
-    /// The fields in order.
+    /// Returns the fields in order.
     pub fn iter(&self) -> core::slice::Iter<'_, Header> {
         self.headers.iter()
     }
 
-    /// How many fields there are, repeated names counted each time.
+    /// Returns the number of fields; repeated names count each time.
     #[must_use]
     pub fn len(&self) -> usize {
         self.headers.len()
     }
 
-    /// Whether there is no field.
+    /// Returns whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.headers.is_empty()
     }
 
-    /// Appends the fields to `out` as lines, without the empty line that ends a head.
+    /// Appends the fields to `out` as lines, without the empty line at the end of a head.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         for header in &self.headers {
             out.extend_from_slice(header.name.as_bytes());
@@ -198,18 +198,18 @@ impl<'a> IntoIterator for &'a HeaderList {
     }
 }
 
-/// A field that cannot stand in a head.
+/// A field is not valid in a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// The name is no token.
+    /// The name is not a token.
     Name {
-        /// The name as given.
+        /// The invalid name.
         name: String,
     },
-    /// The value holds a control character. It is not repeated here: it may be a secret.
+    /// The value has a control character. The error omits the value, which may be a secret.
     Value {
-        /// The name of its field.
+        /// The name of the field.
         name: String,
     },
 }
@@ -232,7 +232,7 @@ impl fmt::Display for HeaderError {
 
 impl core::error::Error for HeaderError {}
 
-/// A field that may occur once occurs more often.
+/// A field that may occur at most once occurs more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuplicateHeader {
     /// The field's name.
@@ -247,12 +247,12 @@ impl fmt::Display for DuplicateHeader {
 
 impl core::error::Error for DuplicateHeader {}
 
-/// Whether the bytes are a token of RFC 9110 5.6.2: not empty, no separator, no whitespace, ASCII.
+/// Returns whether the bytes are a token of RFC 9110 5.6.2: ASCII, not empty, without separators and whitespace.
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().copied().all(is_token_byte)
 }
 
-/// Whether the byte may stand in a token.
+/// Returns whether the byte is allowed in a token.
 pub(crate) const fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -261,7 +261,7 @@ pub(crate) const fn is_token_byte(byte: u8) -> bool {
         )
 }
 
-/// Without the optional whitespace of RFC 9110 5.6.3 (space and HTAB) on both sides.
+/// Removes the optional whitespace of RFC 9110 5.6.3 (space and HTAB) on both sides.
 pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;

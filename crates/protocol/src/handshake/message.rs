@@ -1,11 +1,11 @@
-//! [`Request`] and [`Response`]: what an opening handshake is made of, parsed or about to be written.
+//! [`Request`] and [`Response`]: the HTTP messages of an opening handshake, received or to be sent.
 
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 
 use super::header_list::HeaderList;
 
-/// A version of HTTP/1. Others have no head that this crate can read.
+/// A version of HTTP/1. This crate cannot parse heads of other versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// HTTP/1.0
@@ -15,7 +15,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As it stands in a start line.
+    /// Returns the version as it is written in a start line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -25,13 +25,12 @@ impl Version {
     }
 }
 
-/// The head of a request. The opening handshake's has no body.
+/// The head of a request. The request of an opening handshake has no body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The method, case-sensitive.
     pub method: String,
-    /// The request target as it was sent: a path with its query, for most clients. See
-    /// [`Request::path_and_query`].
+    /// The request target as sent: usually a path with a query. See [`Request::path_and_query`].
     pub target: String,
     /// The version of HTTP.
     pub version: Version,
@@ -40,8 +39,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// The path and the query of the target, whether it was sent alone or behind `http://host` (RFC 9112
-    /// 3.2.2: a server MUST accept both). `None` if the target is of neither form.
+    /// Returns the path and the query of the target. The target may be a path or begin with `http://host` (RFC 9112
+    /// 3.2.2: a server MUST accept both). `None` if it has another form.
     #[must_use]
     pub fn path_and_query(&self) -> Option<&str> {
         if self.target.starts_with('/') {
@@ -66,7 +65,7 @@ impl Request {
         }
     }
 
-    /// The bytes of the head. The fields must be fit for one: callers in this crate have checked them.
+    /// Returns the bytes of the head. The caller must have checked the method and the target.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         for part in [&self.method, " ", &self.target, " ", self.version.as_str(), "\r\n"] {
@@ -78,26 +77,25 @@ impl Request {
     }
 }
 
-/// A response with as much of its body as was kept.
+/// A response with its body, which may be truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The version of HTTP.
     pub version: Version,
     /// The status code, from 100 to 999.
     pub status: u16,
-    /// The reason phrase, often empty. It means nothing to the protocol.
+    /// The reason phrase, often empty. The protocol ignores it.
     pub reason: String,
     /// The header fields.
     pub headers: HeaderList,
-    /// The body with its transfer coding removed; a content coding is left in place.
+    /// The body with its transfer coding removed. A content coding is not removed.
     pub body: Vec<u8>,
-    /// Whether more of the body was announced or sent than was kept: it was over the limit, malformed or cut
-    /// off.
+    /// Whether a part of the body is missing: it exceeded the limit, was malformed, or the stream ended early.
     pub body_truncated: bool,
 }
 
 impl Response {
-    /// An HTTP/1.1 response without a body, with the usual reason phrase of its status.
+    /// Creates an HTTP/1.1 response without a body and with the standard reason phrase of its status.
     #[must_use]
     pub fn new(status: u16, headers: HeaderList) -> Self {
         Self {
@@ -110,7 +108,7 @@ impl Response {
         }
     }
 
-    /// The bytes of the head and the body. Control characters in the reason phrase are written as spaces.
+    /// Returns the bytes of the head and the body. Control characters in the reason phrase are written as spaces.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256 + self.body.len());
@@ -126,7 +124,7 @@ impl Response {
     }
 }
 
-/// The usual reason phrase of a status code (RFC 9110 15 and the IANA registry), or an empty string.
+/// Returns the standard reason phrase of a status code (RFC 9110 15 and the IANA registry), or an empty string.
 #[must_use]
 pub const fn reason_phrase(status: u16) -> &'static str {
     match status {
@@ -192,8 +190,8 @@ pub const fn reason_phrase(status: u16) -> &'static str {
     }
 }
 
-/// Whether the bytes can be a host with or without a port (RFC 9110 7.2), as far as a WebSocket needs to
-/// know: no user, no path, nothing that another reader of the head could take apart differently.
+/// Returns whether the bytes can be a host with or without a port (RFC 9110 7.2). They must have no user, no path, and
+/// no character that another parser could treat differently.
 pub(crate) fn is_authority(bytes: &[u8]) -> bool {
     !bytes.is_empty()
         && bytes.iter().all(|&byte| {

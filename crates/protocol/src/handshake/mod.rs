@@ -1,9 +1,9 @@
 //! The opening handshake (RFC 6455 4 and 7692 5), both sides, and HTTP CONNECT to a proxy, as pure state.
 //!
-//! Each of [`ClientHandshake`], [`ServerHandshake`] and [`ConnectHandshake`] is fed the bytes of the peer, in
-//! pieces of any size, until it answers with [`Progress::Complete`] or an error. It never takes a byte behind
-//! its last head: what follows belongs to the WebSocket connection, or to the tunnel. Origin checks,
-//! redirects and authentication are left to the callers.
+//! The caller passes received bytes, in pieces of any size, to the `receive` method of [`ClientHandshake`],
+//! [`ServerHandshake`] or [`ConnectHandshake`] until it returns [`Progress::Complete`] or an error. The handshake never
+//! consumes bytes after the last head: they belong to the WebSocket connection or the tunnel. Origin checks, redirects
+//! and authentication are up to the caller.
 
 pub mod accept_key;
 mod body;
@@ -29,14 +29,14 @@ use alloc::string::String;
 
 use crate::deflate::negotiate::Params;
 
-/// What the peer's heads and a refusal's body may cost us.
+/// Limits on the peer's heads and on the body of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one head, from the start line to the empty line. Default 16 KiB, as servers commonly allow.
+    /// Maximum size of a head in bytes, from the start line to the empty line. Default: 16 KiB, as in most servers.
     pub head_size: usize,
-    /// Fields of one head. Default 128.
+    /// Maximum number of fields of a head. Default: 128.
     pub headers: usize,
-    /// Bytes that are kept of the body of a refusal. Default 1 MiB. What is longer is cut, not an error.
+    /// Maximum size of the body of a rejection in bytes. Default: 1 MiB. A longer body is truncated.
     pub body_size: usize,
 }
 
@@ -46,27 +46,27 @@ impl Default for Limits {
     }
 }
 
-/// How far one call to `receive` has come.
+/// The result of a call of `receive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<T> {
-    /// The input was taken whole, and more is needed.
+    /// All input was consumed, and more is needed.
     Incomplete,
-    /// Done.
+    /// The handshake is complete.
     Complete {
-        /// Bytes of this call's input that were taken. The rest does not belong to the handshake.
+        /// Number of bytes consumed of this call's input. The rest does not belong to the handshake.
         consumed: usize,
-        /// The outcome.
+        /// The result.
         output: T,
     },
 }
 
-/// An opening handshake that both sides agree on.
+/// The result of a successful opening handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The response with status 101.
     pub response: Response,
-    /// The subprotocol in use.
+    /// The negotiated subprotocol.
     pub subprotocol: Option<String>,
-    /// The parameters of permessage-deflate, if it is in use.
+    /// The parameters of permessage-deflate, if it was negotiated.
     pub deflate: Option<Params>,
 }

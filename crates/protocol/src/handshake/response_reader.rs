@@ -1,4 +1,4 @@
-//! [`ResponseReader`]: reads the response to a request, past interim ones, and the body of one that refuses.
+//! [`ResponseReader`]: reads the final response to a request, with the body of a rejection. It skips interim responses.
 
 use alloc::boxed::Box;
 
@@ -8,18 +8,19 @@ use super::head::{HeadReader, Kind};
 use super::message::Response;
 use super::{Limits, Progress};
 
-/// Interim responses that may come before the final one. A server has reason to send a handful at most;
-/// without a bound, one that sends nothing else would keep the client busy up to its deadline.
+/// Maximum number of interim responses before the final one. Real servers send few. Without a limit, a server could keep
+/// the client busy until its deadline.
 const INTERIM_RESPONSES: usize = 16;
 
-/// Reads one final response.
+/// Reads one final response. [`Self::receive`] is called until it returns a result other than `Incomplete`.
 #[derive(Clone, Debug)]
 pub(crate) struct ResponseReader {
     limits: Limits,
-    /// Whether a status grants the request. What follows such a head belongs to another protocol.
-    grants: fn(u16) -> bool,
+    /// Returns whether a status accepts the request. Bytes after such a head belong to another protocol.
+    accepts: fn(u16) -> bool,
+    /// Number of interim responses so far.
     interim: usize,
-    /// Bytes of heads received so far.
+    /// Total size of the complete heads so far.
     received: usize,
     state: State,
 }
@@ -32,12 +33,12 @@ enum State {
 }
 
 impl ResponseReader {
-    pub(crate) fn new(limits: Limits, grants: fn(u16) -> bool) -> Self {
+    pub(crate) fn new(limits: Limits, accepts: fn(u16) -> bool) -> Self {
         let state = State::Head(HeadReader::new(Kind::Response, limits));
-        Self { limits, grants, interim: 0, received: 0, state }
+        Self { limits, accepts, interim: 0, received: 0, state }
     }
 
-    /// Takes bytes of the response. [`HandshakeError::Rejected`] carries one that does not grant the request.
+    /// Consumes bytes of the response. A response that does not accept the request is [`HandshakeError::Rejected`].
     pub(crate) fn receive(&mut self, input: &[u8]) -> Result<Progress<Response>, HandshakeError> {
         let progress = self.advance(input);
         if !matches!(progress, Ok(Progress::Incomplete)) {
@@ -46,12 +47,12 @@ impl ResponseReader {
         progress
     }
 
-    /// Whether the head of a response that does not grant the request has come: its body is what is waited for.
+    /// Returns whether the head of a rejection has been received and its body is incomplete.
     pub(crate) const fn is_refused(&self) -> bool {
         matches!(self.state, State::Body(..))
     }
 
-    /// Notes that nothing more will come, and returns the error to which that leads.
+    /// Records the end of the stream and returns the resulting error.
     pub(crate) fn receive_eof(&mut self) -> HandshakeError {
         match core::mem::replace(&mut self.state, State::Done) {
             State::Head(head) => HandshakeError::ConnectionClosed { received: self.received + head.received() },
@@ -75,7 +76,7 @@ impl ResponseReader {
                     self.received += head.received();
                     let response = head.parse_response()?;
                     let status = response.status;
-                    if (self.grants)(status) {
+                    if (self.accepts)(status) {
                         return Ok(Progress::Complete { consumed, output: response });
                     }
                     // RFC 9110 15.2: a client "MUST be able to parse one or more 1xx responses received prior

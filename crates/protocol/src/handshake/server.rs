@@ -15,9 +15,9 @@ use crate::deflate::{Params, negotiate};
 
 const PROTOCOL: &str = "Sec-WebSocket-Protocol";
 
-/// Fields that an accepting response must not take from the application: the handshake writes them, or a
-/// response with status 101 must not have them (RFC 9110 6.4.1, 8.6).
-const ACCEPT_OWN: [&str; 7] = [
+/// Fields that the application may not set in an accepting response. The handshake writes them, or a response with
+/// status 101 must not have them (RFC 9110 6.4.1, 8.6).
+const RESERVED: [&str; 7] = [
     "Upgrade",
     "Connection",
     "Sec-WebSocket-Accept",
@@ -27,18 +27,21 @@ const ACCEPT_OWN: [&str; 7] = [
     "Transfer-Encoding",
 ];
 
-/// What the server allows.
+/// The configuration of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// How permessage-deflate is accepted. `None`: it is not.
+    /// The configuration of permessage-deflate. `None`: it is not accepted.
     pub deflate: Option<negotiate::Config>,
-    /// The subprotocols that [`ServerHandshake::select_subprotocol`] chooses from, the preferred one first.
+    /// The supported subprotocols in order of preference, for [`ServerHandshake::select_subprotocol`].
     pub subprotocols: Vec<String>,
 }
 
-/// One opening handshake of a server: feed [`ServerHandshake::receive`] until the request is there, then
-/// [`ServerHandshake::check`] it and [`ServerHandshake::accept`] or [`ServerHandshake::reject`] it. The
-/// caller may look at the request first, and reject it for reasons of its own.
+/// The opening handshake of a server.
+///
+/// 1. Pass received bytes to [`ServerHandshake::receive`] until the request is complete.
+/// 2. Call [`ServerHandshake::check`], and inspect [`ServerHandshake::request`] for reasons to reject it.
+/// 3. Call [`ServerHandshake::accept`], [`ServerHandshake::reject`] or [`ServerHandshake::reject_error`], and send the
+///    response.
 #[derive(Clone, Debug)]
 pub struct ServerHandshake {
     config: ServerConfig,
@@ -53,17 +56,18 @@ enum State {
 }
 
 impl ServerHandshake {
-    /// A handshake that has received nothing.
+    /// Creates a handshake.
     #[must_use]
     pub fn new(config: ServerConfig, limits: Limits) -> Self {
         Self { config, state: State::Head(HeadReader::new(Kind::Request, limits)) }
     }
 
-    /// Takes bytes from the client, in pieces of any size, up to the end of the head.
-    /// [`ServerHandshake::request`] is there then.
+    /// Consumes bytes from the client, in pieces of any size, up to the end of the head. Then
+    /// [`ServerHandshake::request`] returns the request.
     ///
-    /// # Errors The bytes are no HTTP/1 head, or over a limit. [`ServerHandshake::reject_error`] answers;
-    /// nothing more can be received.
+    /// # Errors
+    /// The bytes are not an HTTP/1 head, or exceed a limit. Nothing more can be received.
+    /// [`ServerHandshake::reject_error`] returns the response.
     pub fn receive(&mut self, input: &[u8]) -> Result<Progress<()>, HandshakeError> {
         let State::Head(head) = &mut self.state else {
             return Err(HandshakeError::OutOfOrder { expected: "a request that is not complete" });
@@ -85,8 +89,7 @@ impl ServerHandshake {
         }
     }
 
-    /// Notes that the stream ended inside the head, and returns the error for it. There is nobody left to
-    /// answer.
+    /// Records that the stream ended inside the head and returns the resulting error. No response is needed.
     pub fn receive_eof(&mut self) -> HandshakeError {
         match core::mem::replace(&mut self.state, State::Failed) {
             State::Head(head) => HandshakeError::ConnectionClosed { received: head.received() },
@@ -98,7 +101,7 @@ impl ServerHandshake {
         }
     }
 
-    /// The request, once its head is complete; not checked beyond the syntax of HTTP.
+    /// Returns the request once its head is complete. Only its HTTP syntax has been checked.
     #[must_use]
     pub const fn request(&self) -> Option<&Request> {
         match &self.state {
@@ -107,7 +110,7 @@ impl ServerHandshake {
         }
     }
 
-    /// The request, for keeping.
+    /// Converts the handshake into its request, if that is complete.
     #[must_use]
     pub fn into_request(self) -> Option<Request> {
         match self.state {
@@ -116,11 +119,10 @@ impl ServerHandshake {
         }
     }
 
-    /// Checks that the request asks for a WebSocket by the rules (RFC 6455 4.2.1). The Origin is the caller's
-    /// to judge.
+    /// Checks that the request is a valid opening handshake (RFC 6455 4.2.1). The caller must check the Origin.
     ///
     /// # Errors
-    /// The first rule that the request breaks; [`ServerHandshake::reject_error`] answers.
+    /// The first rule that the request violates. [`ServerHandshake::reject_error`] returns the response.
     pub fn check(&self) -> Result<(), HandshakeError> {
         let request = self.complete_request()?;
         let headers = &request.headers;
@@ -131,12 +133,12 @@ impl ServerHandshake {
         if request.method != "GET" {
             return Err(HandshakeError::InvalidMethod { method: request.method.clone() });
         }
-        // 1: a Request-URI that gives a resource name. RFC 9112 3.2: other forms belong to other methods.
+        // 1: a Request-URI with a resource name. RFC 9112 3.2: other forms belong to other methods.
         if request.path_and_query().is_none() {
             return Err(HandshakeError::InvalidTarget { target: request.target.clone() });
         }
-        // RFC 9110 9.3.1: content in a GET has no meaning. Our choice: refused, as its bytes would be taken
-        // for frames.
+        // RFC 9110 9.3.1: content in a GET has no meaning. Our choice: reject it, as its bytes would be parsed as
+        // frames.
         let length = body::content_length(headers);
         if headers.contains("Transfer-Encoding") || !matches!(length, Ok(None | Some(0))) {
             return Err(HandshakeError::UnexpectedBody);
@@ -147,13 +149,13 @@ impl ServerHandshake {
         if !is_authority(host) {
             return Err(invalid(name, host, "a host name or address, with a port or without"));
         }
-        // 3: Upgrade contains "websocket", 4: Connection contains "Upgrade", both in any case.
+        // 3: Upgrade contains "websocket", 4: Connection contains "Upgrade". Case is ignored.
         for (name, token) in [("Upgrade", "websocket"), ("Connection", "Upgrade")] {
             if !headers.contains_token(name, token) {
                 return Err(HandshakeError::InvalidUpgrade { name, value: headers.describe(name) });
             }
         }
-        // 6: version 13; before the key, as the key's form belongs to the version.
+        // 6: version 13. It is checked before the key, as the format of the key depends on the version.
         if headers.single("Sec-WebSocket-Version")? != Some(b"13") {
             let version = headers.describe("Sec-WebSocket-Version");
             return Err(HandshakeError::UnsupportedWebSocketVersion { version });
@@ -164,15 +166,14 @@ impl ServerHandshake {
         if !is_key(key) {
             return Err(invalid(name, key, "the base64 of 16 bytes"));
         }
-        // 8 and 9 are optional, but 4.2.1 does not spare them: a request that violates the grammar is
-        // refused.
+        // 8 and 9 are optional, but 4.2.1 requires that they match the grammar if present.
         if let Some(element) = headers.tokens(PROTOCOL).find(|element| !is_token(element)) {
             return Err(invalid(PROTOCOL, element, "a list of tokens"));
         }
         extension::parse_extensions(headers).map(|_| ())
     }
 
-    /// The subprotocols that the client offers, its preferred one first.
+    /// Returns the subprotocols that the client offers, in its order of preference.
     pub fn offered_subprotocols(&self) -> impl Iterator<Item = &str> {
         self.request()
             .into_iter()
@@ -180,34 +181,32 @@ impl ServerHandshake {
             .filter_map(|element| core::str::from_utf8(element).ok())
     }
 
-    /// The first of the server's subprotocols that the client offers. RFC 6455 4.2.2 leaves the choice to the
-    /// server, or to have none.
+    /// Returns the first of the server's subprotocols that the client offers. RFC 6455 4.2.2: the server may choose
+    /// any of them, or none.
     #[must_use]
     pub fn select_subprotocol(&self) -> Option<&str> {
         let mut supported = self.config.subprotocols.iter();
         supported.find(|name| self.offered_subprotocols().any(|offered| offered == *name)).map(String::as_str)
     }
 
-    /// Chooses how permessage-deflate is accepted, instead of what the configuration says: once the request is known,
-    /// and before it is granted.
+    /// Replaces the configuration of permessage-deflate. To be called before [`ServerHandshake::accept`].
     pub fn set_deflate(&mut self, deflate: Option<negotiate::Config>) {
         self.config.deflate = deflate;
     }
 
-    /// How messages will be compressed if the request is granted; `None`: they will not, or the request
-    /// offers what breaks the rules.
+    /// Returns the parameters of permessage-deflate with which [`ServerHandshake::accept`] accepts the request. `None`
+    /// if messages will not be compressed or the offer is malformed.
     #[must_use]
     pub fn deflate(&self) -> Option<Params> {
         let negotiated = self.negotiate_deflate(self.request()?).ok()?;
         negotiated.map(|(params, _)| params)
     }
 
-    /// Grants the request (RFC 6455 4.2.2), after [`ServerHandshake::check`], with that subprotocol, if any,
-    /// and further header fields. [`Response::to_bytes`] of the outcome is to be sent; then frames may
-    /// follow.
+    /// Accepts the request (RFC 6455 4.2.2), after [`ServerHandshake::check`], with an optional subprotocol and
+    /// additional header fields. The caller sends [`Response::to_bytes`] of the result; frames may follow it.
     ///
-    /// # Errors The request breaks a rule; or the subprotocol was not offered, or one of the fields is the
-    /// handshake's own.
+    /// # Errors
+    /// The request violates a rule, the subprotocol was not offered, or the handshake writes one of the fields itself.
     pub fn accept(&self, subprotocol: Option<&str>, additional: &HeaderList) -> Result<Accepted, HandshakeError> {
         self.check()?;
         let request = self.complete_request()?;
@@ -221,7 +220,7 @@ impl ServerHandshake {
                 expected: "one that the client offers",
             });
         }
-        if let Some(name) = ACCEPT_OWN.iter().find(|name| additional.contains(name)) {
+        if let Some(name) = RESERVED.iter().find(|name| additional.contains(name)) {
             let reason = "the opening handshake writes it, or a response with status 101 must not have it";
             return Err(HandshakeError::RefusedHeader { name: (*name).to_owned(), reason });
         }
@@ -243,12 +242,12 @@ impl ServerHandshake {
         Ok(Accepted { response, subprotocol: subprotocol.map(ToOwned::to_owned), deflate })
     }
 
-    /// A response that refuses the request, or answers it as plain HTTP, and ends the connection:
-    /// Content-Length and Connection are set here, Date is left to the caller. [`Response::to_bytes`] of it
-    /// is to be sent. It may be called at any time, the request need not be complete.
+    /// Returns a response that rejects the request, or answers it as plain HTTP, and ends the connection. The caller
+    /// sends its [`Response::to_bytes`]. It has Content-Length and Connection; the caller may add Date. It can be
+    /// called at any time, even before the request is complete.
     ///
     /// # Errors
-    /// The status is not final, or it and the body exclude each other, or the fields have a transfer coding.
+    /// The status is not final, the status does not allow a body, or the fields have a transfer coding.
     pub fn reject(&self, status: u16, headers: &HeaderList, body: &[u8]) -> Result<Response, HandshakeError> {
         let bodiless = status == 204 || status == 304;
         if !(200..=999).contains(&status) || (bodiless && !body.is_empty()) {
@@ -264,30 +263,29 @@ impl ServerHandshake {
         }
         let mut headers = headers.clone();
         headers.remove("Content-Length");
-        // RFC 9110 8.6: no Content-Length with 204; with 304 it would be that of the response not sent.
+        // RFC 9110 8.6: 204 has no Content-Length. With 304 it would be the length of another response.
         if !bodiless {
             headers.push("Content-Length", body.len().to_string())?;
         }
-        // RFC 9110 7.8: who sends Upgrade "MUST also send an "Upgrade" connection option".
+        // RFC 9110 7.8: a sender of Upgrade "MUST also send an "Upgrade" connection option".
         let upgrade = headers.contains("Upgrade");
         headers.set("Connection", if upgrade { "close, Upgrade" } else { "close" })?;
         let mut response = Response::new(status, headers);
         response.reason = reason_phrase(status).to_owned();
-        // RFC 9110 9.3.2: the response to HEAD has no content, but the Content-Length of the one to GET.
+        // RFC 9110 9.3.2: the response to HEAD has no content, but the Content-Length of the response to GET.
         if self.request().is_none_or(|request| request.method != "HEAD") {
             response.body = body.to_vec();
         }
         Ok(response)
     }
 
-    /// The response to an error of this handshake, by [`HandshakeError::status`], with a text that tells a
-    /// person what is wrong.
+    /// Returns the response to an error of this handshake, with [`HandshakeError::status`] and an explanation as text.
     #[must_use]
     pub fn reject_error(&self, error: &HandshakeError) -> Response {
         let mut headers = HeaderList::new();
         let fields = [("Content-Type", "text/plain; charset=utf-8")];
         for (name, value) in error.response_headers().iter().chain(&fields) {
-            // The fields are constants, and valid.
+            // The fields are valid constants.
             let _ = headers.push(name, value);
         }
         let status = error.status();

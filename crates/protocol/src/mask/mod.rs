@@ -1,9 +1,9 @@
-//! Masking (RFC 6455 5.3): XOR with a four-byte key, in place or fused with a copy.
+//! Masking (RFC 6455 5.3): XOR with a four-byte key, in place or while copying.
 //!
-//! One algorithm over raw pointers serves both; the widest instruction set that the machine has is chosen at
-//! run time. The loop in [`portable`] is the oracle of the tests.
+//! Both use one kernel over raw pointers. AVX2 is chosen at run time if the processor has it; the loop in
+//! [`portable`] is used otherwise.
 
-#![allow(unsafe_code)] // vector kernels over raw pointers: the source may be the destination
+#![allow(unsafe_code)] // vector kernels over raw pointers: source and destination may be the same
 
 use alloc::vec::Vec;
 
@@ -11,14 +11,13 @@ pub mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-/// A masking key, fresh from a cryptographic generator for every frame (RFC 6455 5.3).
+/// A masking key. Each frame needs a new one from a cryptographic random generator (RFC 6455 5.3).
 pub type Key = [u8; 4];
 
-/// Below this many bytes the portable loop wins: looking up the kernel costs more than it saves (measured: 64
-/// B, 3 ns either way).
+/// Minimum number of bytes for a vector kernel: below it, the check for AVX2 costs more than the kernel saves.
 const VECTOR_MIN: usize = 64;
 
-/// The key as it applies from byte `offset` of the payload on.
+/// Returns the key rotated so that its first byte applies to byte `offset` of the payload.
 #[inline]
 const fn rotate(key: Key, offset: usize) -> Key {
     (u32::from_le_bytes(key).rotate_right(8 * (offset & 3) as u32)).to_le_bytes()
@@ -36,9 +35,8 @@ pub fn apply(data: &mut [u8], key: Key, offset: usize) {
 #[inline]
 pub fn append(out: &mut Vec<u8>, data: &[u8], key: Key, offset: usize) {
     out.reserve(data.len());
-    // SAFETY: reserve made room for data.len() bytes behind the length, the two do not overlap as `out` is
-    // borrowed exclusively, and the kernel initialises every one of these bytes before set_len makes them
-    // visible.
+    // SAFETY: reserve made room for data.len() bytes after the length. `data` and `out` do not overlap, as `out` is
+    // borrowed exclusively. The kernel initialises all these bytes before set_len exposes them.
     unsafe {
         xor(out.as_mut_ptr().add(out.len()), data.as_ptr(), data.len(), rotate(key, offset));
         out.set_len(out.len() + data.len());
@@ -49,15 +47,15 @@ pub fn append(out: &mut Vec<u8>, data: &[u8], key: Key, offset: usize) {
 ///
 /// # Safety
 ///
-/// `source` is readable and `destination` writable for `len` bytes; they are the same or do not overlap.
+/// `source` is readable and `destination` is writable for `len` bytes. They are equal or do not overlap.
 #[inline]
 unsafe fn xor(destination: *mut u8, source: *const u8, len: usize, key: Key) {
     #[cfg(all(target_arch = "x86_64", any(feature = "std", target_feature = "avx2")))]
     if len >= VECTOR_MIN && x86_64::has_avx2() {
-        // SAFETY: AVX2 is there; the rest is the caller's promise.
+        // SAFETY: the processor has AVX2; the caller guarantees the rest.
         return unsafe { x86_64::xor_avx2(destination, source, len, key) };
     }
     let _ = VECTOR_MIN;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { portable::xor(destination, source, len, key) }
 }

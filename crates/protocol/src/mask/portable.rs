@@ -1,5 +1,5 @@
-//! Masking without named instruction sets. On targets whose baseline has vectors (SSE2, NEON) the compiler
-//! uses them for the word loop, so there is no kernel of our own for aarch64.
+//! Masking on any target. Where the baseline has vector instructions (SSE2, NEON), the compiler uses them for the word
+//! loop; so aarch64 needs no kernel of its own.
 
 use super::Key;
 
@@ -7,7 +7,7 @@ use super::Key;
 ///
 /// # Safety
 ///
-/// `source` is readable and `destination` writable for `len` bytes; they are the same or do not overlap.
+/// `source` is readable and `destination` is writable for `len` bytes. They are equal or do not overlap.
 #[allow(clippy::indexing_slicing, reason = "an index below 4 of 4 bytes")]
 #[inline]
 pub(super) unsafe fn xor(destination: *mut u8, source: *const u8, len: usize, key: Key) {
@@ -29,7 +29,7 @@ pub(super) unsafe fn xor(destination: *mut u8, source: *const u8, len: usize, ke
     }
 }
 
-/// The obvious loop: what every kernel is compared with.
+/// Masks byte by byte. Tests compare every kernel with it.
 #[allow(clippy::indexing_slicing, reason = "an index below 4 of 4 bytes")]
 pub fn oracle(data: &mut [u8], key: Key, offset: usize) {
     for (i, byte) in data.iter_mut().enumerate() {

@@ -29,7 +29,7 @@ impl<B: PayloadBuffer> SendHalf<B> {
     pub fn send_shared(&mut self, frames: &Arc<Frames>, bytes: u64, compressed: bool) -> Result<(), SendError> {
         self.queue_shared(frames, 0, 1, bytes)?;
         if compressed {
-            compression_pool::give(self.connection.forget_sent());
+            compression_pool::give(self.connection.reset_compressor());
             self.limit_contexts();
         }
         Ok(())
