@@ -1,5 +1,5 @@
-//! The closing handshake: who may send and receive what in which state, close codes, and the frames that
-//! faults earn.
+//! The closing handshake: the state transitions, the frames that may be sent in each state, close codes, and the close
+//! frames that answer faults.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,7 +12,7 @@ fn close(code: u16, reason: &str) -> CloseFrame {
     CloseFrame { code: Some(CloseCode(code)), reason: reason.to_owned() }
 }
 
-/// The single frame that `send` appended, decoded and unmasked.
+/// Returns the only frame that `send` appends, decoded and unmasked; `None` if it appends nothing.
 fn sent(side: Side, send: impl FnOnce(&mut Vec<u8>)) -> Option<Frame> {
     let mut out = Vec::new();
     send(&mut out);
@@ -25,7 +25,7 @@ fn sent(side: Side, send: impl FnOnce(&mut Vec<u8>)) -> Option<Frame> {
     frame.map(|frame| Frame { key: None, ..frame })
 }
 
-/// A connection in each state, by the shortest way there.
+/// Returns a connection in `state`.
 fn in_state(side: Side, state: State) -> Connection {
     let mut connection = connection(side);
     let mut out = Vec::new();
@@ -44,9 +44,9 @@ fn in_state(side: Side, state: State) -> Connection {
 
 const STATES: [State; 5] = [State::Open, State::CloseReceived, State::CloseSent, State::Closed, State::Failed];
 
-/// The table of `state`, driven from outside.
+/// The transitions in the table of the module `state`.
 #[test]
-fn the_table() {
+fn transitions_match_the_table() {
     use State::{CloseReceived, CloseSent, Closed, Failed, Open};
     for side in SIDES {
         // state, after a close frame received, after a close frame of ours, after the end of the stream
@@ -79,9 +79,9 @@ fn the_table() {
     }
 }
 
-/// What may be sent in which state (RFC 6455 5.5.1), and that what is refused changes nothing.
+/// Each frame may be sent in certain states only (RFC 6455 5.5.1). A failed call changes nothing.
 #[test]
-fn sending_in_every_state() {
+fn each_frame_may_be_sent_in_certain_states_only() {
     for side in SIDES {
         for state in STATES {
             let open = state == State::Open;
@@ -128,7 +128,7 @@ fn messages_and_fragments_exclude_each_other() {
             let opcodes: Vec<_> = Frame::decode_all(&out).iter().map(|frame| (frame.opcode, frame.fin)).collect();
             assert_eq!(opcodes, [(1, false), (9, true), (0, true), (1, true)]);
 
-            // A close frame may come inside the message, which ends it.
+            // A close frame may arrive inside the message, which ends the message.
             connection.send_first_fragment(text, b"e", None, || KEY, &mut out).unwrap();
             connection.send_close(None, "", || KEY, &mut out).unwrap();
             assert_eq!(connection.send_fragment(b"f", true, || KEY, &mut out), Err(SendError::NotOpen));
@@ -137,7 +137,7 @@ fn messages_and_fragments_exclude_each_other() {
 }
 
 #[test]
-fn arguments_that_are_refused() {
+fn invalid_arguments_are_rejected() {
     for side in SIDES {
         let mut connection = connection(side);
         let mut out = Vec::new();
@@ -161,12 +161,12 @@ fn arguments_that_are_refused() {
     }
 }
 
-/// RFC 6455 7.4 and the IANA registry, every code there is: received and sent.
+/// Receives and sends every possible code (RFC 6455 7.4 and the IANA registry).
 #[test]
-fn every_close_code() {
+fn only_valid_close_codes_are_sent_and_received() {
     for code in (0..=u16::MAX).step_by(sparse(31)).chain(999..=1017).chain(2999..=3000) {
-        // 1004 is reserved; 1005, 1006 and 1015 are for APIs alone; 1016 to 2999 are not assigned; 5000 and
-        // above do not exist.
+        // 1004 is reserved; 1005, 1006 and 1015 are only for APIs; 1016 to 2999 are not assigned; codes from 5000 on
+        // do not exist.
         let valid =
             matches!(code, 1000 | 1001 | 1002 | 1003 | 1007..=1011 | 1012..=1014) || (3000..5000).contains(&code);
         let side = SIDES[usize::from(code) % 2];
@@ -186,7 +186,7 @@ fn every_close_code() {
 }
 
 #[test]
-fn close_payloads() {
+fn close_payloads_are_decoded_and_validated() {
     for side in SIDES {
         let payload = |bytes: &[u8]| feed(&mut connection(side), &to(side, Frame::new(8, bytes)));
         assert_eq!(payload(b""), [Seen::Close(CloseFrame { code: None, reason: String::new() })]);
@@ -200,9 +200,9 @@ fn close_payloads() {
     }
 }
 
-/// RFC 6455 5.5.1: the reply echoes; it is sent once, and only where it is due.
+/// The reply echoes the close frame (RFC 6455 5.5.1). It is sent once, and only if it is due.
 #[test]
-fn the_reply() {
+fn close_reply_echoes_once() {
     for side in SIDES {
         for frame in [Frame::close(1001, "going"), Frame::close(4000, ""), Frame::new(8, "")] {
             let mut connection = connection(side);
@@ -217,7 +217,7 @@ fn the_reply() {
             assert_eq!(sent(side, |out| connection.send_close_reply(|| KEY, out)), None, "{state:?}");
             assert_eq!(connection.state(), state);
         }
-        // The application may reply in its own words.
+        // The application may reply with another code and reason.
         let mut connection = in_state(side, State::CloseReceived);
         let frame = sent(side, |out| connection.send_close(Some(CloseCode(4001)), "own", || KEY, out).unwrap());
         assert_eq!(frame, Some(Frame::close(4001, "own")));
@@ -226,9 +226,9 @@ fn the_reply() {
     }
 }
 
-/// Both sides begin at once: neither answers, both are done.
+/// If both sides send a close frame at once, neither sends a reply, and both are closed.
 #[test]
-fn closing_from_both_ends() {
+fn simultaneous_closes_need_no_reply() {
     for side in SIDES {
         let mut connection = in_state(side, State::CloseSent);
         assert_eq!(feed(&mut connection, &to(side, Frame::close(1001, ""))), [Seen::Close(close(1001, ""))]);
@@ -239,10 +239,9 @@ fn closing_from_both_ends() {
     }
 }
 
-/// Messages that were on their way are still received after our close frame; pings are answered (RFC 6455
-/// 5.5.2).
+/// Messages are still received after our close frame, and pings may be answered (RFC 6455 5.5.2).
 #[test]
-fn receiving_after_our_close_frame() {
+fn messages_are_received_after_our_close_frame() {
     for side in SIDES {
         let mut connection = in_state(side, State::CloseSent);
         let stream =
@@ -253,9 +252,9 @@ fn receiving_after_our_close_frame() {
     }
 }
 
-/// A close frame inside a fragmented message is legal; the message is lost.
+/// A peer may send a close frame inside a fragmented message. The rest of the message is lost.
 #[test]
-fn a_close_frame_inside_a_message() {
+fn close_frame_inside_a_received_message_is_valid() {
     for side in SIDES {
         let mut connection = connection(side);
         let stream = stream_to(side, [Frame::text("half").open(), Frame::close(1000, ""), Frame::continuation("")]);
@@ -264,10 +263,10 @@ fn a_close_frame_inside_a_message() {
     }
 }
 
-/// As by the `websockets` library: who closes inside a message of its own says that it is cut. The reply to a
-/// close frame says what it should.
+/// As in the `websockets` library, a close frame inside our own fragmented message has a code and a reason for this. The
+/// reply to a close frame does not.
 #[test]
-fn a_close_inside_a_message_of_ours() {
+fn close_frame_inside_a_sent_message_has_code_1011() {
     for side in SIDES {
         for (state, expected) in [
             (State::Open, Frame::close(1011, "close during fragmented message")),
@@ -313,9 +312,9 @@ fn every_fault() -> Vec<(Fault, u16)> {
     ]
 }
 
-/// The map from faults to codes, and that each text fits the frame that carries it.
+/// Each fault has its close code, and its text fits into a close frame.
 #[test]
-fn the_map_of_faults() {
+fn each_fault_has_a_code_and_a_short_text() {
     for (fault, code) in every_fault() {
         assert_eq!(fault.close_code(), CloseCode(code), "{fault:?}");
         assert!(fault.close_code().is_sendable());
@@ -324,9 +323,9 @@ fn the_map_of_faults() {
     }
 }
 
-/// A fault is answered with one close frame, unless one was sent (RFC 6455 7.1.7).
+/// A fault is answered with one close frame, unless one was sent before (RFC 6455 7.1.7).
 #[test]
-fn the_close_frame_of_a_fault() {
+fn fault_is_answered_with_one_close_frame() {
     for side in SIDES {
         let mut connection = connection(side);
         feed(&mut connection, &to(side, Frame::text(b"\xff")));
@@ -339,18 +338,18 @@ fn the_close_frame_of_a_fault() {
         assert_eq!(sent(side, |out| connection.send_failure(CloseCode(1011), "", || KEY, out)), None);
         assert_eq!(connection.state(), State::Failed);
 
-        // After our own close frame there is nothing left to say.
+        // After our own close frame nothing more is sent.
         let mut connection = in_state(side, State::CloseSent);
         feed(&mut connection, &to(side, Frame::text(b"\xff")));
         assert_eq!(connection.state(), State::Failed);
         assert_eq!(sent(side, |out| connection.send_fault(|| KEY, out)), None);
         assert_eq!(connection.close_sent(), Some(&close(1000, "")));
 
-        // A fault stays what it was; later input is discarded.
+        // The first fault is kept; later input is discarded.
         assert_eq!(feed(&mut connection, &to(side, Frame::new(3, ""))), []);
         assert_eq!(connection.fault(), Some(Fault::InvalidUtf8));
 
-        // Without a fault there is none to send.
+        // Without a fault nothing is sent.
         for state in [State::Open, State::CloseReceived, State::CloseSent, State::Closed] {
             let mut connection = in_state(side, state);
             assert_eq!(sent(side, |out| connection.send_fault(|| KEY, out)), None, "{state:?}");
@@ -359,9 +358,9 @@ fn the_close_frame_of_a_fault() {
     }
 }
 
-/// Failures that are not in the bytes: a missing pong, the end of the stream.
+/// Failures for other reasons than received bytes: a missing pong, the end of the stream.
 #[test]
-fn failing_for_a_reason_of_our_own() {
+fn local_failure_sends_its_code_and_reason() {
     for side in SIDES {
         for state in STATES {
             let mut connection = in_state(side, state);
@@ -371,7 +370,7 @@ fn failing_for_a_reason_of_our_own() {
             let expected = if state == State::Closed { State::Closed } else { State::Failed };
             assert_eq!(connection.state(), expected, "{state:?}");
         }
-        // A reason of any length is cut where a character ends.
+        // A long reason is truncated at the end of a character.
         for (reason, kept) in [
             ("é".repeat(100), "é".repeat(61)),
             ("x".repeat(200), "x".repeat(123)),
@@ -385,9 +384,9 @@ fn failing_for_a_reason_of_our_own() {
     }
 }
 
-/// The end of the stream inside a message loses the message and whatever was assembled of it.
+/// The end of the stream inside a message discards the message.
 #[test]
-fn the_end_of_the_stream_inside_a_message() {
+fn end_of_stream_discards_an_open_message() {
     for side in SIDES {
         let mut connection = connection(side);
         let bytes = to(side, Frame::text("message"));

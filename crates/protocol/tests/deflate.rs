@@ -1,5 +1,5 @@
-//! permessage-deflate on the wire, against an inflater of the tests' own that measures how far back a stream
-//! reaches. (The negotiation has a suite of its own.)
+//! permessage-deflate on the wire, compared with a simple inflater that measures how far a stream refers back. The tests
+//! of the negotiation are in `negotiate.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -25,7 +25,7 @@ fn receiver(params: Params) -> Connection {
     connection_with(Side::Server, NO_LIMITS, Some(params))
 }
 
-/// Inflates what a sender wrote, message by message, as the RFC says it.
+/// Inflates the output of a sender message by message, as the RFC describes it.
 struct Reader {
     inflater: Inflater,
     no_context_takeover: bool,
@@ -40,7 +40,7 @@ impl Reader {
         let mut messages = Vec::new();
         let mut open: Option<(bool, Vec<u8>)> = None;
         for frame in Frame::decode_all(bytes) {
-            // RFC 7692 6: RSV1 on the first frame of a compressed message, and nowhere else.
+            // RFC 7692 6: RSV1 is set on the first frame of a compressed message only.
             assert!(frame.rsv == 0 || frame.rsv == 4 && frame.opcode != 0, "{frame:?}");
             let (compressed, mut payload) = open.take().unwrap_or((frame.rsv == 4, Vec::new()));
             payload.extend(frame.payload);
@@ -58,10 +58,10 @@ impl Reader {
     }
 }
 
-/// Every setting there is. Each message is inflated by the naive inflater, which fails if it reaches beyond
-/// what came before, and by the receiving side, byte by byte.
+/// Tries every setting. Each message is decompressed by the simple inflater, which fails if the message refers back too
+/// far, and by the receiving side, byte by byte.
 #[test]
-fn every_setting() {
+fn messages_round_trip_with_every_setting() {
     let mut rng = Rng::new(7);
     let sizes = [1200, 300, 700, 900].map(|size| size / sparse(10));
     let messages = [rng.prose(sizes[0]), rng.bytes(sizes[1]), b"x".to_vec(), vec![b'-'; sizes[2]], rng.prose(sizes[3])];
@@ -90,11 +90,10 @@ fn every_setting() {
     }
 }
 
-/// How far a compressor reaches back, with data that would have it reach further: never beyond its window,
-/// and for each size at some level nearly to its end. The smallest is run as the next (RFC 7692 7.1.2 allows
-/// 8, zlib has no 8).
+/// A compressor never refers back beyond its window, with data for which it otherwise would. For each window size, some
+/// level refers back nearly to the end of the window. A window of 8 bits is compressed with 9, as zlib has no 8.
 #[test]
-fn windows() {
+fn compressor_never_refers_back_beyond_its_window() {
     let data = Rng::new(11).prose(120_000 / sparse(40));
     for bits in (8..=15).step_by(sparse(8)) {
         let mut reach = 0;
@@ -112,15 +111,15 @@ fn windows() {
                 reach = reach.max(reader.inflater.reach);
             }
         }
-        // 262 bytes of a window are the compressor's reserve.
+        // The compressor reserves 262 bytes of its window.
         let window = 1_usize << bits.max(9);
         assert!(reach > window - window / 8 - 262, "{reach} of {window}");
     }
 }
 
-/// Incompressible payloads of every size: the output buffer ends at every position relative to the flush.
+/// Compresses incompressible payloads of every size, so that the output buffer ends at every position of the flush.
 #[test]
-fn every_size() {
+fn payloads_of_every_size_round_trip() {
     let noise = Rng::new(13).bytes(1500);
     for level in [0, 1, 6] {
         let setting = Params { level, ..params(15, true) };
@@ -134,9 +133,9 @@ fn every_size() {
     }
 }
 
-/// Megabytes, which pass through the compressor's window many times.
+/// Compresses messages of megabytes, which are many times larger than the window.
 #[test]
-fn large_messages() {
+fn large_messages_round_trip() {
     let mut rng = Rng::new(17);
     let large = (1 << 20) / sparse(256);
     for level in [0, 1, 3, 6, 9] {
@@ -154,7 +153,8 @@ fn large_messages() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(200)))]
 
-    /// Messages cut into fragments anywhere, some uncompressed, pings between, buffers released now and then.
+    /// Sends messages in random fragments, some of them uncompressed, with pings in between. Buffers are released at
+    /// times.
     #[test]
     fn any_sequence_of_messages(
         seed: u64,
@@ -213,8 +213,8 @@ proptest! {
         prop_assert!(reader.inflater.reach <= 1 << bits);
     }
 
-    /// Whatever is in a compressed frame, whole or split: the same events, no panic, and what the naive
-    /// inflater reads is what was delivered.
+    /// Receives random bytes in compressed frames, whole and split. Both give the same events without a panic, and the
+    /// delivered messages are those of the simple inflater.
     #[test]
     fn any_bytes_as_a_compressed_message(bytes in prop::collection::vec(any::<u8>(), 0..60), split in 0..60_usize) {
         let setting = params(15, false);
@@ -229,9 +229,9 @@ proptest! {
     }
 }
 
-/// Matches at chosen distances, up to the end of the largest window, over the border of two messages.
+/// Inflates matches at chosen distances across two messages, up to the end of the largest window.
 #[test]
-fn distances() {
+fn matches_may_refer_to_the_previous_message() {
     let past = Rng::new(19).bytes(40_000);
     let distances = [1, 2, 3, 255, 256, 257, 24_577, 32_505, 32_506, 32_767, 32_768];
     for distance in distances.into_iter().step_by(sparse(10)) {
@@ -257,9 +257,9 @@ fn distances() {
     }
 }
 
-/// A match that reaches before the beginning, or into a message that the peer promised to forget.
+/// A match must not refer to bytes before the beginning, or to an earlier message without context takeover.
 #[test]
-fn distances_that_reach_too_far() {
+fn matches_that_refer_back_too_far_are_faults() {
     let fault = Seen::Fault(Fault::InvalidDeflate);
     for side in SIDES {
         let make =
@@ -275,7 +275,7 @@ fn distances_that_reach_too_far() {
         let abc = Seen::binary(b"abc");
         assert_eq!(receive_every_split(make(false), &again), [abc.clone(), abc.clone()]);
         assert_eq!(receive_every_split(make(true), &again), [abc.clone(), fault.clone()]);
-        // A final block ends the stream, and its window with it.
+        // A final block ends the stream and its window.
         let mut last = FixedBlock::new().back(3).finish();
         last.splice(0..0, [1, 3, 0, 0xFC, 0xFF, b'x', b'y', b'z']);
         let bytes = stream_to(side, [Frame::binary(stored(b"abc")).rsv(4), Frame::binary(last).rsv(4)]);
@@ -283,10 +283,9 @@ fn distances_that_reach_too_far() {
     }
 }
 
-/// A message that ends inside a block is no message: what would complete it are bytes that the peer never
-/// sent.
+/// A message that ends inside a block is invalid. The tail must not complete the block.
 #[test]
-fn a_message_that_ends_inside_a_block() {
+fn message_that_ends_inside_a_block_is_a_fault() {
     let whole = stored(&[b'x'; 100]);
     for side in SIDES {
         let make = || connection_with(side, NO_LIMITS, Some(params(15, false)));
@@ -297,12 +296,11 @@ fn a_message_that_ends_inside_a_block() {
     }
 }
 
-/// Data that breaks two rules: the fault that comes first in the stream is reported, however the bytes were
-/// divided.
+/// If data violates two rules, the first fault in the stream is reported, independent of how the bytes were split.
 #[test]
-fn the_first_of_two_faults() {
+fn first_of_two_faults_is_reported() {
     let block = |data: &[u8]| stored(data)[..5 + data.len()].to_vec();
-    let broken: &[u8] = b"\x07"; // a block of the type that does not exist
+    let broken: &[u8] = b"\x07"; // a block of the invalid type
     for side in SIDES {
         let make = |limit| {
             let limits = Limits { message_size: limit, ..NO_LIMITS };
@@ -324,10 +322,10 @@ fn the_first_of_two_faults() {
     }
 }
 
-/// Which messages are compressed: above the threshold, as the caller says, never empty ones, never without
-/// negotiation.
+/// Messages from the threshold on are compressed, unless the caller overrides it. Empty messages never are, and none
+/// without negotiation.
 #[test]
-fn which_messages_are_compressed() {
+fn threshold_and_caller_select_compression() {
     let rsv = |connection: &mut Connection, len: usize, compress| {
         let mut out = Vec::new();
         let payload = vec![b'x'; len];
@@ -356,7 +354,7 @@ fn which_messages_are_compressed() {
             assert_eq!(rsv(&mut with, len, compress), expected, "{len} {compress:?}");
             assert_eq!(rsv(&mut connection(side), len, compress), 0);
         }
-        // A fragmented message is taken for a large one.
+        // The threshold does not apply to fragmented messages.
         for (compress, expected) in [(None, 4), (Some(true), 4), (Some(false), 0)] {
             let mut out = Vec::new();
             with.send_first_fragment(BINARY, b"", compress, || KEY, &mut out).unwrap();
@@ -367,10 +365,9 @@ fn which_messages_are_compressed() {
     }
 }
 
-/// RFC 7692 6: messages with and without compression may follow each other; the window passes over the plain
-/// ones.
+/// RFC 7692 6: compressed and uncompressed messages may follow each other. Uncompressed ones do not enter the window.
 #[test]
-fn plain_messages_leave_the_window_alone() {
+fn uncompressed_messages_do_not_change_the_window() {
     for side in SIDES {
         let bytes = stream_to(
             side,
@@ -388,10 +385,9 @@ fn plain_messages_leave_the_window_alone() {
     }
 }
 
-/// A message that was compressed elsewhere, for many peers, between messages of the connection's own: its
-/// receiver's window holds all of them.
+/// Sends messages that were compressed elsewhere, for many peers, between messages of the connection itself.
 #[test]
-fn messages_compressed_elsewhere() {
+fn messages_compressed_elsewhere_can_be_mixed_in() {
     let own = params(15, false);
     let alone = Params { local_no_context_takeover: true, ..own };
     let (mut sender, mut reader) = (sender(own), Reader::new(&own));
@@ -413,9 +409,9 @@ fn messages_compressed_elsewhere() {
     assert_eq!(reader.messages(&wire), expected);
 }
 
-/// What was idle sends on without what it remembered, and its peer with what it has.
+/// A connection that has released its compressor still sends and receives, as does its peer, which has released nothing.
 #[test]
-fn idle_connections_forget_what_they_sent() {
+fn idle_connections_continue_without_their_compressor() {
     let (mut sender, mut receiver) = (sender(params(15, false)), receiver(params(15, false)));
     let message = b"the same again and again, the same again and again".repeat(4);
     let mut sizes = Vec::new();
@@ -434,10 +430,10 @@ fn idle_connections_forget_what_they_sent() {
     assert_eq!(sizes[3], sizes[1]);
 }
 
-/// zlib takes and gives 4 GiB at once: what is behind them must not be left out.
+/// zlib consumes and produces at most 4 GiB in one call. The rest must not be lost.
 #[test]
 #[ignore = "half a minute, and 7 GiB of address space: for whoever changes the compressor"]
-fn more_than_zlib_takes_at_once() {
+fn payloads_above_4_gib_are_not_truncated() {
     let message = vec![0; (1 << 32) + (1 << 20)];
     let mut bytes = Vec::new();
     sender(params(15, false)).send_message(BINARY, &message, None, || KEY, &mut bytes).unwrap();

@@ -1,4 +1,4 @@
-//! The client's side of the opening handshake, fed by hand and split at every byte.
+//! The client's side of the opening handshake, with input split at every byte.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -14,7 +14,7 @@ use wirespeed_protocol::handshake::{
 
 const NONCE: [u8; 16] = *b"the sample nonce";
 
-/// The answer of RFC 6455 1.2 without its subprotocol, and with a frame behind it.
+/// The response of RFC 6455 1.2 without its subprotocol. [`FRAME`] may follow it.
 const ACCEPT: &str = "HTTP/1.1 101 Switching Protocols\r\n\
     Upgrade: websocket\r\n\
     Connection: Upgrade\r\n\
@@ -41,8 +41,8 @@ fn headers(fields: &[(&str, &str)]) -> HeaderList {
     headers
 }
 
-/// Feeds the pieces until the handshake is over, then the end of the stream. Returns the outcome and how many
-/// bytes were left alone.
+/// Feeds the pieces until the handshake is over, then the end of the stream. Returns the result and the number of bytes
+/// that were not consumed.
 fn feed<'a>(
     mut client: ClientHandshake,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -61,8 +61,8 @@ fn feed<'a>(
     (outcome, 0)
 }
 
-/// Feeds the bytes whole, byte by byte and in two parts at every split, and expects one and the same outcome.
-/// The line quoted for a malformed start holds what had come by then, so it alone may differ.
+/// Feeds the bytes whole, byte by byte and in two parts at every split, and expects the same result each time. Only the
+/// quoted line of a malformed start line may differ, as it has the bytes received so far.
 fn feed_every_split(client: &ClientHandshake, bytes: &[u8]) -> (Result<Accepted, HandshakeError>, usize) {
     let whole = feed(client.clone(), [bytes]);
     let check = |other: (Result<Accepted, HandshakeError>, usize)| match (&whole.0, &other.0) {
@@ -89,12 +89,12 @@ fn rejection(response: &str) -> Response {
 }
 
 #[test]
-fn accept_key_of_the_rfc() {
+fn accept_key_matches_the_rfc() {
     assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
 }
 
 #[test]
-fn request_bytes() {
+fn request_has_all_fields() {
     let mut request = request();
     request.origin = Some("http://example.com".to_owned());
     request.authorization = Some("Basic eDp5".to_owned());
@@ -123,7 +123,7 @@ fn request_bytes() {
 }
 
 #[test]
-fn additional_headers_take_the_place_of_defaults() {
+fn additional_headers_replace_defaults() {
     let mut request = request();
     request.origin = Some("http://one".to_owned());
     request.authorization = Some("Basic one".to_owned());
@@ -142,7 +142,7 @@ fn additional_headers_take_the_place_of_defaults() {
         assert_eq!(sent.single(name).unwrap(), Some(value.as_bytes()), "{name}");
     }
     assert_eq!(sent.iter().next().unwrap().name(), "Host", "RFC 9110 7.2: Host comes first");
-    // What is offered by hand is what the server may choose from.
+    // The server may choose from the subprotocols in the additional field.
     let chosen = ACCEPT.replace("\r\n\r\n", "\r\nSec-WebSocket-Protocol: three\r\n\r\n");
     assert_eq!(feed_every_split(&client, chosen.as_bytes()).0.unwrap().subprotocol.as_deref(), Some("three"));
     let chosen = ACCEPT.replace("\r\n\r\n", "\r\nSec-WebSocket-Protocol: chat\r\n\r\n");
@@ -150,7 +150,7 @@ fn additional_headers_take_the_place_of_defaults() {
 }
 
 #[test]
-fn headers_that_would_break_the_request_are_refused() {
+fn reserved_headers_are_rejected() {
     for name in [
         "upgrade",
         "Connection",
@@ -180,7 +180,7 @@ fn headers_that_would_break_the_request_are_refused() {
 }
 
 #[test]
-fn arguments_that_cannot_be_sent() {
+fn invalid_arguments_are_rejected() {
     let with = |change: fn(&mut ClientRequest)| {
         let mut request = request();
         change(&mut request);
@@ -222,7 +222,7 @@ fn arguments_that_cannot_be_sent() {
 }
 
 #[test]
-fn secrets_stay_out_of_debug_output() {
+fn debug_output_has_no_secrets() {
     let mut request = request();
     request.authorization = Some("Basic c2VjcmV0".to_owned());
     request.headers = headers(&[("Cookie", "c2VjcmV0")]);
@@ -231,7 +231,7 @@ fn secrets_stay_out_of_debug_output() {
 }
 
 #[test]
-fn accepted() {
+fn valid_response_is_accepted() {
     let bytes = [ACCEPT.as_bytes(), FRAME].concat();
     let (outcome, left) = feed_every_split(&handshake(&request()), &bytes);
     let accepted = outcome.unwrap();
@@ -242,7 +242,7 @@ fn accepted() {
 }
 
 #[test]
-fn accepted_in_unusual_forms() {
+fn unusual_valid_responses_are_accepted() {
     let bytes = "HTTP/1.1 101\r\n\
         upgrade:WebSocket  \r\n\
         CONNECTION: keep-alive,\t uPGRADE\r\n\
@@ -273,7 +273,7 @@ fn interim_responses_are_skipped() {
 }
 
 #[test]
-fn each_rule_of_the_response() {
+fn violations_of_each_rule_are_rejected() {
     let invalid =
         |name, value: &str, expected| HandshakeError::InvalidHeader { name, value: value.to_owned(), expected };
     let upgrade = |name, value: Option<&str>| HandshakeError::InvalidUpgrade { name, value: value.map(str::to_owned) };
@@ -352,7 +352,7 @@ fn each_rule_of_the_response() {
 }
 
 #[test]
-fn nothing_is_accepted_that_was_not_offered() {
+fn only_offered_extensions_and_subprotocols_are_accepted() {
     let plain = ClientRequest::new("localhost", "/");
     let response = ACCEPT.replace("\r\n\r\n", "\r\nSec-WebSocket-Protocol: chat\r\n\r\n");
     assert!(matches!(refuse(&plain, &response), HandshakeError::SubprotocolNotOffered { .. }));
@@ -370,7 +370,7 @@ fn invalid_101_response_is_available() {
 }
 
 #[test]
-fn malformed_heads() {
+fn malformed_heads_are_rejected() {
     let start = |error: &HandshakeError| matches!(error, HandshakeError::MalformedStartLine { .. });
     let header = |error: &HandshakeError| matches!(error, HandshakeError::MalformedHeader { .. });
     let ending = |error: &HandshakeError| matches!(error, HandshakeError::MalformedLineEnding { .. });
@@ -400,13 +400,13 @@ fn malformed_heads() {
         HandshakeError::MalformedHeader { line } => assert_eq!(line, "b\\xc3\\xa4d: 2"),
         other => panic!("{other:?}"),
     }
-    // A TLS alert is told at its first byte.
+    // A TLS alert is rejected at its first byte.
     let mut client = handshake(&request());
     assert!(matches!(client.receive(&[0x15]), Err(HandshakeError::MalformedStartLine { .. })));
 }
 
 #[test]
-fn limits_of_the_head() {
+fn limits_of_the_head_apply() {
     let limits = Limits { head_size: ACCEPT.len(), headers: 3, body_size: 10 };
     let client = |limits| ClientHandshake::new(&request(), NONCE, limits).unwrap();
     assert!(feed_every_split(&client(limits), ACCEPT.as_bytes()).0.is_ok());
@@ -422,7 +422,7 @@ fn limits_of_the_head() {
 }
 
 #[test]
-fn end_of_stream_in_the_head() {
+fn end_of_stream_inside_the_head_is_an_error() {
     for length in (0..ACCEPT.len()).step_by(sparse(7)) {
         let error = feed(handshake(&request()), [&ACCEPT.as_bytes()[..length]]).0.unwrap_err();
         assert_eq!(error, HandshakeError::ConnectionClosed { received: length });
@@ -432,7 +432,7 @@ fn end_of_stream_in_the_head() {
 }
 
 #[test]
-fn rejections_carry_the_response() {
+fn rejection_has_the_response() {
     for (framing, body, kept, truncated) in [
         ("Content-Length: 5\r\n", "hello", "hello", false),
         ("Content-Length: 5, 5\r\nContent-Length: 5\r\n", "hello more", "hello", false),
@@ -474,7 +474,7 @@ fn rejections_carry_the_response() {
 }
 
 #[test]
-fn rejections_are_cut_at_the_limit_of_the_body() {
+fn body_of_a_rejection_is_truncated_at_its_limit() {
     let limits = Limits { body_size: 4, ..Limits::default() };
     let client = ClientHandshake::new(&request(), NONCE, limits).unwrap();
     for (framing, body, truncated) in [
@@ -497,7 +497,7 @@ fn rejections_are_cut_at_the_limit_of_the_body() {
             other => panic!("{other:?}"),
         }
     }
-    // An announced but endless chunk-size line ends the body, too.
+    // An endless chunk-size line truncates the body too.
     let bytes = format!("HTTP/1.1 500 x\r\nTransfer-Encoding: chunked\r\n\r\n1;{}", "x".repeat(2000));
     match feed_every_split(&client, bytes.as_bytes()).0.unwrap_err() {
         HandshakeError::Rejected(response) => assert!(response.body_truncated),
@@ -506,7 +506,7 @@ fn rejections_are_cut_at_the_limit_of_the_body() {
 }
 
 #[test]
-fn a_rejection_is_told_as_soon_as_it_is_complete() {
+fn complete_rejection_is_returned_at_once() {
     let mut client = handshake(&request());
     let head = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n";
     assert_eq!(client.receive(head), Ok(Progress::Incomplete));
@@ -517,7 +517,7 @@ fn a_rejection_is_told_as_soon_as_it_is_complete() {
 }
 
 #[test]
-fn text_of_the_peer_is_escaped_and_cut() {
+fn text_of_the_peer_is_escaped_and_truncated() {
     let response = ACCEPT.replace("websocket", &format!("\u{85}{}", "x".repeat(300)));
     let text = refuse(&request(), &response).to_string();
     assert!(text.len() < 300 && text.contains("\\u{85}") && text.contains("..."), "{text}");

@@ -29,7 +29,7 @@ fn feed_every_split(bytes: &[u8]) -> Result<(Response, usize), HandshakeError> {
 }
 
 #[test]
-fn request_bytes() {
+fn request_has_all_fields() {
     let mut request = ConnectRequest::new("[::1]:8080");
     request.authorization = Some("Basic c2VjcmV0".to_owned());
     request.headers.push("User-Agent", "agent").unwrap();
@@ -45,7 +45,7 @@ fn request_bytes() {
 }
 
 #[test]
-fn destinations_that_cannot_be_asked_for() {
+fn invalid_destinations_are_rejected() {
     for authority in
         ["", "example.com", "example.com:", "example.com:0", "example.com:65536", "a b:1", "a\r\nX: y:1", "u@h:1"]
     {
@@ -73,7 +73,7 @@ fn every_2xx_opens_the_tunnel() {
 }
 
 #[test]
-fn other_answers_are_rejections() {
+fn other_responses_are_rejections() {
     let answer =
         "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\nContent-Length: 2\r\n\r\nno";
     match feed_every_split(answer.as_bytes()).unwrap_err() {

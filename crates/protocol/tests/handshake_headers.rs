@@ -33,7 +33,7 @@ fn order_case_and_duplicates_are_kept() {
 }
 
 #[test]
-fn set_keeps_the_place_of_the_first() {
+fn set_keeps_the_position_of_the_first() {
     let mut headers = list(&[("a", "1"), ("b", "2"), ("c", "3"), ("B", "4"), ("d", "5")]);
     headers.set("B", "x").unwrap();
     assert_eq!(pairs(&headers), [("a", "1"), ("B", "x"), ("c", "3"), ("d", "5")]);
@@ -58,7 +58,7 @@ fn values_are_trimmed() {
 }
 
 #[test]
-fn nothing_that_could_inject_a_line() {
+fn line_injection_is_rejected() {
     let mut headers = HeaderList::new();
     for name in ["", "a b", "a:", "a\r\nb", "a\0", "\u{e9}", "a,b", "a\"", "(a)"] {
         assert_eq!(headers.push(name, "x"), Err(HeaderError::Name { name: name.to_owned() }));
@@ -84,7 +84,7 @@ fn debug_output_has_no_secrets() {
 }
 
 proptest! {
-    /// What a list writes, a head reader reads back.
+    /// A head reader returns the fields that a list has written.
     #[test]
     fn round_trip(fields in proptest::collection::vec(("[!#-'*+.0-9A-Z^-z|~-]{1,12}", proptest::collection::vec(any::<u8>(), 0..20)), 0..20)) {
         let mut headers = HeaderList::new();
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn push_accepts_what_is_valid_and_nothing_else(name in "\\PC{0,8}|[a-z]{1,3}", value in proptest::collection::vec(any::<u8>(), 0..12)) {
+    fn push_accepts_only_valid_fields(name in "\\PC{0,8}|[a-z]{1,3}", value in proptest::collection::vec(any::<u8>(), 0..12)) {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         let valid_name = !name.is_empty() && name.bytes().all(token);
         let trimmed = value.iter().copied().skip_while(|byte| b" \t".contains(byte)).collect::<Vec<_>>();

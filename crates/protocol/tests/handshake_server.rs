@@ -1,4 +1,4 @@
-//! The server's side of the opening handshake, fed by hand and split at every byte.
+//! The server's side of the opening handshake, with input split at every byte.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -43,7 +43,7 @@ fn headers(fields: &[(&str, &str)]) -> HeaderList {
     headers
 }
 
-/// Feeds the pieces; returns the handshake and how many bytes were left alone, or the error.
+/// Feeds the pieces. Returns the handshake and the number of bytes that were not consumed, or the error.
 fn feed<'a>(
     mut server: ServerHandshake,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -59,7 +59,7 @@ fn feed<'a>(
 
 type Outcome = Result<(Option<Request>, usize), HandshakeError>;
 
-/// Feeds the bytes whole, byte by byte and in two parts at every split, and expects one and the same outcome.
+/// Feeds the bytes whole, byte by byte and in two parts at every split, and expects the same result each time.
 fn feed_every_split(limits: Limits, bytes: &[u8]) -> Result<(ServerHandshake, usize), HandshakeError> {
     let new = || ServerHandshake::new(config(), limits);
     let outcome = |fed: &Result<(ServerHandshake, usize), HandshakeError>| -> Outcome {
@@ -82,7 +82,7 @@ fn received(request: &str) -> ServerHandshake {
     feed_every_split(Limits::default(), request.as_bytes()).unwrap().0
 }
 
-/// The error of the head or of the check, and the text of the response to it.
+/// Returns the error of the head or of the check, and the text of the response to it.
 fn refuse(request: &str) -> (HandshakeError, String) {
     match feed_every_split(Limits::default(), request.as_bytes()) {
         Ok((server, _)) => {
@@ -100,7 +100,7 @@ fn refuse(request: &str) -> (HandshakeError, String) {
 }
 
 #[test]
-fn accepted() {
+fn valid_request_is_accepted() {
     let bytes = [REQUEST.as_bytes(), FRAME].concat();
     let (server, left) = feed_every_split(Limits::default(), &bytes).unwrap();
     assert_eq!(left, FRAME.len(), "frames behind the head are not eaten");
@@ -125,7 +125,7 @@ fn accepted() {
 }
 
 #[test]
-fn accepted_in_unusual_forms() {
+fn unusual_valid_requests_are_accepted() {
     let request = "\r\n\r\nGET http://example.com:80/chat?x=1 HTTP/1.1\r\n\
         host:example.com:80\r\n\
         UPGRADE: h2c, WebSocket\r\n\
@@ -168,7 +168,7 @@ fn path_and_query_of_targets() {
 }
 
 #[test]
-fn the_server_prefers_its_own_order_of_subprotocols() {
+fn server_uses_its_own_order_of_subprotocols() {
     let server = received(REQUEST);
     assert_eq!(server.select_subprotocol(), Some("superchat"));
     let error = server.accept(Some("none"), &HeaderList::new()).unwrap_err();
@@ -177,7 +177,7 @@ fn the_server_prefers_its_own_order_of_subprotocols() {
 }
 
 #[test]
-fn headers_that_would_break_the_response_are_refused() {
+fn reserved_headers_are_rejected() {
     let server = received(REQUEST);
     for name in [
         "upgrade",
@@ -194,7 +194,7 @@ fn headers_that_would_break_the_response_are_refused() {
 }
 
 #[test]
-fn each_rule_of_the_request() {
+fn violations_of_each_rule_are_rejected() {
     let host = "a host name or address, with a port or without";
     let invalid =
         |name, value: &str, expected| HandshakeError::InvalidHeader { name, value: value.to_owned(), expected };
@@ -275,7 +275,7 @@ fn each_rule_of_the_request() {
 }
 
 #[test]
-fn the_responses_to_errors_have_the_fields_of_their_status() {
+fn error_responses_have_the_fields_of_their_status() {
     let (_, response) = refuse(&REQUEST.replace("GET", "PUT"));
     assert!(response.contains("\r\nAllow: GET\r\n") && response.contains("\r\nConnection: close\r\n"), "{response}");
     let (_, response) = refuse(&REQUEST.replace("Upgrade: websocket\r\n", ""));
@@ -286,7 +286,7 @@ fn the_responses_to_errors_have_the_fields_of_their_status() {
 }
 
 #[test]
-fn a_server_speaks_of_no_detail_that_is_its_own() {
+fn internal_errors_are_not_described_to_the_client() {
     let server = received(REQUEST);
     let error = server.accept(None, &headers(&[("Upgrade", "x")])).unwrap_err();
     let response = String::from_utf8(server.reject_error(&error).to_bytes()).unwrap();
@@ -294,7 +294,7 @@ fn a_server_speaks_of_no_detail_that_is_its_own() {
 }
 
 #[test]
-fn malformed_heads() {
+fn malformed_heads_are_rejected() {
     let start = |error: &HandshakeError| matches!(error, HandshakeError::MalformedStartLine { .. });
     let header = |error: &HandshakeError| matches!(error, HandshakeError::MalformedHeader { .. });
     let ending = |error: &HandshakeError| matches!(error, HandshakeError::MalformedLineEnding { .. });
@@ -330,7 +330,7 @@ fn malformed_heads() {
 }
 
 #[test]
-fn limits_of_the_head() {
+fn limits_of_the_head_apply() {
     let fits = Limits { head_size: REQUEST.len(), headers: 7, body_size: 0 };
     assert!(feed_every_split(fits, REQUEST.as_bytes()).is_ok());
     let error = feed_every_split(Limits { head_size: REQUEST.len() - 1, ..fits }, REQUEST.as_bytes()).unwrap_err();
@@ -345,7 +345,7 @@ fn limits_of_the_head() {
 }
 
 #[test]
-fn end_of_stream_in_the_head() {
+fn end_of_stream_inside_the_head_is_an_error() {
     for length in (0..REQUEST.len()).step_by(sparse(7)) {
         let error = feed(server(), [&REQUEST.as_bytes()[..length]]).unwrap_err();
         assert_eq!(error, HandshakeError::ConnectionClosed { received: length });
@@ -353,7 +353,7 @@ fn end_of_stream_in_the_head() {
 }
 
 #[test]
-fn calls_out_of_order() {
+fn calls_out_of_order_are_errors() {
     let out_of_order = |error| matches!(error, HandshakeError::OutOfOrder { .. });
     let mut early = server();
     assert!(early.request().is_none());
@@ -369,7 +369,7 @@ fn calls_out_of_order() {
 }
 
 #[test]
-fn rejections_of_the_callers_own() {
+fn caller_can_reject_with_its_own_response() {
     let server = received(REQUEST);
     let additional = headers(&[("Retry-After", "5"), ("Content-Length", "99"), ("Connection", "keep-alive")]);
     let response = server.reject(503, &additional, b"later").unwrap();
@@ -391,7 +391,7 @@ fn rejections_of_the_callers_own() {
 }
 
 #[test]
-fn a_reason_phrase_cannot_inject_a_line() {
+fn reason_phrase_cannot_inject_a_line() {
     let mut response = received(REQUEST).reject(400, &HeaderList::new(), b"").unwrap();
     response.reason = "a\r\nX: y".to_owned();
     assert!(response.to_bytes().starts_with(b"HTTP/1.1 400 a  X: y\r\nContent-Length: 0\r\n"));
@@ -426,7 +426,7 @@ proptest! {
         }
     }
 
-    /// What one side writes the other accepts, whatever the request.
+    /// The server accepts the client's request and the client the server's response, for any valid request.
     #[test]
     fn both_sides_agree(
         nonce in any::<[u8; 16]>(),

@@ -1,4 +1,4 @@
-//! Limits: what a peer can cost at most, to the byte, and the rooms that large payloads are read into.
+//! Limits on messages, to the byte, and destinations: buffers into which large payloads are read.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(unsafe_code, reason = "Connection::put_destination takes the caller's word for initialised bytes")]
@@ -24,7 +24,7 @@ fn limited(side: Side, limits: Limits, deflate: bool) -> Connection {
 }
 
 #[test]
-fn message_size_to_the_byte() {
+fn message_size_is_exact() {
     for side in SIDES {
         for limit in [0, 1, 125, 126, 1000, 70_000].into_iter().step_by(sparse(3)) {
             let limits = Limits { message_size: Some(limit), ..NO_LIMITS };
@@ -38,7 +38,7 @@ fn message_size_to_the_byte() {
                     assert_eq!(events.len(), 1);
                     assert!(!matches!(events[0], Seen::Fault(_)), "{limit}");
                 }
-                // Refused by the header alone.
+                // The header alone is rejected.
                 let bytes = to(side, Frame::new(opcode, &over));
                 let events = feed(&mut limited(side, limits, false), &bytes[..bytes.len() - limit - 1]);
                 assert_eq!(events, [Seen::Fault(fault)]);
@@ -48,7 +48,7 @@ fn message_size_to_the_byte() {
 }
 
 #[test]
-fn message_size_over_fragments() {
+fn message_size_counts_all_fragments() {
     let limits = Limits { message_size: Some(10), ..NO_LIMITS };
     for side in SIDES {
         for streamed in [false, true] {
@@ -65,7 +65,7 @@ fn message_size_over_fragments() {
             let mut receiver = make();
             let events = feed(&mut receiver, &parts(b"90"));
             assert!(!matches!(events.last(), Some(Seen::Fault(_))), "{events:?}");
-            // A message's size counts from its own beginning.
+            // The count restarts with each message.
             let again = feed(&mut receiver, &parts(b"90"));
             assert_eq!(events, again);
 
@@ -78,13 +78,13 @@ fn message_size_over_fragments() {
 }
 
 #[test]
-fn a_size_beyond_every_machine() {
+fn huge_announced_sizes_do_not_overflow() {
     for side in SIDES {
         let key = (side == Side::Server).then_some(KEY);
         let bytes =
             [to(side, Frame::binary("12345").open()), header(true, 0, 0, key, (1 << 63) - 1, LengthForm::Eight)]
                 .concat();
-        // A size that no u64 holds is not wrapped into a small one.
+        // A sum above the maximum of u64 must not wrap to a small number.
         let limits = Limits { message_size: Some(usize::MAX), ..NO_LIMITS };
         let events = feed(&mut limited(side, limits, false), &bytes);
         assert_eq!(events, []);
@@ -94,9 +94,9 @@ fn a_size_beyond_every_machine() {
     }
 }
 
-/// Payloads that are compressed: the limit holds after inflation, in one frame, in fragments and over blocks.
+/// The limit applies to the decompressed size: in one frame, in fragments and across blocks.
 #[test]
-fn inflated_size_to_the_byte() {
+fn decompressed_size_is_exact() {
     for side in SIDES {
         for limit in [0, 1, 100, 1000, 1023, 1024, 1025, 5000, 70_000].into_iter().step_by(sparse(5)) {
             let limits = Limits { message_size: Some(limit), ..NO_LIMITS };
@@ -143,7 +143,7 @@ fn payload_of(event: &Seen) -> Vec<u8> {
     }
 }
 
-/// The compressed form of a message, without its frame.
+/// Returns the compressed payload of a message, without its frame header.
 fn compress(payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut sender = connection_with(Side::Server, NO_LIMITS, Some(params(15, false)));
@@ -151,7 +151,7 @@ fn compress(payload: &[u8]) -> Vec<u8> {
     Frame::decode_all(&out).remove(0).payload
 }
 
-/// A buffer that tells how large it has grown.
+/// A buffer that records its largest capacity.
 struct Measured(Vec<u8>);
 
 thread_local! {
@@ -194,16 +194,16 @@ impl PayloadBuffer for Measured {
     }
 
     unsafe fn advance(&mut self, written: usize) {
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller guarantees it.
         unsafe { self.0.advance(written) };
     }
 }
 
-/// 64 MiB of zeros in 64 KiB: refused with no more memory than the limit's, doubled by the growth of a
-/// vector.
+/// A bomb of 64 MiB of zeros in 64 KiB is rejected with no more memory than the limit, or twice as much because of the
+/// growth of a vector.
 #[test]
 #[cfg_attr(miri, ignore = "hours: 64 MiB are compressed")]
-fn a_bomb_is_refused_at_the_limit() {
+fn decompression_bomb_is_rejected_at_the_limit() {
     let bomb = compress(&vec![0; 64 << 20]);
     assert!(bomb.len() < 128 << 10);
     for side in SIDES {
@@ -226,9 +226,9 @@ fn a_bomb_is_refused_at_the_limit() {
     }
 }
 
-/// A frame that announces much and sends little gets little.
+/// A frame that announces a large payload and sends little of it gets a small buffer.
 #[test]
-fn announced_sizes_are_not_allocated_beyond_trust() {
+fn announced_sizes_are_not_allocated_in_advance() {
     for side in SIDES {
         let key = (side == Side::Server).then_some(KEY);
         let mut bytes = header(true, 0, BINARY, key, 1 << 40, LengthForm::Eight);
@@ -238,7 +238,7 @@ fn announced_sizes_are_not_allocated_beyond_trust() {
         let mut input = bytes.as_mut_slice();
         assert!(receiver.receive(&mut input).unwrap().is_none());
         assert!(Measured::take_largest() <= 16 << 20);
-        // A room in which to read is no larger either.
+        // A destination is no larger either.
         let destination = receiver.take_destination(1 << 20).unwrap();
         assert!(Measured::take_largest() <= 16 << 20);
         drop(destination);
@@ -246,7 +246,7 @@ fn announced_sizes_are_not_allocated_beyond_trust() {
 }
 
 #[test]
-fn fragment_size() {
+fn fragment_size_applies_to_each_fragment() {
     let limits = Limits { fragment_size: Some(8), ..NO_LIMITS };
     for side in SIDES {
         let fault = |size| Seen::Fault(Fault::FragmentTooBig { size, limit: 8 });
@@ -256,24 +256,24 @@ fn fragment_size() {
         assert_eq!(feed(&mut limited(side, limits, false), &over), [fault(Some(9))]);
         let whole = to(side, Frame::text([b'x'; 9]));
         assert_eq!(feed(&mut limited(side, limits, false), &whole), [fault(Some(9))]);
-        // Control frames are no fragments.
+        // Control frames are not fragments.
         assert_eq!(feed(&mut limited(side, limits, false), &to(side, Frame::ping([0; 100]))).len(), 1);
 
-        // Inflated: however messages are handed out, which depends on who waits for them.
+        // After decompression, the limit applies with each kind of delivery.
         let large = to(side, Frame::binary(compress(&[7; 100])).rsv(4));
         assert!(large.len() < 8 + 8);
         assert_eq!(feed(&mut limited(side, limits, true), &large), [fault(None)]);
         assert_eq!(feed(&mut fragments(limited(side, limits, true)), &large), [fault(None)]);
-        // The smaller of two limits is the one that is named.
+        // The error names the smaller of two limits.
         let both = Limits { message_size: Some(4), ..limits };
         let events = feed(&mut fragments(limited(side, both, true)), &large);
         assert_eq!(events, [Seen::Fault(Fault::MessageTooBig { size: None, limit: 4 })]);
     }
 }
 
-/// Each fragment is held against the limit by itself, and all of it: however it arrives, and whatever came before.
+/// The limit applies to the whole of each decompressed fragment, independent of its chunks and of earlier fragments.
 #[test]
-fn fragment_size_of_what_is_inflated() {
+fn fragment_size_applies_after_decompression() {
     let limits = Limits { fragment_size: Some(20), ..NO_LIMITS };
     let part = |len| [compress(&vec![7; len]), vec![0, 0, 0xFF, 0xFF]].concat();
     for side in SIDES {
@@ -294,7 +294,7 @@ fn fragment_size_of_what_is_inflated() {
             assert_eq!(events.len(), 3);
             assert_eq!(events.last(), Some(&fault));
         }
-        // Handed out in another way from the second fragment on.
+        // The delivery changes after the first fragment.
         for last in [20, 21] {
             let (mut receiver, bytes) = (limited(side, limits, true), message(last));
             let at = to(side, Frame::binary(part(20)).rsv(4).open()).len();
@@ -308,7 +308,7 @@ fn fragment_size_of_what_is_inflated() {
 }
 
 #[test]
-fn fragments_of_one_message() {
+fn number_of_fragments_is_limited() {
     for side in SIDES {
         for limit in [1, 2, 4096 / sparse(64) as u32] {
             let limits = Limits { fragments: Some(limit), ..Limits::default() };
@@ -328,13 +328,13 @@ fn fragments_of_one_message() {
                 }
                 let events = feed(&mut make(), &stream_to(side, frames(limit + 1)));
                 assert_eq!(events.last(), Some(&Seen::Fault(Fault::TooManyFragments { limit })));
-                // Endless: refused before the last comes.
+                // An endless message is rejected before its last fragment.
                 let endless = stream_to(side, frames(limit + 2).map(Frame::open));
                 let events = feed(&mut make(), &endless);
                 assert_eq!(events.last(), Some(&Seen::Fault(Fault::TooManyFragments { limit })));
             }
         }
-        // Without a limit there is none.
+        // Without a limit any number is accepted.
         let count = 10_000 / sparse(50);
         let many = (0..count).map(|index| if index == 0 { Frame::text("") } else { Frame::continuation("a") }.open());
         let bytes = stream_to(side, many.chain([Frame::continuation("")]));
@@ -343,9 +343,9 @@ fn fragments_of_one_message() {
     }
 }
 
-/// Control frames inside a message cost no memory and count towards none of its limits.
+/// Control frames inside a message take no memory and do not count towards its limits.
 #[test]
-fn a_flood_of_control_frames() {
+fn control_frames_do_not_count_towards_limits() {
     for side in SIDES {
         let limits = Limits { message_size: Some(4), fragments: Some(2), fragment_size: Some(2) };
         let config = Config { side, limits, deflate: None };
@@ -370,7 +370,7 @@ fn a_flood_of_control_frames() {
     }
 }
 
-/// A buffer without memory is a fault of ours, not a panic.
+/// A buffer that never gets memory, which must be an error and not a panic.
 #[derive(Debug)]
 struct NoMemory;
 
@@ -399,7 +399,7 @@ impl PayloadBuffer for NoMemory {
 }
 
 #[test]
-fn without_memory() {
+fn missing_memory_is_an_error() {
     for side in SIDES {
         let mut receiver = Connection::<NoMemory>::new(Config::new(side));
         let mut bytes = stream_to(side, [Frame::text("in place"), Frame::text("not").open()]);
@@ -409,7 +409,7 @@ fn without_memory() {
     }
 }
 
-/// A buffer that has room for a few bytes, and loses them when it should grow.
+/// A buffer with room for a few bytes, which loses its contents when it has to grow.
 #[derive(Debug)]
 struct Forgetful(Vec<u8>);
 
@@ -439,13 +439,13 @@ impl PayloadBuffer for Forgetful {
     }
 
     unsafe fn advance(&mut self, written: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { self.0.set_len(self.0.len() + written) }
     }
 }
 
 #[test]
-fn without_memory_in_the_middle_of_a_message() {
+fn missing_memory_inside_a_message_is_an_error() {
     for side in SIDES {
         for opcode in [TEXT, BINARY] {
             let mut receiver = Connection::<Forgetful>::new(Config::new(side));
@@ -456,8 +456,7 @@ fn without_memory_in_the_middle_of_a_message() {
     }
 }
 
-/// What a driver does with a large payload: reads what comes next straight into the message, `step` bytes at
-/// a time.
+/// Receives a large payload as the driver does: reads `step` bytes at a time straight into the message's buffer.
 fn through_destinations(receiver: &mut Connection, mut bytes: &[u8], first: usize, step: usize) -> Vec<Seen> {
     let take = |bytes: &mut &[u8], len: usize| {
         let (front, rest) = bytes.split_at(len.min(bytes.len()));
@@ -482,7 +481,7 @@ fn through_destinations(receiver: &mut Connection, mut bytes: &[u8], first: usiz
                 break;
             }
         }
-        // An empty input is enough to get what the destination completed.
+        // A call with empty input returns the event that the destination completed.
         events.extend(feed(receiver, &[]));
         if bytes.is_empty() {
             return events;
@@ -492,7 +491,7 @@ fn through_destinations(receiver: &mut Connection, mut bytes: &[u8], first: usiz
 }
 
 #[test]
-fn reading_into_the_message() {
+fn payloads_can_be_read_into_a_destination() {
     let text = "aé€😀".repeat(3000 / sparse(10));
     let cut = text.len() * 7 / 30 + 1;
     let mut rng = Rng::new(5);
@@ -526,7 +525,7 @@ fn reading_into_the_message() {
 }
 
 #[test]
-fn text_that_fails_inside_a_destination() {
+fn invalid_text_in_a_destination_is_a_fault() {
     for side in SIDES {
         let mut text = vec![b'a'; 5000];
         text[3000] = 0xFF;
@@ -535,7 +534,7 @@ fn text_that_fails_inside_a_destination() {
         let events = through_destinations(&mut receiver, &bytes[..bytes.len() - 1000], 100, 10_000);
         assert_eq!(events, [Seen::Fault(Fault::InvalidUtf8)]);
         assert!(receiver.take_destination(1).is_none());
-        // Ending inside a character.
+        // The text ends inside a character.
         let bytes = to(side, Frame::text([&[b'a'; 500][..], b"\xe2\x82"].concat()));
         let events = through_destinations(&mut connection(side), &bytes, 100, 10_000);
         assert_eq!(events, [Seen::Fault(Fault::InvalidUtf8)]);
@@ -543,7 +542,7 @@ fn text_that_fails_inside_a_destination() {
 }
 
 #[test]
-fn when_there_is_no_destination() {
+fn destinations_are_only_for_large_plain_payloads() {
     for side in SIDES {
         let mut receiver = limited(side, NO_LIMITS, true);
         assert!(receiver.take_destination(0).is_none(), "nothing has come");
@@ -571,9 +570,9 @@ fn when_there_is_no_destination() {
     }
 }
 
-/// The end of the stream, or a failure, while the room is out: what comes back goes with the connection.
+/// If the stream ends or the connection fails while a destination is out, its bytes are discarded.
 #[test]
-fn failing_while_a_destination_is_out() {
+fn destination_of_a_failed_connection_is_discarded() {
     for side in SIDES {
         let mut receiver = connection(side);
         let frame = to(side, Frame::text([b'x'; 1000]));
@@ -589,14 +588,14 @@ fn failing_while_a_destination_is_out() {
     }
 }
 
-/// 1 MiB a message, 4096 fragments.
+/// The defaults are 1 MiB per message and 4096 fragments.
 #[test]
-fn defaults() {
+fn default_limits() {
     let limits = Limits::default();
     assert_eq!((limits.message_size, limits.fragment_size, limits.fragments), (Some(1 << 20), None, Some(4096)));
 }
 
-/// A payload in place costs no buffer at all.
+/// A payload that is delivered in place needs no buffer.
 #[test]
 fn whole_frames_need_no_buffer() {
     let mut receiver = Connection::<NoMemory>::new(Config::new(Side::Client));

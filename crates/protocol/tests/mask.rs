@@ -1,4 +1,4 @@
-//! The masking kernels against the obvious loop.
+//! The masking kernels, compared with a simple loop.
 
 mod support;
 
@@ -6,16 +6,15 @@ use proptest::prelude::*;
 use support::{Rng, sparse};
 use wirespeed_protocol::mask::{append, apply, portable};
 
-/// Every size up to several vectors and every alignment of the data in memory and of the key, in place and
-/// copied.
+/// Masks data of every size up to several vectors, with every alignment in memory and of the key, in place and as a copy.
 #[test]
-fn every_size_and_alignment() {
+fn kernels_mask_every_size_and_alignment() {
     let mut rng = Rng::new(1);
     let data = rng.bytes(700);
     let key = [0x12, 0x34, 0x56, 0x78];
     let mut storage = [0u8; 800];
     let mut copy = Vec::new();
-    // Under Miri, a thousand times slower: what lies on both sides of each step of the kernels.
+    // Miri is a thousand times slower: only the sizes around each step of the kernels.
     let steps = [0, 1, 3, 4, 7, 8, 9, 31, 32, 33, 127, 128, 129, 161];
     let larger = (0..=300).chain([383, 384, 385, 511, 512, 513, 639, 640, 641]);
     let lengths: Vec<usize> = if cfg!(miri) { steps.into() } else { larger.collect() };
@@ -58,17 +57,16 @@ fn source_alignment() {
     }
 }
 
-/// What another implementation of RFC 6455 5.3 must make of it: octet i is XORed with octet i modulo 4 of the
-/// key.
+/// Checks the simple loop itself against RFC 6455 5.3: octet i is XORed with octet i modulo 4 of the key.
 #[test]
-fn the_oracle_itself() {
+fn oracle_matches_the_rfc() {
     let mut data = *b"Hello";
     portable::oracle(&mut data, support::KEY, 0);
     assert_eq!(data, [0x7f, 0x9f, 0x4d, 0x51, 0x58]);
 }
 
 proptest! {
-    /// A payload masked in pieces is the payload masked whole, wherever it is cut.
+    /// Masking a payload in pieces gives the same bytes as masking the whole payload.
     #[test]
     fn pieces_join(data in prop::collection::vec(any::<u8>(), 0..2000), key: [u8; 4], start in 0..10_usize, cuts in prop::collection::vec(0..2000_usize, 0..5)) {
         let mut expected = data.clone();

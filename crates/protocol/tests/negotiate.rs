@@ -1,4 +1,4 @@
-//! Negotiation of permessage-deflate, both sides.
+//! Negotiation of permessage-deflate on both sides.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -22,7 +22,7 @@ fn headers(values: &[&str]) -> HeaderList {
     headers
 }
 
-/// A configuration with: server and client no context takeover, server and client window bits.
+/// Returns a configuration. `flags`: no context takeover of server and client; `bits`: their window bits.
 fn config(flags: (bool, bool), bits: (Option<u8>, Option<u8>)) -> Config {
     Config {
         server_no_context_takeover: flags.0,
@@ -33,7 +33,7 @@ fn config(flags: (bool, bool), bits: (Option<u8>, Option<u8>)) -> Config {
     }
 }
 
-/// As `config`, of parameters: local and remote no context takeover, local and remote window bits.
+/// Returns parameters. `flags`: local and remote no context takeover; `bits`: local and remote window bits.
 fn params(flags: (bool, bool), bits: (u8, u8)) -> Params {
     Params {
         local_no_context_takeover: flags.0,
@@ -49,7 +49,7 @@ fn params(flags: (bool, bool), bits: (u8, u8)) -> Params {
 const PLAIN: fn() -> Config = Config::client;
 
 #[test]
-fn offers() {
+fn configurations_make_offers() {
     for (config, offer) in [
         (Config::client(), "permessage-deflate; client_max_window_bits"),
         (config((true, false), (None, None)), "permessage-deflate; server_no_context_takeover; client_max_window_bits"),
@@ -68,11 +68,11 @@ fn offers() {
 }
 
 #[test]
-fn the_server_answers_offers() {
+fn server_answers_offers() {
     let server = Config::server();
     let small = config((true, true), (Some(9), Some(10)));
     for (config, offer, answer, agreed) in [
-        // A server without wishes.
+        // A server that requires nothing.
         (PLAIN(), "permessage-deflate", "permessage-deflate", params((false, false), (15, 15))),
         (PLAIN(), "permessage-deflate; client_max_window_bits", "permessage-deflate", params((false, false), (15, 15))),
         (
@@ -93,7 +93,7 @@ fn the_server_answers_offers() {
             "permessage-deflate; client_no_context_takeover",
             params((false, true), (15, 15)),
         ),
-        // The defaults of a server.
+        // A server with the default configuration.
         (
             server,
             "permessage-deflate",
@@ -118,7 +118,7 @@ fn the_server_answers_offers() {
             "permessage-deflate; server_max_window_bits=8; client_max_window_bits=8",
             params((false, false), (8, 8)),
         ),
-        // A server with every wish.
+        // A server that requires every parameter.
         (
             small,
             "permessage-deflate",
@@ -138,30 +138,30 @@ fn the_server_answers_offers() {
     }
 }
 
-/// RFC 7692 7.1.3: the offers of its examples, and the answers that it shows.
+/// The offers and answers in the examples of RFC 7692 7.1.3.
 #[test]
-fn examples_of_the_rfc() {
+fn examples_of_the_rfc_are_accepted() {
     let plain = Config::client();
     // The simplest offer, and its simplest answer.
     assert_eq!(plain.accept_offers(&header("permessage-deflate")).unwrap().unwrap().1, "permessage-deflate");
-    // Both windows in the offer: the server may answer with its own alone.
+    // The offer has both windows; the answer may have the server's only.
     let offer = header("permessage-deflate; client_max_window_bits; server_max_window_bits=10");
     assert_eq!(plain.accept_offers(&offer).unwrap().unwrap().1, "permessage-deflate; server_max_window_bits=10");
     let client = config((false, false), (Some(10), None));
     let answer = header("permessage-deflate; server_max_window_bits=10");
     assert_eq!(client.accept_response(&answer).unwrap(), Some(params((false, false), (15, 10))));
-    // With a fallback: a server that can bound its window takes the first.
+    // An offer with a fallback: a server that can limit its window accepts the first.
     let offers = header(
         "permessage-deflate; client_max_window_bits; server_max_window_bits=10, permessage-deflate; client_max_window_bits",
     );
     assert_eq!(plain.accept_offers(&offers).unwrap().unwrap().1, "permessage-deflate; server_max_window_bits=10");
-    // A parameter from the future: that offer MUST be declined, the fallback may be taken.
+    // An offer with an unknown parameter MUST be declined; the fallback may be accepted.
     let offers = header("permessage-deflate; use_y=\"1\", permessage-deflate");
     assert_eq!(plain.accept_offers(&offers).unwrap().unwrap().1, "permessage-deflate");
 }
 
 #[test]
-fn the_server_declines_invalid_offers() {
+fn server_declines_invalid_offers() {
     for offer in [
         "x-webkit-deflate-frame",
         "Permessage-Deflate",
@@ -187,7 +187,7 @@ fn the_server_declines_invalid_offers() {
         "permessage-deflate; client_max_window_bits=9; client_max_window_bits",
     ] {
         assert_eq!(Config::server().accept_offers(&header(offer)), Ok(None), "{offer}");
-        // Another offer, in the same header or the next, is still looked at; so is one before.
+        // Another offer in the same field, before or after it, or in the next field is still considered.
         for both in [headers(&[offer, "permessage-deflate"]), header(&format!("{offer}, permessage-deflate"))] {
             let (agreed, _) = Config::server().accept_offers(&both).unwrap().unwrap();
             assert_eq!(agreed, params((false, false), (12, 15)));
@@ -197,7 +197,7 @@ fn the_server_declines_invalid_offers() {
 }
 
 #[test]
-fn the_client_checks_the_answer() {
+fn client_accepts_valid_answers() {
     let all = config((true, true), (Some(10), Some(11)));
     for (config, answer, agreed) in [
         (PLAIN(), "permessage-deflate", params((false, false), (15, 15))),
@@ -224,7 +224,7 @@ fn the_client_checks_the_answer() {
 }
 
 #[test]
-fn the_client_refuses_invalid_answers() {
+fn client_rejects_invalid_answers() {
     let unknown = |name: &str| HandshakeError::UnknownParameter { parameter: name.to_owned() };
     let duplicate = |parameter| HandshakeError::DuplicateParameter { parameter };
     let missing = |parameter| HandshakeError::MissingParameter { parameter };
@@ -285,7 +285,7 @@ fn the_client_refuses_invalid_answers() {
 }
 
 #[test]
-fn grammar() {
+fn malformed_headers_are_errors() {
     let parsed = |value: &str| -> Option<String> {
         let mut text = String::new();
         for extension in parse_extensions(&header(value)).ok()? {
@@ -334,7 +334,7 @@ fn grammar() {
         "a; b c",
     ] {
         assert_eq!(parsed(value), None, "{value}");
-        // RFC 6455 9.1: malformed is a failure for both sides, not a reason to decline.
+        // RFC 6455 9.1: a malformed field fails the connection on both sides; it is not just declined.
         let malformed = |error| matches!(error, HandshakeError::InvalidHeader { name: HEADER, .. });
         assert!(malformed(Config::server().accept_offers(&header(value)).unwrap_err()));
         assert!(malformed(Config::client().accept_response(&header(value)).unwrap_err()));
@@ -344,7 +344,7 @@ fn grammar() {
 }
 
 #[test]
-fn configurations_out_of_range() {
+fn configurations_out_of_range_are_rejected() {
     for config in [
         Config { level: 10, ..PLAIN() },
         Config { memory_level: 0, ..PLAIN() },
@@ -381,7 +381,7 @@ fn any_config() -> impl Strategy<Value = Config> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(2000)))]
 
-    /// Whatever both want, they agree, each sees the mirror image of the other, and no bound is exceeded.
+    /// With any two configurations both sides agree, their parameters mirror each other, and no limit is exceeded.
     #[test]
     fn both_ends_agree(client in any_config(), server in any_config()) {
         let (at_server, answer) = server.accept_offers(&header(&client.offer())).unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Two ends over a simulated link: bytes arrive late, in parts, both ways at once. Time is a number; nobody
-//! sleeps.
+//! Two endpoints over a simulated link, where bytes arrive late and in parts, in both directions at once. Time is
+//! simulated too.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -11,18 +11,18 @@ use support::{Frame, Rng, Seen, connection_with, feed, params, sparse};
 use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::{CloseCode, CloseFrame, Connection, Fault, Limits, MessageKind, Side, State};
 
-/// One direction of a link. It keeps the order of bytes and nothing else of how they were written.
+/// One direction of a link. It keeps the order of bytes, but not the boundaries of writes.
 struct Link {
     latency: u64,
-    /// The most that one read returns; reads return less at random.
+    /// Maximum number of bytes of a read. Reads return fewer at random.
     read: usize,
-    /// Bytes on their way, with the time when they arrive.
+    /// Bytes in transit with the times when they arrive.
     flying: VecDeque<(u64, u8)>,
 }
 
 impl Link {
     fn write(&mut self, now: u64, bytes: &[u8], rng: &mut Rng) {
-        // Later bytes never overtake: the jitter only delays.
+        // The jitter only delays bytes; later bytes never overtake earlier ones.
         let earliest = self.flying.back().map_or(0, |(time, _)| *time);
         let mut time = (now + self.latency).max(earliest);
         for byte in bytes {
@@ -39,20 +39,20 @@ impl Link {
         self.flying.drain(..arrived).map(|(_, byte)| byte).collect()
     }
 
-    /// When there will be something to read next.
+    /// Returns the time when the next bytes arrive.
     fn next(&self) -> Option<u64> {
         self.flying.front().map(|(time, _)| *time)
     }
 }
 
-/// One end: a connection and what its application saw.
+/// One endpoint: a connection and the events that its application has received.
 struct End {
     connection: Connection,
     rng: Rng,
     seen: Vec<Seen>,
     out: Vec<u8>,
     echo: bool,
-    /// When a ping was sent that no pong has answered, and the longest wait so far.
+    /// The time of the unanswered ping, and the longest round trip so far.
     ping: Option<u64>,
     latency: u64,
 }
@@ -79,7 +79,7 @@ impl End {
         connection.send_close(Some(CloseCode(code)), "done", || rng.key(), out).unwrap();
     }
 
-    /// Takes one read, and does what an application does.
+    /// Processes the bytes of a read and handles the events as an application does.
     fn receive(&mut self, now: u64, bytes: &[u8]) {
         for event in feed(&mut self.connection, bytes) {
             let Self { connection, rng, out, .. } = self;
@@ -87,7 +87,7 @@ impl End {
                 Seen::Ping(payload) if connection.state() == State::Open => {
                     connection.send_pong(payload, || rng.key(), out).unwrap();
                 }
-                // Only pings that carry the time are measured.
+                // Only pings with a time as payload are measured.
                 Seen::Pong(payload) => {
                     if let Ok(time) = payload[..].try_into() {
                         let sent = u64::from_be_bytes(time);
@@ -139,10 +139,10 @@ impl Pair {
         }
     }
 
-    /// Lets the next thing happen; false if nothing is left.
+    /// Processes the next write or read. Returns false if nothing is left.
     fn step(&mut self) -> bool {
         let Self { now, client, server, up, down, rng } = self;
-        // Writing is partial, too: some of what is to be sent may wait.
+        // A write may be partial: the rest stays in the buffer.
         for (end, link) in [(&mut *client, &mut *up), (&mut *server, &mut *down)] {
             let len = rng.below(end.out.len() + 1).max(end.out.len().min(1));
             let bytes: Vec<u8> = end.out.drain(..len).collect();
@@ -169,7 +169,7 @@ impl Pair {
         }
     }
 
-    /// What a stream's end does, once everything before it has arrived.
+    /// Ends the streams, once all earlier bytes have arrived.
     fn end(&mut self) {
         self.run();
         self.client.connection.receive_eof();
@@ -185,7 +185,7 @@ fn links() -> impl Iterator<Item = (u64, usize, Option<Params>)> {
 }
 
 #[test]
-fn an_echo() {
+fn echo_returns_every_message() {
     for (index, (latency, read, deflate)) in links().enumerate() {
         let mut pair = Pair::new(latency, read, deflate, index as u64 * 100);
         pair.server.echo = true;
@@ -206,10 +206,9 @@ fn an_echo() {
     }
 }
 
-/// Messages in both directions at once, fragments and pings among them, then a closing handshake while
-/// messages fly.
+/// Sends messages, fragments and pings in both directions at once, then closes while messages are in transit.
 #[test]
-fn both_directions_at_once() {
+fn both_directions_work_at_once() {
     for (index, (latency, read, deflate)) in links().enumerate() {
         let mut pair = Pair::new(latency, read, deflate, index as u64 * 100 + 7);
         let mut rng = Rng::new(index as u64 + 50);
@@ -233,7 +232,7 @@ fn both_directions_at_once() {
                 pair.step();
             }
         }
-        // The client begins to close; what the server sent before it heard of it still arrives.
+        // The client begins to close. Messages that the server sent before it received the close frame still arrive.
         pair.client.close(1000);
         while pair.server.connection.state() == State::Open {
             assert!(pair.step());
@@ -272,9 +271,9 @@ fn pings_measure_the_link() {
     }
 }
 
-/// Both ends begin to close before either hears of it.
+/// Both endpoints send a close frame before either receives one.
 #[test]
-fn both_close_at_once() {
+fn simultaneous_closes_are_clean() {
     for (latency, read, deflate) in links() {
         let mut pair = Pair::new(latency, read, deflate, 4);
         pair.client.send(MessageKind::Text, b"last words");
@@ -291,9 +290,9 @@ fn both_close_at_once() {
     }
 }
 
-/// A fault is told to the peer that caused it; what came before it was delivered.
+/// The peer that caused a fault receives the close frame. Messages before the fault are delivered.
 #[test]
-fn a_fault_reaches_the_peer() {
+fn peer_receives_the_close_frame_of_its_fault() {
     for (latency, read, deflate) in links() {
         let mut pair = Pair::new(latency, read, deflate, 5);
         pair.client.send(MessageKind::Text, b"good");
@@ -304,14 +303,14 @@ fn a_fault_reaches_the_peer() {
         assert_eq!(pair.server.connection.state(), State::Failed);
         let close = CloseFrame { code: Some(CloseCode::INVALID_DATA), reason: "invalid UTF-8".to_owned() };
         assert_eq!(pair.client.seen, [Seen::Close(close)]);
-        // The client answers, as with any close frame; nobody listens any more.
+        // The client replies, as to any close frame; the server discards the reply.
         assert_eq!(pair.client.connection.state(), State::Closed);
     }
 }
 
-/// The stream ends in the middle of everything.
+/// The stream ends while messages are in transit.
 #[test]
-fn the_link_breaks() {
+fn broken_link_fails_both_endpoints() {
     for cut in (0..60).step_by(sparse(7)) {
         let mut pair = Pair::new(10, 1500, None, 6);
         pair.client.send(MessageKind::Text, b"first");

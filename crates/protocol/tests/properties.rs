@@ -1,5 +1,5 @@
-//! Receiver and sender against obvious oracles: a receiver that has the whole stream before it, and frames
-//! taken apart byte by byte.
+//! Properties of receiver and sender, compared with simple models: a receiver that has the whole stream at once, and a
+//! codec that decodes frames byte by byte.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,7 +12,7 @@ use support::{Frame, KEY, Rng, Seen, cases, connection_with, feed, feed_all, par
 use wirespeed_protocol::frame::{Header, Opcode};
 use wirespeed_protocol::{Delivery, Limits, MessageKind, Side, State};
 
-/// Payloads of every length form, most of them text.
+/// Generates payloads of every length form, most of them text.
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         8 => "[a-zé€😀]{0,12}".prop_map(String::into_bytes),
@@ -22,7 +22,7 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Frames that mostly obey the rules and sometimes break one.
+/// Generates frames that sometimes violate a rule.
 fn frames() -> impl Strategy<Value = Vec<(Frame, LengthForm)>> {
     let opcode = prop_oneof![
         3 => Just(TEXT),
@@ -59,8 +59,8 @@ fn frames() -> impl Strategy<Value = Vec<(Frame, LengthForm)>> {
     prop::collection::vec(frame, 0..10)
 }
 
-/// Mends most of what would end a random stream at its first frame: continuations where a message is open,
-/// and masks.
+/// Encodes the frames. With `mend`, it corrects most continuations and masks, which would otherwise end a random stream
+/// at its first frame.
 fn stream(side: Side, frames: Vec<(Frame, LengthForm)>, mend: bool) -> Vec<u8> {
     let mut open = false;
     let mut bytes = Vec::new();
@@ -90,7 +90,7 @@ fn side() -> impl Strategy<Value = Side> {
     prop::sample::select(vec![Side::Client, Side::Server])
 }
 
-/// Pieces of random length, small ones often.
+/// Splits the bytes into pieces of random length, often small ones.
 fn pieces(bytes: &[u8], seed: u64) -> Vec<&[u8]> {
     let mut rng = Rng::new(seed);
     let mut rest = bytes;
@@ -107,9 +107,9 @@ fn pieces(bytes: &[u8], seed: u64) -> Vec<&[u8]> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(1500)))]
 
-    /// Any stream, whole and in pieces, is received as the model says.
+    /// Any stream, whole or in pieces, gives the events of the model.
     #[test]
-    fn receiving_is_the_model(
+    fn receiver_matches_the_model(
         side in side(),
         limits in limits(),
         streamed: bool,
@@ -141,9 +141,9 @@ proptest! {
         }
     }
 
-    /// Any bytes at all.
+    /// Random bytes give the events of the model.
     #[test]
-    fn any_bytes(side in side(), deflate: bool, streamed: bool, bytes in prop::collection::vec(any::<u8>(), 0..80), seed: u64) {
+    fn random_bytes_match_the_model(side in side(), deflate: bool, streamed: bool, bytes in prop::collection::vec(any::<u8>(), 0..80), seed: u64) {
         let make = || {
             let mut connection = connection_with(side, Limits::default(), deflate.then(|| params(15, false)));
             if streamed {
@@ -160,9 +160,9 @@ proptest! {
         }
     }
 
-    /// Headers, both ways, against the naive ones.
+    /// Headers are encoded and decoded as by the simple codec.
     #[test]
-    fn headers(
+    fn headers_match_the_simple_codec(
         fin: bool,
         rsv1: bool,
         opcode in prop::sample::select(vec![Opcode::Continuation, Opcode::Text, Opcode::Binary, Opcode::Close, Opcode::Ping, Opcode::Pong]),
@@ -189,7 +189,7 @@ proptest! {
         }
     }
 
-    /// What is sent is, frame by frame, what was asked for, and the other end receives it.
+    /// Each sent frame is as requested, and the other endpoint receives it.
     #[test]
     fn sending_and_receiving(
         side in side(),
@@ -218,7 +218,7 @@ proptest! {
                     Frame::pong(&payload)
                 }
                 (2, None) => {
-                    // A header alone: the caller writes the payload.
+                    // Only a header: the caller writes the payload.
                     let header = sender.send_message_header(kind, payload.len(), mask).unwrap();
                     out.extend_from_slice(header.as_slice());
                     match mask {

@@ -1,4 +1,4 @@
-//! The examples of RFC 6455 5.7 and RFC 7692 7.2.3, both ways, at every split.
+//! The examples of RFC 6455 5.7 and RFC 7692 7.2.3, sent and received, split at every byte.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -11,7 +11,7 @@ fn plain(side: Side) -> impl Fn() -> Connection {
     move || connection(side)
 }
 
-/// With permessage-deflate, context takeover both ways.
+/// Returns a connection with permessage-deflate and context takeover in both directions.
 fn deflated() -> Connection {
     connection_with(Side::Client, Limits::default(), Some(params(15, false)))
 }
@@ -87,7 +87,7 @@ fn one_compressed_block() {
     assert_eq!(out, whole);
 }
 
-/// RFC 7692 7.2.3.2: the second message refers to the first, or forgets it.
+/// RFC 7692 7.2.3.2: the second message refers to the first, or does not.
 #[test]
 fn sharing_the_window() {
     let shared = [
@@ -107,7 +107,7 @@ fn sharing_the_window() {
 #[test]
 fn not_sharing_the_window() {
     let alone = [0xc1, 0x07, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00].repeat(2);
-    // A receiver that keeps its window reads it just as well.
+    // A receiver that keeps its window can receive it too.
     for no_context_takeover in [false, true] {
         let make = || connection_with(Side::Client, Limits::default(), Some(params(15, no_context_takeover)));
         assert_eq!(receive_every_split(make, &alone), [Seen::text("Hello"), Seen::text("Hello")]);
@@ -143,7 +143,7 @@ fn two_blocks_in_one_message() {
     assert_eq!(receive_every_split(deflated, &bytes), [Seen::text("Hello")]);
 }
 
-/// RFC 7692 7.2.3.6: an empty message is one empty block, on its own or behind a compressed fragment.
+/// RFC 7692 7.2.3.6: an empty message is one empty block, by itself or after a compressed fragment.
 #[test]
 fn an_empty_message() {
     assert_eq!(receive_every_split(deflated, &[0xc1, 0x01, 0x00]), [Seen::text("")]);

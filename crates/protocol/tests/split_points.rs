@@ -1,5 +1,5 @@
-//! Every split point of every kind of frame, both sides, with and without compression: the events never
-//! depend on how the bytes were divided.
+//! Events never depend on how the bytes were split: every split point of every kind of frame, on both sides, with and
+//! without compression.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -15,7 +15,7 @@ use wirespeed_protocol::{CloseCode, CloseFrame, Connection, Delivery, Fault, Lim
 
 const TEXT_OF_MANY: &str = "aé€😀 ß∂🎉z";
 
-/// Both sides; messages whole and in fragments; with compression negotiated and without.
+/// All combinations of side, delivery in fragments, and negotiated compression.
 fn variants() -> impl Iterator<Item = (Side, bool, bool)> {
     SIDES.into_iter().flat_map(|side| {
         [false, true].into_iter().flat_map(move |streamed| [false, true].map(|deflate| (side, streamed, deflate)))
@@ -27,7 +27,7 @@ fn make(side: Side, streamed: bool, deflate: bool) -> Connection {
     if streamed { fragments(connection) } else { connection }
 }
 
-/// One message as it is delivered.
+/// Returns the event of a message, as a whole or as a fragment.
 fn delivered(streamed: bool, kind: MessageKind, bytes: &[u8]) -> Seen {
     if streamed { Seen::Fragment(kind, bytes.to_vec(), true) } else { Seen::Message(kind, bytes.to_vec()) }
 }
@@ -75,7 +75,7 @@ fn control_frames() {
             (Frame::close(1000, ""), Some(CloseCode::NORMAL_CLOSURE), ""),
             (Frame::close(4999, TEXT_OF_MANY), Some(CloseCode(4999)), TEXT_OF_MANY),
         ] {
-            // What follows a close frame is discarded.
+            // Input after a close frame is discarded.
             let bytes = stream_to(side, [frame, Frame::ping("late"), Frame::text(b"\xFF").rsv(7)]);
             let events = receive_every_split(|| make(side, streamed, deflate), &bytes);
             assert_eq!(events, [Seen::Close(CloseFrame { code, reason: reason.to_owned() })]);
@@ -87,7 +87,7 @@ fn control_frames() {
 fn fragments_with_control_frames_between_them() {
     let text = TEXT_OF_MANY.as_bytes();
     for (side, streamed, deflate) in variants() {
-        // Every cut of the text, inside characters too.
+        // Split the text everywhere, also inside characters.
         for cut in 0..=text.len() {
             let bytes = stream_to(
                 side,
@@ -134,7 +134,7 @@ fn compressed_messages() {
             for _ in 0..2 {
                 sender.send_message(MessageKind::Text, text.as_bytes(), None, key, &mut bytes).unwrap();
             }
-            // In fragments, a piece of it empty, a control frame between.
+            // Send it in fragments, one of them empty, with a control frame in between.
             let (first, second) = text.as_bytes().split_at(17);
             sender.send_first_fragment(MessageKind::Text, first, None, key, &mut bytes).unwrap();
             sender.send_fragment(b"", false, key, &mut bytes).unwrap();
@@ -156,7 +156,7 @@ fn compressed_messages() {
             ];
             assert_eq!(receive_every_split(make, &bytes), expected);
 
-            // As fragments, the bytes of the pieces are the text's again.
+            // Together the fragments are the text.
             let events = receive_every_split(|| fragments(make()), &bytes);
             let pieces: Vec<u8> = events
                 .iter()
@@ -172,9 +172,9 @@ fn compressed_messages() {
     }
 }
 
-/// Compressed frames that no compressor of ours writes: a character cut by a fragment and by a block.
+/// Compressed frames that our compressor never writes: a character is split by a fragment and by a block.
 #[test]
-fn compressed_fragments_that_cut_characters() {
+fn compressed_fragments_may_split_characters() {
     for (side, streamed, _) in variants() {
         let compressed = stored(TEXT_OF_MANY.as_bytes());
         for cut in (0..=compressed.len()).step_by(sparse(7)) {
@@ -198,9 +198,9 @@ fn compressed_fragments_that_cut_characters() {
     }
 }
 
-/// Every fault of a header, at every split, behind a valid message: the message comes first.
+/// After a valid message, each fault of a header is reported after the message, at every split.
 #[test]
-fn faults_behind_a_valid_message() {
+fn faults_follow_the_message_before_them() {
     for side in SIDES {
         let key = (side == Side::Server).then_some(KEY);
         let wrong_key = (side == Side::Client).then_some(KEY);
@@ -246,7 +246,7 @@ fn faults_behind_a_valid_message() {
             let events = receive_every_split(|| connection(side), &stream);
             assert_eq!(events, [Seen::text("first"), Seen::Fault(fault)]);
         }
-        // RFC 7692 6: with compression, RSV1 belongs on the first frame alone.
+        // RFC 7692 6: with compression, RSV1 is valid on the first frame only.
         let make = || connection_with(side, Limits::default(), Some(params(15, false)));
         for (frames, fault) in [
             (vec![Frame::text("").rsv(4).open(), Frame::continuation("").rsv(4)], Fault::ReservedBits(4)),
@@ -282,7 +282,7 @@ fn many_messages_in_one_input() {
     }
 }
 
-/// A message that lies whole in the input is delivered from there, not from a copy.
+/// A message that lies as a whole in the input is delivered in place.
 #[test]
 fn whole_messages_are_not_copied() {
     let mut bytes = to(Side::Server, Frame::binary([1, 2, 3]));
@@ -298,9 +298,9 @@ fn whole_messages_are_not_copied() {
     assert!(range.contains(&slice.as_ptr()));
 }
 
-/// What happens when the delivery changes at each point of a message of four fragments, once and back again.
+/// Switches the delivery to fragments and back at each point of a message of four fragments.
 #[test]
-fn delivery_switched_in_the_middle() {
+fn delivery_can_change_inside_a_message() {
     let kind = MessageKind::Binary;
     for side in SIDES {
         for sizes in [[2, 3, 1, 4], [0, 3, 0, 4], [0, 0, 0, 0]] {
@@ -324,8 +324,8 @@ fn delivery_switched_in_the_middle() {
                         }
                         events.extend(feed_all(&mut receiver, to(side, frame.clone()).chunks(1)));
                     }
-                    // What is there when the delivery is switched comes at once, then frames on..off one by
-                    // one; the rest comes as one, and as a fragment if any went out before.
+                    // The frames before `on` are delivered at the switch, those in on..off one by one, and the
+                    // rest together, as a fragment if a fragment was delivered before.
                     let mut expected: Vec<Seen> = Vec::new();
                     let mut held = Vec::new();
                     for (index, payload) in payloads.iter().enumerate() {
@@ -341,7 +341,7 @@ fn delivery_switched_in_the_middle() {
                         }
                     }
                     assert_eq!(events, expected, "{sizes:?}, on at {on}, off at {off}");
-                    // The next message follows the delivery alone.
+                    // The next message depends on the delivery only.
                     let streamed = on <= 3 && off == 4;
                     assert_eq!(
                         feed(&mut receiver, &to(side, Frame::binary("next"))),

@@ -1,4 +1,4 @@
-//! The incremental validator against the standard library, over every split point.
+//! The incremental UTF-8 validator, compared with the standard library at every split point.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -9,8 +9,7 @@ use support::{Frame, SIDES, Seen, connection, feed_all, sparse, stream_to};
 use wirespeed_protocol::Fault;
 use wirespeed_protocol::utf8::{InvalidUtf8, Validator, validate};
 
-/// Texts of every kind of section 6 of the Autobahn suite: valid, with characters of each length and the
-/// edges of each range.
+/// Valid texts of section 6 of the Autobahn suite: characters of each length and the ends of each range.
 const VALID: [&[u8]; 13] = [
     b"",
     b"Hello-\xc2\xb5@\xc3\x9f\xc3\xb6\xc3\xa4\xc3\xbc\xc3\xa0\xc3\xa1-UTF-8!!",
@@ -27,8 +26,8 @@ const VALID: [&[u8]; 13] = [
     b"only ASCII, but longer than the vectors of any machine that this runs on: sixty-four bytes and a few more",
 ];
 
-/// The invalid classes of the same section: stray continuations, missing ones, overlong forms, surrogates,
-/// what lies beyond U+10FFFF, bytes that never occur.
+/// Invalid texts of the same section: unexpected and missing continuation bytes, overlong forms, surrogates, code points
+/// above U+10FFFF, bytes that never occur.
 const INVALID: [&[u8]; 32] = [
     b"\x80",
     b"\xbf\x80",
@@ -64,7 +63,7 @@ const INVALID: [&[u8]; 32] = [
     b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5\xf4\x90\x80\x80edited",
 ];
 
-/// How many bytes can be taken before the text cannot become valid any more; `None`: all of them.
+/// Returns the number of bytes after which the text cannot become valid any more; `None` if it always can.
 fn fails_at(text: &[u8]) -> Option<usize> {
     let start = std::str::from_utf8(text).err()?.valid_up_to();
     let fails = |end: &usize| std::str::from_utf8(&text[start..=*end]).is_err_and(|error| error.error_len().is_some());
@@ -87,7 +86,7 @@ fn check<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) {
     }
 }
 
-/// Alone, with ASCII around it, and at every position of a vector.
+/// Returns the text by itself, with ASCII around it, and at every position of a vector.
 fn surrounded(text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     [(0, 0), (1, 0), (0, 1), (15, 40), (61, 1), (62, 70), (63, 0), (64, 64), (127, 3)]
         .into_iter()
@@ -95,7 +94,7 @@ fn surrounded(text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 }
 
 #[test]
-fn every_split_of_every_class() {
+fn validator_matches_std_at_every_split() {
     for text in VALID.iter().chain(&INVALID).flat_map(|text| surrounded(text)).step_by(sparse(13)) {
         assert_eq!(validate(&text).is_ok(), std::str::from_utf8(&text).is_ok(), "{text:x?}");
         check(text.chunks(1));
@@ -110,9 +109,9 @@ fn every_split_of_every_class() {
     }
 }
 
-/// All sequences of one to three bytes that begin above ASCII, and of four that begin so in steps.
+/// Checks all sequences of one to three bytes that do not begin with ASCII, and a sample of those of four bytes.
 #[test]
-fn exhaustive_short_sequences() {
+fn validator_matches_std_for_all_short_sequences() {
     for first in (0x80..=0xFF_u8).step_by(sparse(5)) {
         check([&[first][..]]);
         for second in (0..=0xFF_u8).step_by(sparse(23)) {
@@ -127,10 +126,9 @@ fn exhaustive_short_sequences() {
     }
 }
 
-/// RFC 6455 8.1 as early as it can be: the chunk that holds the first impossible byte fails the connection,
-/// whole or fragmented, though more of the message is to come.
+/// The chunk with the first invalid byte fails the connection (RFC 6455 8.1), even if the message is not complete.
 #[test]
-fn a_connection_fails_in_the_chunk_where_it_shows() {
+fn first_invalid_byte_fails_the_connection() {
     for text in INVALID {
         for side in SIDES {
             let filler = [b'.'; 100];
@@ -144,7 +142,7 @@ fn a_connection_fails_in_the_chunk_where_it_shows() {
                 let events = feed_all(&mut receiver, bytes[..end - 1].chunks(1));
                 assert_eq!(events, [], "{text:x?} before {failing}");
                 assert_eq!(feed_all(&mut receiver, [&bytes[end - 1..end]]), [Seen::Fault(Fault::InvalidUtf8)]);
-                // In one go with what precedes it, too.
+                // Also in one chunk with the bytes before it.
                 assert_eq!(feed_all(&mut connection(side), [&bytes[..end]]), [Seen::Fault(Fault::InvalidUtf8)]);
             }
         }
@@ -152,7 +150,7 @@ fn a_connection_fails_in_the_chunk_where_it_shows() {
 }
 
 #[test]
-fn a_message_may_not_end_inside_a_character() {
+fn message_must_not_end_inside_a_character() {
     for side in SIDES {
         for text in [&b"\xc3"[..], b"ab\xe1\xbd", b"\xf0\x9f\x98"] {
             let fault = [Seen::Fault(Fault::InvalidUtf8)];
@@ -167,7 +165,7 @@ fn a_message_may_not_end_inside_a_character() {
 }
 
 proptest! {
-    /// Random bytes, biased towards what UTF-8 is made of, in random pieces.
+    /// Random bytes, often those that occur in UTF-8, in random pieces.
     #[test]
     fn any_bytes_in_any_pieces(pieces in prop::collection::vec(prop::collection::vec(prop_oneof![
         4 => 0x20..0x7F_u8,

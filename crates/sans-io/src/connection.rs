@@ -1,4 +1,4 @@
-//! One open connection: steps in, and what each of them leads to.
+//! Runs the steps of a case on an open connection and reports the result of each.
 
 use std::error::Error;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use wirespeed_driver::protocol::{
 
 use super::{bytes, get, hex, params};
 
-/// What a peer takes at once.
+/// Maximum number of bytes that are passed to the endpoint at once.
 const PIECE: usize = 64 << 10;
 
 pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
@@ -33,7 +33,7 @@ pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
         endpoint.set_delivery(Delivery::Fragments);
     }
     let steps: Vec<Value> = get(&case["steps"])?;
-    let steps = steps.iter().map(|step| take(&mut endpoint, step)).collect::<Result<Vec<_>, _>>()?;
+    let steps = steps.iter().map(|step| run_step(&mut endpoint, step)).collect::<Result<Vec<_>, _>>()?;
     let closing = endpoint.send_half.closing();
     let fault = match endpoint.send_half.failure() {
         Some(Failure::Fault(fault)) => Some(fault.close_code().0),
@@ -50,8 +50,8 @@ pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
     }))
 }
 
-/// Does one thing, and collects what comes of it.
-fn take(endpoint: &mut Endpoint, step: &Value) -> Result<Value, Box<dyn Error>> {
+/// Runs one step and returns its events, sent bytes and error.
+fn run_step(endpoint: &mut Endpoint, step: &Value) -> Result<Value, Box<dyn Error>> {
     let (mut events, mut sent) = (Vec::new(), Vec::new());
     let mut refused = None;
     match step[0].as_str().unwrap_or_default() {
@@ -73,7 +73,7 @@ fn take(endpoint: &mut Endpoint, step: &Value) -> Result<Value, Box<dyn Error>> 
     Ok(json!({ "events": events, "sent": hex(&sent), "refused": refused.map(|error| error.to_string()) }))
 }
 
-/// Takes all events; what they are answered with leaves at once.
+/// Collects all events, and the bytes with which the endpoint answers each.
 fn poll(endpoint: &mut Endpoint, events: &mut Vec<Value>, sent: &mut Vec<u8>) {
     loop {
         match endpoint.poll_event() {

@@ -1,4 +1,4 @@
-//! One head of an opening handshake, from either side.
+//! Passes a head of an opening handshake to a server or a client and reports the result.
 
 use std::error::Error;
 
@@ -10,10 +10,10 @@ use wirespeed_driver::protocol::handshake::{
 
 use super::{bytes, describe, get, hex, offer};
 
-/// What became of a head, and how many bytes were taken for it.
+/// The number of bytes consumed for a head, and the result.
 type Received<T> = (usize, Result<T, HandshakeError>);
 
-/// A request: what a server answers that chooses the first of its subprotocols that is offered.
+/// Passes a request to a server, which selects the first of its subprotocols that the request offers.
 pub(super) fn request(case: &Value) -> Result<Value, Box<dyn Error>> {
     let config = ServerConfig { deflate: offer(&case["deflate"])?, subprotocols: get(&case["subprotocols"])? };
     let mut server = ServerHandshake::new(config, Limits::default());
@@ -22,7 +22,7 @@ pub(super) fn request(case: &Value) -> Result<Value, Box<dyn Error>> {
     Ok(verdict(received.map(|(taken, received)| (taken, received.and_then(|()| answer())))))
 }
 
-/// A response: what a client makes of it whose request offers these subprotocols and this compression.
+/// Passes a response to a client whose request offers the subprotocols and the compression of the case.
 pub(super) fn response(case: &Value) -> Result<Value, Box<dyn Error>> {
     let mut request = ClientRequest::new("localhost", "/");
     request.subprotocols = get(&case["subprotocols"])?;
@@ -36,7 +36,7 @@ pub(super) fn response(case: &Value) -> Result<Value, Box<dyn Error>> {
     Ok(verdict(received))
 }
 
-/// Hands on the pieces of a head until it is complete; none: it is not.
+/// Passes on the pieces of a head until it is complete. Returns `None` if it is incomplete.
 fn receive<T>(
     case: &Value,
     mut receive: impl FnMut(&[u8]) -> Result<Progress<T>, HandshakeError>,

@@ -1,5 +1,5 @@
-//! `wirespeed-sans-io`: the core without I/O, for comparisons with other people's. Each line of standard input is a case,
-//! in JSON, and is answered by a line of standard output with what became of it. No socket, no time.
+//! `wirespeed-sans-io`: runs the core without sockets and clocks, for comparison with other implementations. Each line of
+//! standard input is a case in JSON; its result is a line of standard output.
 
 mod connection;
 mod head;
@@ -13,14 +13,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use wirespeed_driver::protocol::deflate::{Params, negotiate};
 
-/// The core without sockets, to be compared with others: reads cases from standard input, one a line, and answers each
-/// with a line
+/// Run the core without sockets, for comparison with other implementations: each line of standard input is a case, its
+/// result is a line of standard output
 ///
-/// All is JSON, bytes are hexadecimal, null is `none`, or `as configured`. Cases:
+/// All lines are JSON, bytes are hexadecimal, null stands for `none` or `as configured`. Cases:
 ///
 ///   {"do": "connection", "side": "server"|"client", "delivery": "messages"|"fragments",
 ///    "message_size": N|null, "fragment_size": N|null, "fragments": N|null, "deflate": PARAMS|null, "steps": [STEP...]}
-///       A connection that is open. Answer: {"steps": [{"events": [...], "sent": BYTES, "refused": TEXT|null}...],
+///       An open connection. Answer: {"steps": [{"events": [...], "sent": BYTES, "refused": TEXT|null}...],
 ///       "received": CLOSE|null, "sent": CLOSE|null, "first": "received"|"sent"|null, "failure": TEXT|null,
 ///       "fault": CODE|null, "state": TEXT}
 ///       STEP: ["receive", BYTES], ["eof"], ["message", KIND, BYTES, COMPRESS], ["first", KIND, BYTES, COMPRESS],
@@ -28,10 +28,10 @@ use wirespeed_driver::protocol::deflate::{Params, negotiate};
 ///       KIND: "text" or "binary". COMPRESS: true, false or null. CLOSE: [CODE|null, TEXT]
 ///       PARAMS: local_bits, remote_bits, local_reset, remote_reset, level, memory_level, threshold
 ///   {"do": "request", "pieces": [BYTES...], "subprotocols": [TEXT...], "deflate": OFFER|null}
-///       What a server makes of a request
+///       The result of a request at a server
 ///   {"do": "response", "pieces": [BYTES...], "subprotocols": [TEXT...], "deflate": OFFER|null, "nonce": BYTES,
 ///    "eof": BOOL}
-///       What a client makes of a response to its request
+///       The result of a response at a client
 ///       OFFER: server_reset, client_reset, server_bits, client_bits. Answers: {"verdict": "incomplete"},
 ///       {"verdict": "refused", "status": N, "error": TEXT}, {"verdict": "rejected", "status": N, "body": BYTES} or
 ///       {"verdict": "accepted", "consumed": N, "subprotocol": TEXT|null, "deflate": PARAMS|null, "response": BYTES}
@@ -56,12 +56,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A value as what it is to be.
+/// Converts a value to the type `T`.
 fn get<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     T::deserialize(value).map_err(|error| format!("{value}: {error}"))
 }
 
-/// The bytes of a value that is text of hexadecimal digits.
+/// Converts a value with hexadecimal digits to bytes.
 fn bytes(value: &Value) -> Result<Vec<u8>, String> {
     let text: String = get(value)?;
     let digits = text.as_bytes().chunks(2);
@@ -69,15 +69,15 @@ fn bytes(value: &Value) -> Result<Vec<u8>, String> {
     digits.map(parse).collect::<Option<_>>().ok_or_else(|| format!("no bytes: {value}"))
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Returns the bytes as lower-case hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a String takes all
+        let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
         text
     })
 }
 
-/// Parameters as they were agreed on, which may be null.
+/// Converts negotiated parameters; null means no compression.
 fn params(value: &Value) -> Result<Option<Params>, String> {
     if value.is_null() {
         return Ok(None);
@@ -102,7 +102,7 @@ fn describe(params: &Params) -> Value {
     })
 }
 
-/// What one side wants, which may be null: of nothing.
+/// Converts the configuration of a side; null means no compression.
 fn offer(value: &Value) -> Result<Option<negotiate::Config>, String> {
     if value.is_null() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The core without sockets: a line in, a line out.
+//! The program `wirespeed-sans-io`: each line of input is answered by a line of output.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_wirespeed-sans-io"))
 }
 
-/// Asks one process all of it, in turn.
+/// Passes all cases to one process, in order, and returns the answers.
 fn ask(cases: &[Value]) -> Vec<Value> {
     let mut child = command().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut stdin = child.stdin.take().expect("a pipe");
@@ -33,7 +33,7 @@ fn connection(side: &str, steps: &Value) -> Value {
 }
 
 #[test]
-fn a_connection_answers_what_it_receives() {
+fn connection_reports_events_and_replies() {
     let steps = json!([
         ["receive", "8100"],
         ["receive", "8902"],
@@ -52,14 +52,14 @@ fn a_connection_answers_what_it_receives() {
 }
 
 #[test]
-fn a_fault_has_its_code() {
+fn fault_has_its_close_code() {
     let answers = ask(&[connection("server", &json!([["receive", "8100"]])), connection("server", &json!([["eof"]]))]);
     assert_eq!((&answers[0]["fault"], &answers[0]["sent"][0]), (&json!(1002), &json!(1002)));
     assert_eq!((&answers[1]["fault"], &answers[1]["failure"].is_string()), (&Value::Null, &true));
 }
 
 #[test]
-fn heads_are_judged() {
+fn heads_are_accepted_or_refused() {
     let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     let request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -73,7 +73,7 @@ fn heads_are_judged() {
 }
 
 #[test]
-fn what_it_takes_is_told() {
+fn help_and_version_are_printed() {
     for arguments in ["--help", "--version"] {
         let output = command().arg(arguments).output().expect("it runs");
         assert!(output.status.success() && !output.stdout.is_empty() && output.stderr.is_empty(), "{arguments}");

@@ -1,7 +1,6 @@
-//! An inflater as RFC 1951 describes it, bit by bit and byte by byte, which also measures how far back a
-//! stream reaches.
+//! A simple inflater after RFC 1951, which works bit by bit and measures how far a stream refers back.
 
-/// What a message removes from the end of its compressed form (RFC 7692 7.2.1).
+/// The bytes that are removed from the end of a compressed message (RFC 7692 7.2.1).
 pub const TAIL: [u8; 4] = [0, 0, 0xFF, 0xFF];
 
 const LENGTH_BASE: [usize; 29] =
@@ -15,7 +14,7 @@ const DISTANCE_EXTRA: [u32; 30] =
     [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13];
 const CODE_ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
-/// Inflates message after message, keeping everything that came out as the window.
+/// Inflates messages, with all its output as the window.
 #[derive(Clone, Debug, Default)]
 pub struct Inflater {
     /// All output since the last reset.
@@ -25,18 +24,18 @@ pub struct Inflater {
 }
 
 impl Inflater {
-    /// Forgets the window.
+    /// Clears the window.
     pub fn reset(&mut self) {
         self.history.clear();
     }
 
-    /// The payload of a compressed message, whose tail was removed.
+    /// Inflates the payload of a compressed message, whose tail was removed.
     pub fn message(&mut self, payload: &[u8]) -> Result<Vec<u8>, &'static str> {
         let bytes = [payload, &TAIL].concat();
         self.blocks(&bytes)
     }
 
-    /// Blocks to the end of `bytes`, which must be the end of a block.
+    /// Inflates blocks up to the end of `bytes`, which must be the end of a block.
     pub fn blocks(&mut self, bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
         let mut bits = Bits { bytes, at: 0 };
         let mut output = Vec::new();
@@ -134,13 +133,13 @@ impl Bits<'_> {
     }
 }
 
-/// From a one and the bits of a code to its symbol.
+/// Maps each code, with a one bit in front, to its symbol.
 type Codes = Vec<u16>;
 
 const NONE: u16 = u16::MAX;
 
-/// RFC 1951 3.2.2. Codes that do not use every bit pattern are refused, but for a single one (3.2.7), as zlib
-/// does.
+/// Builds the codes from their lengths (RFC 1951 3.2.2). As in zlib, incomplete codes are rejected, except a single code
+/// (3.2.7).
 fn codes(lengths: &[u8]) -> Result<Codes, &'static str> {
     let used: u32 = lengths.iter().filter(|length| **length > 0).map(|length| 1 << (15 - length)).sum();
     let single = lengths.iter().all(|length| *length <= 1) && used <= 1 << 14;
@@ -166,7 +165,7 @@ fn fixed_literals() -> Result<Codes, &'static str> {
     codes(&lengths)
 }
 
-/// RFC 1951 3.2.7.
+/// Reads the codes of a block with dynamic codes (RFC 1951 3.2.7).
 fn dynamic(bits: &mut Bits<'_>) -> Result<(Codes, Codes), &'static str> {
     let literal_count = bits.take(5)? as usize + 257;
     let distance_count = bits.take(5)? as usize + 1;
@@ -198,7 +197,7 @@ fn dynamic(bits: &mut Bits<'_>) -> Result<(Codes, Codes), &'static str> {
     Ok((codes(literals)?, codes(distances)?))
 }
 
-/// Writes blocks with matches at chosen distances, which no other encoder lets one choose.
+/// Writes a block with matches at chosen distances.
 #[derive(Default)]
 pub struct FixedBlock {
     bits: Vec<bool>,
@@ -222,7 +221,7 @@ impl FixedBlock {
         self
     }
 
-    /// A match of three bytes.
+    /// Adds a match of three bytes.
     pub fn back(mut self, distance: usize) -> Self {
         self.code(1, 7); // symbol 257: length 3
         let index = DISTANCE_BASE.iter().rposition(|base| *base <= distance).unwrap();
@@ -231,7 +230,7 @@ impl FixedBlock {
         self
     }
 
-    /// Ends the block and flushes, without the tail.
+    /// Ends the block and flushes it, without the tail.
     pub fn finish(mut self) -> Vec<u8> {
         self.code(0, 7);
         self.put(0, 3);
@@ -247,7 +246,7 @@ impl FixedBlock {
     }
 }
 
-/// Blocks of type 00 that hold `data`, flushed, without the tail.
+/// Returns `data` in flushed blocks of type 00, without the tail.
 pub fn stored(data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for block in data.chunks(65535) {

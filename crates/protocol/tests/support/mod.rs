@@ -1,6 +1,5 @@
-//! What several suites share: a naive codec of frames, a naive inflater, events that own their bytes, a
-//! generator of repeatable bytes. Written from the RFCs, not from the crate, so that both cannot be wrong in
-//! the same way.
+//! Helpers of several test suites: a simple codec of frames, a simple inflater, events that own their bytes, a generator
+//! of reproducible bytes. They follow the RFCs and share no code with the crate, to be independent of its errors.
 
 #![allow(dead_code, unreachable_pub, reason = "each suite uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -19,7 +18,7 @@ pub const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 
 pub const SIDES: [Side; 2] = [Side::Client, Side::Server];
 
-/// An event that owns its bytes, or the fault that ended the receiving.
+/// An event that owns its bytes, or the fault that failed the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     Message(MessageKind, Vec<u8>),
@@ -66,7 +65,7 @@ pub fn connection_with(side: Side, limits: Limits, deflate: Option<Params>) -> C
     Connection::new(Config { side, limits, deflate })
 }
 
-/// Feeds one chunk; what came out, a fault last.
+/// Feeds a chunk and returns the events; a fault is the last.
 pub fn feed(connection: &mut Connection, bytes: &[u8]) -> Vec<Seen> {
     let mut chunk = bytes.to_vec();
     let mut input = chunk.as_mut_slice();
@@ -88,7 +87,7 @@ pub fn feed(connection: &mut Connection, bytes: &[u8]) -> Vec<Seen> {
     }
 }
 
-/// Feeds chunk after chunk; nothing may come out behind a fault or a close frame.
+/// Feeds the chunks and returns the events. Checks that none follows a fault or a close frame.
 pub fn feed_all<'a>(connection: &mut Connection, chunks: impl IntoIterator<Item = &'a [u8]>) -> Vec<Seen> {
     let mut events = Vec::new();
     for chunk in chunks {
@@ -100,17 +99,17 @@ pub fn feed_all<'a>(connection: &mut Connection, chunks: impl IntoIterator<Item 
     events
 }
 
-/// Receives a whole stream on a fresh connection.
+/// Receives a whole stream with a new connection.
 pub fn receive(side: Side, bytes: &[u8]) -> Vec<Seen> {
     feed(&mut connection(side), bytes)
 }
 
-/// The step of a loop that tries everything: 1, and more under Miri, which is a thousand times slower.
+/// Returns the step of an exhaustive loop: 1, or `step` under Miri, which is a thousand times slower.
 pub const fn sparse(step: usize) -> usize {
     if cfg!(miri) { step } else { 1 }
 }
 
-/// How many cases a property has of its own, and under Miri those that `PROPTEST_CASES` says.
+/// Returns the number of cases of a property: `count`, or `PROPTEST_CASES` under Miri.
 pub fn cases(count: u32) -> u32 {
     if cfg!(miri) {
         std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(count)
@@ -119,8 +118,8 @@ pub fn cases(count: u32) -> u32 {
     }
 }
 
-/// Receives `bytes` whole, byte by byte and in two parts at every split, in three parts where that is cheap,
-/// on connections made by `make`, and expects the same events each time.
+/// Receives `bytes` whole, byte by byte, in two parts at every split, and in three parts if they are few. Uses
+/// connections made by `make` and expects the same events each time.
 pub fn receive_every_split(make: impl Fn() -> Connection, bytes: &[u8]) -> Vec<Seen> {
     let whole = feed(&mut make(), bytes);
     assert_eq!(feed_all(&mut make(), bytes.chunks(1)), whole, "byte by byte");
@@ -137,7 +136,7 @@ pub fn receive_every_split(make: impl Fn() -> Connection, bytes: &[u8]) -> Vec<S
     whole
 }
 
-/// As [`receive_every_split`] for long streams: byte by byte and in two parts at the given splits.
+/// Works like [`receive_every_split`] for long streams: byte by byte and in two parts at the given splits.
 pub fn receive_some_splits(
     make: impl Fn() -> Connection,
     bytes: &[u8],
@@ -152,7 +151,7 @@ pub fn receive_some_splits(
     whole
 }
 
-/// What the other side would put on the wire: masked if it is the client.
+/// Encodes a frame that is sent to `side`: masked if the sender is the client.
 pub fn to(side: Side, frame: Frame) -> Vec<u8> {
     match side {
         Side::Client => frame.encode(),
@@ -164,7 +163,7 @@ pub fn stream_to(side: Side, frames: impl IntoIterator<Item = Frame>) -> Vec<u8>
     frames.into_iter().flat_map(|frame| to(side, frame)).collect()
 }
 
-/// Parameters of permessage-deflate, the same both ways.
+/// Returns parameters of permessage-deflate, the same in both directions.
 pub fn params(window_bits: u8, no_context_takeover: bool) -> Params {
     Params {
         local_no_context_takeover: no_context_takeover,
@@ -177,13 +176,13 @@ pub fn params(window_bits: u8, no_context_takeover: bool) -> Params {
     }
 }
 
-/// Connections with and without fragments delivery.
+/// Switches the connection to delivery in fragments.
 pub fn fragments(mut connection: Connection) -> Connection {
     connection.set_delivery(Delivery::Fragments);
     connection
 }
 
-/// xorshift64*: bytes that repeat exactly.
+/// A reproducible random generator, xorshift64*.
 #[derive(Clone)]
 pub struct Rng(u64);
 
@@ -199,7 +198,7 @@ impl Rng {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Below `bound`, which is not 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         ((self.next() >> 32) as usize) % bound
     }
@@ -212,8 +211,7 @@ impl Rng {
         (0..len).map(|_| (self.next() >> 56) as u8).collect()
     }
 
-    /// Compressible bytes: words of a small vocabulary, literals and long runs, with matches at many
-    /// distances.
+    /// Returns compressible bytes: words of a small vocabulary, literals and long runs, with matches at many distances.
     pub fn prose(&mut self, len: usize) -> Vec<u8> {
         let mut out: Vec<u8> = Vec::with_capacity(len + 300);
         while out.len() < len {

@@ -1,22 +1,22 @@
-//! A receiver that has the whole stream before it: RFC 6455 5 in the order of the bytes, without compression.
+//! A simple model of a receiver, which has the whole stream at once: RFC 6455 5 without compression.
 
 use wirespeed_protocol::{CloseCode, CloseFrame, Delivery, Fault, Limits, MessageKind, Side};
 
 use super::wire::{BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT};
 use super::{Frame, Seen};
 
-/// The message that the model is in.
+/// The open message.
 struct Open {
     kind: MessageKind,
-    /// What of it is not delivered yet, and how much is.
+    /// Its bytes that were not delivered yet, and the number of delivered bytes.
     data: Vec<u8>,
     delivered: usize,
     frames: u32,
-    /// All of it, if it is text.
+    /// All its bytes if it is text.
     text: Vec<u8>,
 }
 
-/// RFC 6455 5 without compression, for a reader who has all bytes at once.
+/// Returns the events of a stream, by RFC 6455 5 without compression.
 pub fn model(side: Side, limits: Limits, delivery: Delivery, mut bytes: &[u8]) -> Vec<Seen> {
     let mut events = Vec::new();
     let mut open: Option<Open> = None;
@@ -94,8 +94,8 @@ pub fn model(side: Side, limits: Limits, delivery: Delivery, mut bytes: &[u8]) -
 
 type Parts<'a> = (Frame, usize, u64, &'a [u8]);
 
-/// The frame at the start with as much of its payload as there is, how much that is, its length, and what is
-/// behind.
+/// Reads the first frame: the frame with the available part of its payload, the size of that part, the payload length,
+/// and the bytes after it.
 fn read_frame(bytes: &[u8]) -> Option<Result<Parts<'_>, Fault>> {
     let (first, second) = (*bytes.first()?, *bytes.get(1)?);
     let (fin, rsv, opcode) = (first >> 7 == 1, first >> 4 & 7, first & 15);
@@ -140,7 +140,8 @@ fn read_frame(bytes: &[u8]) -> Option<Result<Parts<'_>, Fault>> {
     Some(Ok((Frame { fin, rsv, opcode, key, payload }, available, length, &bytes[at + available..])))
 }
 
-/// What a header must obey in its context; `open`: size and frames of the open message.
+/// Checks the rules for a header that depend on its context. `open` is the size and the number of frames of the open
+/// message.
 fn check(side: Side, limits: Limits, frame: &Frame, length: u64, open: Option<(usize, u32)>) -> Result<(), Fault> {
     match (side, frame.key) {
         (Side::Client, Some(_)) => return Err(Fault::MaskUnexpected),

@@ -1,6 +1,6 @@
-//! Frames as RFC 6455 5.2 draws them, the slow way.
+//! A simple codec of frames after the diagram of RFC 6455 5.2.
 
-/// A frame with every field free, so that it can be wrong.
+/// A frame whose fields can have any value, even invalid ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub fin: bool,
@@ -18,7 +18,7 @@ pub const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
 
-/// How the length is written.
+/// The encoding of the payload length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LengthForm {
     Short,
@@ -55,7 +55,7 @@ impl Frame {
         Self::new(CLOSE, [&code.to_be_bytes(), reason.as_bytes()].concat())
     }
 
-    /// Not the last of its message.
+    /// Clears FIN: the frame is not the last of its message.
     pub fn open(self) -> Self {
         Self { fin: false, ..self }
     }
@@ -91,7 +91,7 @@ impl Frame {
         bytes
     }
 
-    /// The frame at the start of `bytes` and the bytes behind it; `None` if they end inside it.
+    /// Decodes the frame at the start of `bytes`. Returns it with the bytes after it, or `None` if it is incomplete.
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let first = *bytes.first()?;
         let second = *bytes.get(1)?;
@@ -116,7 +116,7 @@ impl Frame {
         Some((frame, &bytes[at..]))
     }
 
-    /// Every frame of a stream that ends behind a frame.
+    /// Decodes all frames of a stream that ends after a frame.
     pub fn decode_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut frames = Vec::new();
         while !bytes.is_empty() {
@@ -129,7 +129,7 @@ impl Frame {
     }
 }
 
-/// A header alone, for payloads that are announced and not sent.
+/// Encodes a header without a payload.
 pub fn header(fin: bool, rsv: u8, opcode: u8, key: Option<[u8; 4]>, length: u64, form: LengthForm) -> Vec<u8> {
     let mut bytes = vec![u8::from(fin) << 7 | rsv << 4 | opcode];
     let masked = u8::from(key.is_some()) << 7;

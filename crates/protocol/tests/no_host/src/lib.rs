@@ -1,5 +1,5 @@
-//! Calls every part of the protocol crate, without its `std` feature, from a program with an allocator of its
-//! own: scripts/check-no-host.sh looks what is then still asked of a host.
+//! Calls every part of the protocol crate, without its `std` feature, from a program with its own allocator.
+//! scripts/check-no-host.sh lists the symbols that the program still imports from the host.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -8,13 +8,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(feature = "protocol")]
 mod protocol;
 
-/// Hands out memory once and never takes it back.
+/// An allocator that never frees memory.
 struct Bump {
     heap: UnsafeCell<[u8; 4 << 20]>,
     used: AtomicUsize,
 }
 
-// SAFETY: each byte of the heap is handed out at most once, by an atomic counter.
+// SAFETY: an atomic counter ensures that each byte of the heap is allocated at most once.
 unsafe impl Sync for Bump {}
 
 // SAFETY: the regions are disjoint, aligned and lie within the heap.
@@ -35,8 +35,8 @@ unsafe impl GlobalAlloc for Bump {
 #[global_allocator]
 static HEAP: Bump = Bump { heap: UnsafeCell::new([0; 4 << 20]), used: AtomicUsize::new(0) };
 
-/// Panics and allocates, and calls nothing of the protocol crate: what this asks of a host is asked by the
-/// standard library's own panics.
+/// Panics and allocates without the protocol crate. The symbols that it imports come from the panics of the standard
+/// library.
 #[cfg(not(feature = "protocol"))]
 #[unsafe(no_mangle)]
 pub extern "C" fn wirespeed_no_host(bytes: *mut u8, len: usize) -> usize {

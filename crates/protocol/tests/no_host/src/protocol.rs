@@ -1,4 +1,4 @@
-//! Every part of the protocol crate, called from one function.
+//! A function that calls every part of the protocol crate.
 
 use wirespeed_protocol::deflate::{Config as DeflateConfig, Params};
 use wirespeed_protocol::handshake::{
@@ -7,15 +7,14 @@ use wirespeed_protocol::handshake::{
 };
 use wirespeed_protocol::{CloseCode, Config, Connection, Delivery, Event, Limits, MessageKind, Payload, Side, utf8};
 
-/// Runs one connection of each side over `len` bytes at `bytes`; the result only keeps the compiler from
-/// leaving out what leads to it.
+/// Runs a connection of each side with `len` bytes at `bytes`. The result keeps the compiler from removing the calls.
 ///
 /// # Safety
 ///
 /// `bytes` is valid for reads and writes of `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wirespeed_no_host(bytes: *mut u8, len: usize) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let input = unsafe { core::slice::from_raw_parts_mut(bytes, len) };
     let mut sum = usize::from(utf8::validate(input).is_ok());
     let deflate = handshakes(input, &mut sum);
@@ -85,7 +84,7 @@ fn messages(side: Side, deflate: Option<Params>, input: &mut [u8]) -> usize {
         }
     }
     if let Some(destination) = connection.take_destination(1) {
-        // SAFETY: nothing was written.
+        // SAFETY: no byte was written.
         sum += usize::from(unsafe { connection.put_destination(destination, 0) }.is_ok());
     }
     let _ = connection.send_close(Some(CloseCode::NORMAL_CLOSURE), "", key, &mut out);
