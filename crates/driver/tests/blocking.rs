@@ -1,4 +1,4 @@
-//! Threads that share a connection, without an interpreter.
+//! [`Blocking`]: threads that share a connection, without an interpreter.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // tests fail by panicking
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{NativeHost, endpoint, hooked, peer_with, sockets, until};
+use support::{NativeHost, endpoint, endpoint_with, hooked, sockets, until};
 use wirespeed_driver::blocking::{Blocking, Error, Host, Settings, Timeout};
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Payload, Side, State};
 use wirespeed_driver::socket::{Mode, Readiness, Socket};
@@ -25,7 +25,7 @@ fn pair(buffer: Option<usize>, keepalive: Option<Duration>) -> (Connection, Conn
     let (client, server) = sockets(buffer);
     let settings = Settings { close_timeout: Some(2000 * MS), ..Settings::default() };
     (
-        Arc::new(Blocking::new(peer_with(Side::Client, None, keepalive), client, settings)),
+        Arc::new(Blocking::new(endpoint_with(Side::Client, None, keepalive), client, settings)),
         Arc::new(Blocking::new(endpoint(Side::Server, None), server, settings)),
     )
 }
@@ -39,7 +39,7 @@ fn receive(connection: &Connection) -> Vec<u8> {
 }
 
 #[test]
-fn two_ends_that_both_send_much_do_not_block_each_other() {
+fn two_ends_that_send_large_messages_do_not_deadlock() {
     let host = NativeHost::default();
     let (client, server) = pair(Some(4096), None);
     let other = {
@@ -128,7 +128,7 @@ fn many_senders_do_not_mix_their_messages() {
 }
 
 #[test]
-fn abort_wakes_whoever_waits() {
+fn abort_wakes_all_waiting_threads() {
     let (client, server) = pair(Some(4096), None);
     let receiver = {
         let server = Arc::clone(&server);
@@ -138,7 +138,7 @@ fn abort_wakes_whoever_waits() {
         let server = Arc::clone(&server);
         thread::spawn(move || server.send(&NativeHost::default(), MessageKind::Binary, &vec![0; 10_000_000][..], None))
     };
-    thread::sleep(50 * MS); // both are waiting; if not, the test is easier
+    thread::sleep(50 * MS); // both threads wait by now; otherwise the test passes too
     server.abort(&NativeHost::default());
     assert!(matches!(sender.join().unwrap(), Err(Error::Closed)));
     assert!(matches!(receiver.join().unwrap(), Err(Error::Closed)));
@@ -166,7 +166,7 @@ fn a_close_from_both_sides_is_clean() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up() {
+fn silent_peer_fails_the_keepalive() {
     let host = NativeHost::default();
     let (client, server) = pair(None, Some(100 * MS));
     let start = Instant::now();
@@ -186,8 +186,8 @@ fn a_peer_that_answers_pings_is_kept() {
         let server = Arc::clone(&server);
         thread::spawn(move || server.receive(&NativeHost::default(), Timeout::Until(None), Delivery::Messages))
     };
-    let patience = Timeout::Until(Some(Instant::now() + 400 * MS));
-    assert!(matches!(client.receive(&host, patience, Delivery::Messages), Err(Error::TimedOut)));
+    let timeout = Timeout::Until(Some(Instant::now() + 400 * MS));
+    assert!(matches!(client.receive(&host, timeout, Delivery::Messages), Err(Error::TimedOut)));
     assert_eq!(client.state(&host).0, State::Open);
     assert!(client.with_endpoint(&host, |endpoint| endpoint.send_half.latency()).is_some());
     client.abort(&host);
@@ -195,13 +195,13 @@ fn a_peer_that_answers_pings_is_kept() {
 }
 
 #[test]
-fn a_thread_knows_that_it_has_the_lock() {
+fn lock_owner_is_detected() {
     let (client, server) = pair(None, None);
-    let elsewhere = || thread::scope(|scope| scope.spawn(|| client.is_reentrant()).join().unwrap());
+    let in_other_thread = || thread::scope(|scope| scope.spawn(|| client.is_reentrant()).join().unwrap());
     let called = AtomicBool::new(false);
     let on_message = || {
         assert!(client.is_reentrant());
-        assert!(!elsewhere());
+        assert!(!in_other_thread());
         called.store(true, Ordering::Relaxed);
     };
     server.send(&NativeHost::default(), MessageKind::Text, &b"x"[..], None).unwrap();
@@ -212,23 +212,23 @@ fn a_thread_knows_that_it_has_the_lock() {
 }
 
 #[test]
-fn who_finds_the_lock_taken_waits_for_it() {
+fn thread_waits_for_a_taken_lock() {
     let (client, server) = pair(None, None);
     server.send(&NativeHost::default(), MessageKind::Text, &b"x"[..], None).unwrap();
     let (taken, waits) = (AtomicBool::new(false), AtomicBool::new(false));
-    let has_it = || {
+    let holds_lock = || {
         taken.store(true, Ordering::Relaxed);
         until(|| waits.load(Ordering::Relaxed));
     };
     thread::scope(|scope| {
-        scope.spawn(|| client.receive(&hooked(has_it, || {}), soon(), Delivery::Messages).unwrap());
+        scope.spawn(|| client.receive(&hooked(holds_lock, || {}), soon(), Delivery::Messages).unwrap());
         until(|| taken.load(Ordering::Relaxed));
         let waiting = hooked(|| {}, || waits.store(true, Ordering::Relaxed));
         assert_eq!(client.state(&waiting), (State::Open, false));
     });
 }
 
-// An end that does only what a test tells it to.
+// The tests below control the other end by hand.
 
 fn other_end(side: Side, settings: Settings) -> (Connection, Endpoint, Socket) {
     let (ours, theirs) = sockets(None);
@@ -241,7 +241,7 @@ fn send_text(connection: &Connection, text: &[u8]) -> Result<(), Error<&'static 
 }
 
 #[test]
-fn what_a_peer_said_before_it_went_is_read() {
+fn close_frame_before_the_end_of_the_stream_is_read() {
     let host = NativeHost::default();
     let (client, mut server, socket) = other_end(Side::Client, Settings::default());
     server.send_half.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
@@ -252,9 +252,9 @@ fn what_a_peer_said_before_it_went_is_read() {
     assert!(client.state(&host).1);
 }
 
-/// However the loss is found: by writing at once, before the wait for room, or in it.
+/// The loss may be found by the first write, or before or during the wait for room.
 #[test]
-fn who_is_told_that_sending_failed_has_a_connection_that_is_over() {
+fn connection_is_over_after_a_failed_send() {
     let host = NativeHost::default();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     for round in 0..200 {
@@ -278,7 +278,7 @@ fn who_is_told_that_sending_failed_has_a_connection_that_is_over() {
 }
 
 #[test]
-fn there_may_be_messages_to_receive_before_the_end() {
+fn queued_messages_are_received_after_our_close_frame() {
     let host = NativeHost::default();
     let (client, server) = pair(None, None);
     send_text(&server, b"before").unwrap();
@@ -289,13 +289,13 @@ fn there_may_be_messages_to_receive_before_the_end() {
 }
 
 #[test]
-fn who_sends_beside_a_close_learns_its_end() {
+fn send_during_close_returns_at_the_end() {
     let (client, server) = pair(None, None);
     thread::scope(|scope| {
         scope.spawn(|| client.close(&NativeHost::default(), None, "").unwrap());
         until(|| client.state(&NativeHost::default()).0 == State::CloseSent);
         let sender = scope.spawn(|| (send_text(&client, b"x"), client.state(&NativeHost::default())));
-        thread::sleep(20 * MS); // it waits by now; if not, the test is easier
+        thread::sleep(20 * MS); // the sender waits by now; otherwise the test passes too
         server.close(&NativeHost::default(), None, "").unwrap();
         let (result, state) = sender.join().unwrap();
         assert!(matches!(result, Err(Error::Closed)));
@@ -304,7 +304,7 @@ fn who_sends_beside_a_close_learns_its_end() {
 }
 
 #[test]
-fn who_only_sends_learns_that_the_peer_has_closed() {
+fn sending_thread_detects_the_peers_close() {
     let host = NativeHost::default();
     let (server, mut client, socket) = other_end(Side::Server, Settings::default());
     send_text(&server, b"a").unwrap();
@@ -318,7 +318,7 @@ fn who_only_sends_learns_that_the_peer_has_closed() {
 
 /// RFC 6455, section 7.1.1: the server ends TCP.
 #[test]
-fn a_client_that_only_sends_lets_the_server_end_tcp() {
+fn sending_client_waits_for_the_server_to_close_tcp() {
     let host = NativeHost::default();
     let (client, mut server, socket) = other_end(Side::Client, Settings::default());
     send_text(&client, b"a").unwrap();
@@ -337,7 +337,7 @@ fn a_client_that_only_sends_lets_the_server_end_tcp() {
 }
 
 #[test]
-fn who_only_sends_does_not_read_more_than_the_queue_holds() {
+fn sending_thread_does_not_read_with_a_full_queue() {
     let host = NativeHost::default();
     let settings = Settings { queue_messages: 1, queue_bytes: 0, ..Settings::default() };
     let (client, mut server, socket) = other_end(Side::Client, settings);
@@ -352,7 +352,7 @@ fn who_only_sends_does_not_read_more_than_the_queue_holds() {
 }
 
 #[test]
-fn a_full_queue_keeps_a_pong_but_not_a_close() {
+fn close_is_processed_with_a_full_queue_but_a_pong_is_not() {
     let host = NativeHost::default();
     let settings = Settings { queue_messages: 2, queue_bytes: 1000, ..Settings::default() };
     let (client, mut server, socket) = other_end(Side::Client, settings);
@@ -375,7 +375,7 @@ fn a_full_queue_keeps_a_pong_but_not_a_close() {
 }
 
 #[test]
-fn only_much_is_moved_without_the_hosts_lock() {
+fn only_large_messages_are_moved_without_the_host_lock() {
     let (client, server) = pair(Some(1 << 20), None);
     let host = hooked(|| {}, || {});
     client.send(&host, MessageKind::Binary, &vec![0; 10_000][..], None).unwrap();
@@ -385,10 +385,10 @@ fn only_much_is_moved_without_the_hosts_lock() {
     assert_eq!(host.much.load(Ordering::Relaxed), 1);
 }
 
-/// Whoever sends waits for the other end to read, and that breaks the protocol meanwhile: what was queued leaves, and
-/// behind it the close frame that says why.
+/// While a sender waits for room, the peer violates the protocol. The queued message is sent first, then the close frame
+/// of the fault.
 #[test]
-fn a_fault_that_a_sender_finds_is_told_behind_what_waits() {
+fn close_frame_of_a_fault_follows_queued_messages() {
     for receives in [false, true] {
         let (client, theirs) = sockets(Some(4096));
         let settings = Settings { close_timeout: Some(5000 * MS), ..Settings::default() };
@@ -433,9 +433,9 @@ fn a_fault_that_a_sender_finds_is_told_behind_what_waits() {
     }
 }
 
-/// Of several that are received at once, one cannot be made: those before it come first, and then it is told.
+/// If one of several messages cannot be created, the call fails, and the next call returns the other messages.
 #[test]
-fn a_message_that_cannot_be_made_is_missed_by_nobody() {
+fn failure_to_create_a_message_loses_no_other() {
     let (client, server) = pair(None, None);
     for number in 0..5u8 {
         server.send(&NativeHost::default(), MessageKind::Binary, &[number][..], None).unwrap();
@@ -448,7 +448,7 @@ fn a_message_that_cannot_be_made_is_missed_by_nobody() {
     assert_eq!(numbers, [0, 1, 3, 4]);
 }
 
-/// Has no memory for the third message.
+/// A host that fails to create the third message.
 #[derive(Default)]
 struct Failing {
     made: AtomicUsize,

@@ -1,4 +1,4 @@
-//! The budget of the compressors and decompressors of a process, which is that of this file.
+//! The budget for compressors and decompressors. A separate program, as the budget is per process.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
@@ -30,7 +30,7 @@ fn endpoint(side: Side) -> Endpoint {
     Endpoint::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
 }
 
-/// Sends a message from one to the other; the bytes that it took.
+/// Sends a message from one endpoint to the other. Returns the number of bytes sent.
 fn send(from: &mut Endpoint, to: &mut Endpoint) -> usize {
     from.send_half.send_message(MessageKind::Text, TEXT, None).unwrap();
     let bytes = from.send_half.take_output();
@@ -46,7 +46,7 @@ fn send(from: &mut Endpoint, to: &mut Endpoint) -> usize {
     bytes.len()
 }
 
-/// Of a pair: the compressor of one end, 16 + 128 + 16 KiB, and the decompressor of the other.
+/// Memory of the compressor of one endpoint, 16 + 128 + 16 KiB; and with the decompressor of the other.
 const COMPRESSOR: usize = 160 << 10;
 const PAIR: usize = COMPRESSOR + (48 << 10);
 
@@ -54,7 +54,8 @@ fn send_all(pairs: &mut [(Endpoint, Endpoint)]) -> Vec<usize> {
     pairs.iter_mut().map(|(from, to)| send(from, to)).collect()
 }
 
-/// Whether as many compressors fit: all the budget goes to them and to decompressors, at most one each.
+/// Returns whether the number of compressors is plausible if the whole budget is used, with at most one decompressor for
+/// each.
 fn within(compressors: usize) -> bool {
     (BUDGET * 9 / 10 / PAIR..=BUDGET / COMPRESSOR).contains(&compressors)
 }
@@ -62,7 +63,7 @@ fn within(compressors: usize) -> bool {
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
-fn beyond_the_budget_each_message_is_compressed_by_itself() {
+fn messages_are_compressed_independently_above_the_budget() {
     let _alone = ALONE.lock().unwrap();
     let mut pairs: Vec<_> = (0..600).map(|_| (endpoint(Side::Server), endpoint(Side::Client))).collect();
     let alone = send_all(&mut pairs)[0];
@@ -70,15 +71,15 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
     let keep: Vec<_> = send_all(&mut pairs).iter().map(|size| *size < alone).collect();
     for _ in 0..3 {
         let now: Vec<_> = send_all(&mut pairs).iter().map(|size| *size < alone).collect();
-        assert_eq!(now, keep, "who has some keeps it");
+        assert_eq!(now, keep, "connections keep their compressors");
     }
-    assert!(keep[..BUDGET / PAIR].iter().all(|keeps| *keeps), "who comes first gets it");
-    // Decompressors are smaller, and find room for longer.
+    assert!(keep[..BUDGET / PAIR].iter().all(|keeps| *keeps), "the first connections get compressors");
+    // Decompressors are smaller, so more of them fit.
     let keeping = keep.iter().filter(|keeps| **keeps).count();
     assert!(within(keeping), "{keeping}");
     assert!(Reservation::take(COMPRESSOR).is_none());
 
-    // Who is idle, or gone, leaves room for others, and goes on where it was.
+    // Idle and closed connections release memory for others. Idle ones can continue.
     for (from, to) in &mut pairs[..100] {
         from.send_half.release_idle();
         to.send_half.release_idle();
@@ -92,7 +93,7 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
     drop(pairs);
     assert!(Reservation::take(BUDGET).is_some());
 
-    // Another budget holds for those that there are.
+    // A changed budget applies to existing connections.
     let mut pairs: Vec<_> = (0..20).map(|_| (endpoint(Side::Server), endpoint(Side::Client))).collect();
     send_all(&mut pairs);
     for count in [10, 0, 3] {
@@ -108,24 +109,24 @@ fn beyond_the_budget_each_message_is_compressed_by_itself() {
     send_all(&mut pairs);
     assert!(send_all(&mut pairs).iter().all(|size| *size < alone));
 
-    // What threads have taken for connections to come is given back with them, and by whoever has much.
+    // Memory that threads reserve for later connections is returned when they end.
     drop(pairs);
     let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| drop(Reservation::take(COMPRESSOR)))).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(Reservation::take(BUDGET).is_some());
 }
 
-/// Of a broadcast: what was compressed before is forgotten, and its memory serves the next message.
+/// After a shared message, the compressor is reset and its memory is reused for the next message.
 #[test]
-fn what_is_forgotten_is_not_freed() {
+fn reset_compressor_is_reused() {
     let _alone = ALONE.lock().unwrap();
     let (mut from, mut to) = (endpoint(Side::Server), endpoint(Side::Client));
     let mut sizes = Vec::new();
     for turn in 0..3 {
         sizes.push(send(&mut from, &mut to));
         sizes.push(send(&mut from, &mut to));
-        // As `broadcast` encodes it: by itself.
-        let frames = frames_alone();
+        // As `broadcast` encodes it: compressed independently.
+        let frames = independent_frames();
         from.send_half.send_shared(&frames, TEXT.len() as u64, true).unwrap();
         to.receive_slice(&from.send_half.take_output());
         assert!(matches!(to.poll_event(), Some(PeerEvent::Message { .. })), "turn {turn}");
@@ -135,8 +136,8 @@ fn what_is_forgotten_is_not_freed() {
     assert!(sizes[1] < sizes[0]);
 }
 
-fn frames_alone() -> Arc<Frames> {
-    let mut alone = endpoint(Side::Server);
-    alone.send_half.send_message(MessageKind::Text, TEXT, None).unwrap();
-    Arc::new(alone.send_half.take_output().into())
+fn independent_frames() -> Arc<Frames> {
+    let mut encoder = endpoint(Side::Server);
+    encoder.send_half.send_message(MessageKind::Text, TEXT, None).unwrap();
+    Arc::new(encoder.send_half.take_output().into())
 }

@@ -1,4 +1,4 @@
-//! How connections end on an event loop: what is owed to the peer leaves, the peer reads it, and TCP ends.
+//! [`ConnectionDriver`]: closing, the end of the stream, keepalive, reads.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -18,12 +18,12 @@ use wirespeed_driver::write_queue::Flushed;
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
 const RESPONSE: &[u8] = b"HTTP/1.1 404 Not Found\r\n\r\n";
 
-fn refuse(conn: &mut ConnectionDriver<Vec<u8>>) {
+fn reject(conn: &mut ConnectionDriver<Vec<u8>>) {
     conn.send_half_mut().send_head(RESPONSE);
     conn.endpoint.refuse();
 }
 
-/// Reads what is there; `true` at the end of the stream.
+/// Reads all available bytes. Returns true at the end of the stream.
 fn read(socket: &Socket, into: &mut Vec<u8>) -> bool {
     loop {
         let mut buffer = Vec::with_capacity(4096);
@@ -36,15 +36,15 @@ fn read(socket: &Socket, into: &mut Vec<u8>) -> bool {
 }
 
 #[test]
-fn a_refusal_is_read_before_tcp_ends() {
+fn rejection_keeps_tcp_open_until_the_client_closes() {
     let (client, server) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Server, None), Some(server), TIMEOUT);
-    refuse(&mut conn);
+    reject(&mut conn);
     assert!(conn.is_closing());
     assert_eq!(conn.send_half_mut().send_message(MessageKind::Text, b"x", None), Err(SendError::NotOpen));
     assert_eq!(conn.flush(), Flushed::All);
-    // Our direction ends with the response; the client's stays until it has ended it, whatever it sends.
+    // Our direction of TCP ends with the response. The client's direction stays open until the client closes it.
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     let mut received = Vec::new();
     assert!(read(&client, &mut received));
@@ -62,11 +62,11 @@ fn a_refusal_is_read_before_tcp_ends() {
 }
 
 #[test]
-fn a_refusal_does_not_wait_for_ever() {
+fn rejection_ends_at_the_close_timeout() {
     let (_client, server) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Server, None), Some(server), TIMEOUT);
-    refuse(&mut conn);
+    reject(&mut conn);
     let now = Instant::now();
     assert_eq!(conn.advance(|| now), Progress::Closing);
     assert_eq!(conn.deadline(now), Some(now + TIMEOUT.unwrap()));
@@ -74,10 +74,10 @@ fn a_refusal_does_not_wait_for_ever() {
 }
 
 #[test]
-fn who_writes_for_us_ends_the_stream_once() {
+fn transport_is_shut_down_once() {
     let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT);
-    assert!(!conn.take_shutdown_due());
-    refuse(&mut conn);
+    assert!(!conn.take_shut());
+    reject(&mut conn);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     assert!(!conn.take_shutdown_due(), "the response has yet to be written");
     assert_eq!(conn.take_output(), RESPONSE);
@@ -89,26 +89,26 @@ fn who_writes_for_us_ends_the_stream_once() {
 }
 
 #[test]
-fn who_writes_for_us_tells_what_it_keeps() {
-    let elsewhere =
+fn transport_buffer_delays_the_shutdown() {
+    let on_transport =
         || -> ConnectionDriver<Vec<u8>> { ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT) };
-    assert!(!elsewhere().is_closing_externally());
-    // Each of these is the beginning of an end.
+    assert!(!on_transport().is_ending_elsewhere());
+    // Each of these calls begins to close the connection.
     let begin: [fn(&mut ConnectionDriver<Vec<u8>>); 3] =
-        [|conn| assert!(conn.start_close_timeout(Instant::now()).is_some()), refuse, |conn| conn.receive_end(None)];
+        [|conn| assert!(conn.limit_closing(Instant::now()).is_some()), reject, |conn| conn.receive_end(None)];
     for begin in begin {
-        let mut conn = elsewhere();
+        let mut conn = on_transport();
         begin(&mut conn);
         assert!(conn.is_closing_externally());
     }
     let (_other, socket) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Server, None), Some(socket), TIMEOUT);
-    refuse(&mut conn);
-    assert!(!conn.is_closing_externally(), "we write ourselves");
-    // The stream ends behind what the other has yet to write.
-    let mut conn = elsewhere();
-    refuse(&mut conn);
+    reject(&mut conn);
+    assert!(!conn.is_ending_elsewhere(), "the driver writes to the socket itself");
+    // The transport is shut down after it has written its buffer.
+    let mut conn = on_transport();
+    reject(&mut conn);
     assert_eq!(conn.take_output(), RESPONSE);
     conn.set_transport_buffered(true);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
@@ -129,7 +129,7 @@ fn a_connection_goes_on_without_a_fork() {
 }
 
 #[test]
-fn what_was_read_comes_before_the_end() {
+fn received_messages_are_delivered_before_the_end() {
     let (client, server) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Client, None), Some(client), TIMEOUT);
@@ -152,7 +152,7 @@ fn what_was_read_comes_before_the_end() {
 }
 
 #[test]
-fn who_closes_first_waits_for_the_answer() {
+fn closing_endpoint_waits_for_the_reply() {
     for side in [Side::Client, Side::Server] {
         let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(side, None), None, TIMEOUT);
         conn.begin_close(None, "", Instant::now()).unwrap();
@@ -163,7 +163,7 @@ fn who_closes_first_waits_for_the_answer() {
 }
 
 #[test]
-fn a_read_tells_whether_anything_came() {
+fn read_reports_whether_anything_arrived() {
     let (client, server) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Client, None), Some(client), TIMEOUT);
@@ -177,16 +177,16 @@ fn a_read_tells_whether_anything_came() {
 }
 
 #[test]
-fn nothing_can_be_sent_where_writing_has_failed() {
+fn failed_write_closes_the_sending_side() {
     let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Client, None), None, TIMEOUT);
     assert!(!conn.is_closing());
     conn.send_half_mut().handle_write_error(std::io::ErrorKind::BrokenPipe.into());
     assert!(conn.is_closing());
 }
 
-/// RFC 8446, section 6.1: nothing comes behind the notice that ends our direction.
+/// RFC 8446, section 6.1: nothing follows close_notify.
 #[test]
-fn tls_ends_behind_the_last_frame() {
+fn close_notify_follows_the_last_frame() {
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
@@ -216,7 +216,7 @@ fn tls_ends_behind_the_last_frame() {
 }
 
 #[test]
-fn the_time_that_closing_may_take_is_determined_once() {
+fn close_deadline_is_set_once() {
     let now = Instant::now();
     let new =
         |timeout| -> ConnectionDriver<Vec<u8>> { ConnectionDriver::new(endpoint(Side::Client, None), None, timeout) };
@@ -233,7 +233,7 @@ fn the_time_that_closing_may_take_is_determined_once() {
     assert!(matches!(conn.send_half().failure(), Some(Failure::CloseTimeout)));
     assert_eq!(conn.deadline(now), None);
     conn.begin_close(None, "", now).unwrap(); // it is closed
-    // Without a limit, and with one that somebody else has determined.
+    // Without a timeout, and with a deadline set by the caller.
     let mut conn = new(None);
     conn.begin_close(None, "", now).unwrap();
     assert!(conn.is_close_timeout_running());
@@ -256,8 +256,8 @@ fn pinging(now: Instant, socket: Option<Socket>) -> ConnectionDriver<Vec<u8>> {
     ConnectionDriver::new(endpoint, socket, TIMEOUT)
 }
 
-/// The other end, which has read what this one had to say.
-fn answered(conn: &mut ConnectionDriver<Vec<u8>>) -> Vec<u8> {
+/// Returns the bytes with which a peer answers the output of `conn`.
+fn answer(conn: &mut ConnectionDriver<Vec<u8>>) -> Vec<u8> {
     let mut other: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT);
     other.receive(&conn.take_output());
     while other.poll_event().is_some() {}
@@ -271,7 +271,7 @@ fn receive_pong(conn: &mut ConnectionDriver<Vec<u8>>, pong: &[u8]) {
 }
 
 #[test]
-fn a_ping_is_sent_when_it_is_due() {
+fn keepalive_ping_is_sent_when_due() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
     assert_eq!(conn.deadline(now), Some(now + 10 * S));
@@ -279,12 +279,12 @@ fn a_ping_is_sent_when_it_is_due() {
     assert!(conn.take_output().is_empty());
     assert_eq!(conn.deadline(now + 11 * S), Some(now + 11 * S));
     assert_eq!(conn.handle_deadline(now + 10 * S, Reading::Going, 0), None);
-    // The pong may come without anybody looking: the next ping is due then.
+    // The next deadline is that of the pong.
     assert_eq!(conn.deadline(now + 10 * S), Some(now + 15 * S));
-    let pong = answered(&mut conn);
+    let pong = answer(&mut conn);
     receive_pong(&mut conn, &pong);
     assert_eq!(conn.deadline(now + 11 * S), Some(now + 20 * S));
-    // What closes is not pinged, and waits no longer than it may.
+    // A closing connection sends no pings, and keeps its close deadline.
     conn.handle_deadline(now + 20 * S, Reading::Going, 0);
     assert!(!conn.take_output().is_empty());
     conn.limit_close_deadline(Some(now + 60 * S));
@@ -296,13 +296,13 @@ fn a_ping_is_sent_when_it_is_due() {
 }
 
 #[test]
-fn a_short_interval_is_looked_at_before_the_pong_is_due() {
+fn short_ping_interval_checks_before_the_pong_is_due() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
     conn.send_half_mut().keepalive = Keepalive::new(Some(2 * S), Some(5 * S), now);
     conn.handle_deadline(now + 2 * S, Reading::Going, 0);
     assert_eq!(conn.deadline(now + 2 * S), Some(now + 4 * S));
-    // No second ping is sent while the first is unanswered, but the progress of the peer is looked at.
+    // No second ping is sent while the first is unanswered, but the progress of the peer is checked.
     let _ = conn.take_output();
     conn.handle_deadline(now + 4 * S, Reading::Going, 0);
     assert!(conn.take_output().is_empty() && conn.send_half().failure().is_none());
@@ -312,7 +312,7 @@ fn a_short_interval_is_looked_at_before_the_pong_is_due() {
 }
 
 #[test]
-fn a_peer_without_a_pong_is_told_and_left() {
+fn missing_pong_fails_the_connection_with_a_close_frame() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
     conn.handle_deadline(now + 10 * S, Reading::Going, 0);
@@ -324,11 +324,11 @@ fn a_peer_without_a_pong_is_told_and_left() {
     assert_eq!(conn.send_half().close_sent().and_then(|close| close.code), Some(CloseCode::INTERNAL_ERROR));
     assert!(!conn.take_output().is_empty());
     assert_eq!(conn.advance(|| now + 15 * S), Progress::Over);
-    assert!(!conn.take_shutdown_due(), "it is over");
+    assert!(!conn.take_shut(), "the connection is over");
 }
 
 #[test]
-fn a_ping_waits_for_the_rest_of_a_frame() {
+fn keepalive_ping_waits_for_the_end_of_a_frame() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
     let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, 2).unwrap();
@@ -342,7 +342,7 @@ fn a_ping_waits_for_the_rest_of_a_frame() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_of_a_frame_is_left_as_one_without_a_pong() {
+fn peer_that_does_not_read_a_frame_fails_the_keepalive() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
     let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, 3).unwrap();
@@ -353,7 +353,7 @@ fn a_peer_that_takes_nothing_of_a_frame_is_left_as_one_without_a_pong() {
         retry.is_some()
     };
     assert!((10..=14).all(|seconds| at(&mut conn, seconds, Reading::Going)));
-    // It takes some, so it is alive; and it need not take any while we do not read.
+    // The peer reads a part, so it is alive. It need not read while we do not read.
     assert!(!conn.take_output().is_empty());
     assert!(at(&mut conn, 15, Reading::Going));
     assert!(at(&mut conn, 19, Reading::Paused));
@@ -363,7 +363,7 @@ fn a_peer_that_takes_nothing_of_a_frame_is_left_as_one_without_a_pong() {
 }
 
 #[test]
-fn a_peer_that_has_acknowledged_everything_is_not_dead_while_the_rest_of_a_frame_is_unwritten() {
+fn unwritten_rest_of_a_frame_is_not_the_peers_delay() {
     let now = Instant::now();
     let mut conn = pinging(now, None);
     let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, 3).unwrap();
@@ -371,7 +371,7 @@ fn a_peer_that_has_acknowledged_everything_is_not_dead_while_the_rest_of_a_frame
     let at = |conn: &mut ConnectionDriver<Vec<u8>>, seconds: u32, backlog| {
         conn.handle_deadline(now + seconds * S, Reading::Going, backlog).is_some()
     };
-    // The loop was busy, and has written nothing.
+    // The event loop was busy and has written nothing.
     assert!([10, 100, 200].into_iter().all(|seconds| at(&mut conn, seconds, 0)));
     // The transport has written, and the peer acknowledges nothing.
     assert!(conn.take_output().len() > 2);
@@ -380,11 +380,11 @@ fn a_peer_that_has_acknowledged_everything_is_not_dead_while_the_rest_of_a_frame
 }
 
 #[test]
-fn a_peer_that_sends_or_takes_bytes_is_not_dead_though_its_pong_is_late() {
+fn peer_that_sends_or_reads_bytes_passes_the_keepalive() {
     let (ours, theirs) = sockets(Some(4096));
     let now = Instant::now();
     let mut conn = pinging(now, Some(ours));
-    // The ping waits behind more than the kernels keep.
+    // More bytes are queued before the ping than the kernel can buffer.
     conn.send_half_mut().send_message(MessageKind::Binary, &[0; 1 << 20], None).unwrap();
     assert_eq!(conn.flush(), Flushed::Blocked);
     conn.handle_deadline(now + 10 * S, Reading::Going, 0);
@@ -396,12 +396,12 @@ fn a_peer_that_sends_or_takes_bytes_is_not_dead_though_its_pong_is_late() {
         conn.handle_deadline(now + turn * 5 * S, Reading::Going, 0);
         assert!(conn.send_half().failure().is_none(), "{turn}");
     }
-    // Nothing more is read from here on.
+    // From here on the peer reads nothing.
     conn.handle_deadline(now + 110 * S, Reading::Going, 0);
     conn.handle_deadline(now + 120 * S, Reading::Going, 0);
     assert!(matches!(conn.send_half().failure(), Some(Failure::KeepaliveTimeout)));
 
-    // A large frame comes in pieces, and no pong fits between them.
+    // A large frame arrives in pieces, and no pong can be sent inside it.
     let (ours, theirs) = sockets(None);
     let mut conn = pinging(now, Some(ours));
     conn.handle_deadline(now + 10 * S, Reading::Going, 0);
@@ -418,10 +418,10 @@ fn a_peer_that_sends_or_takes_bytes_is_not_dead_though_its_pong_is_late() {
 }
 
 #[test]
-fn a_pong_that_may_lie_unread_is_waited_for() {
+fn keepalive_waits_for_a_pong_that_may_be_unread() {
     let now = Instant::now();
     let is_kept = |conn: &ConnectionDriver<Vec<u8>>| conn.send_half().failure().is_none();
-    // As long as the application pauses, and one deadline after that.
+    // It waits while reading is paused, and until the next deadline after that.
     let mut conn = pinging(now, None);
     conn.handle_deadline(now + 10 * S, Reading::Going, 0);
     for turn in [15, 20, 25] {
@@ -429,10 +429,10 @@ fn a_pong_that_may_lie_unread_is_waited_for() {
         assert!(is_kept(&conn));
     }
     conn.handle_deadline(now + 30 * S, Reading::Going, 0);
-    assert!(is_kept(&conn), "it was paused at the last deadline");
+    assert!(is_kept(&conn), "reading was paused at the last deadline");
     conn.handle_deadline(now + 35 * S, Reading::Going, 0);
     assert!(!is_kept(&conn));
-    // A pause that ended before the deadline counts; one before the ping does not.
+    // A pause that ended before the deadline counts; a pause before the ping does not.
     for (noted, kept) in [(12, true), (9, false)] {
         let mut conn = pinging(now, None);
         if noted < 10 {
@@ -445,7 +445,7 @@ fn a_pong_that_may_lie_unread_is_waited_for() {
         conn.handle_deadline(now + 15 * S, Reading::Going, 0);
         assert_eq!(is_kept(&conn), kept);
     }
-    // The loop was busy, if the kernel has something. A loop that reads nothing at all is paused.
+    // Unread bytes in the kernel mean that the event loop was busy.
     for unread in [true, false] {
         let (ours, theirs) = sockets(None);
         let mut conn = pinging(now, Some(ours));
@@ -462,7 +462,7 @@ fn a_pong_that_may_lie_unread_is_waited_for() {
 }
 
 #[test]
-fn a_clean_close_ends_tcp_at_the_server() {
+fn server_closes_tcp_first() {
     let (client, server) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Server, None), Some(server), TIMEOUT);
@@ -481,10 +481,10 @@ fn a_clean_close_ends_tcp_at_the_server() {
     assert_eq!(other.advance(Instant::now), Progress::Over);
 }
 
-/// RFC 6455, section 5.5.1: the answer to a close frame may wait for the message that is being sent. The end
-/// of the peer's direction of TCP, which comes with the close frame, ends neither.
+/// RFC 6455, section 5.5.1: the reply to a close frame may wait for the message that is being sent. Both are sent even if
+/// the peer has closed its direction of TCP.
 #[test]
-fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
+fn half_closed_peer_receives_the_rest_of_a_frame_and_the_reply() {
     for side in [Side::Client, Side::Server] {
         let other_side = if side == Side::Client { Side::Server } else { Side::Client };
         let (ours, theirs) = sockets(Some(4096));
@@ -499,7 +499,7 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
         bytes.tail().extend_from_slice(&other.take_output());
         bytes.flush(&theirs, Mode::NonBlocking).unwrap();
         theirs.shutdown_write();
-        // The close frame, and the end.
+        // Receive the close frame and the end of the stream.
         let mut received = Vec::new();
         let mut lengths = Vec::new();
         let mut appended = false;
@@ -533,7 +533,7 @@ fn a_half_closed_peer_gets_the_rest_of_a_frame_and_the_close() {
 }
 
 #[test]
-fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream() {
+fn unparsed_close_frame_is_answered_after_the_end_of_the_stream() {
     for side in [Side::Server, Side::Client] {
         let (ours, theirs) = sockets(None);
         let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(side, None), Some(ours), TIMEOUT);
@@ -542,7 +542,7 @@ fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream(
         other.send_half.send_close(Some(CloseCode(4000)), "bye").unwrap();
         other.send_half.flush(&theirs, Mode::NonBlocking).unwrap();
         theirs.shutdown_write();
-        // All of it is read, and its end, before the application takes anything.
+        // Everything is read, including the end of the stream, before the application polls an event.
         assert!(conn.read(false, usize::MAX));
         assert!(conn.read(false, usize::MAX));
         assert!(conn.send_half().is_eof() && conn.endpoint.has_input());
@@ -561,32 +561,32 @@ fn a_close_frame_that_nobody_has_parsed_is_answered_after_the_end_of_the_stream(
 }
 
 #[test]
-fn an_idle_connection_is_small() {
+fn idle_connection_is_small() {
     let size = size_of::<ConnectionDriver<Vec<u8>>>();
     assert!(size <= 512, "{size} bytes");
 }
 
 #[test]
-fn an_edge_is_read_to_its_end() {
+fn read_edge_reports_whether_the_edge_is_consumed() {
     let (ours, theirs) = sockets(None);
     let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Client, None), Some(ours), TIMEOUT);
-    assert!(conn.read_edge(false), "nothing was there");
+    assert!(conn.read_edge(false), "nothing to read");
     theirs.send(b"\x81\x01a", Mode::NonBlocking).unwrap();
-    assert!(conn.read_edge(false), "less than there was room for");
+    assert!(conn.read_edge(false), "the buffer was not filled");
     while conn.poll_event().is_some() {}
     theirs.send(b"\x81\x01b", Mode::NonBlocking).unwrap();
     drop(theirs);
-    assert!(!conn.read_edge(true), "no other edge tells of the end");
+    assert!(!conn.read_edge(true), "no other edge reports the end");
     assert!(conn.poll_event().is_some() && !conn.send_half().is_eof());
     assert!(conn.read_edge(true));
     assert!(conn.send_half().is_eof());
-    assert!(conn.read_edge(false), "at the end, and after it");
+    assert!(conn.read_edge(false), "at and after the end");
     conn.end(Failure::Aborted);
     assert!(conn.read_edge(false));
 }
 
 #[test]
-fn what_is_answered_lies_where_it_was_read() {
+fn payload_in_the_input_can_be_echoed() {
     let (ours, theirs) = sockets(Some(4096));
     let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Server, None), Some(ours), TIMEOUT);
     let mut other: ConnectionDriver<Vec<u8>> =
@@ -595,7 +595,7 @@ fn what_is_answered_lies_where_it_was_read() {
     for size in sizes {
         other.sender().send_message(MessageKind::Binary, &vec![b'x'; size], None).unwrap();
     }
-    let (mut echoed, mut left) = (Vec::new(), false);
+    let (mut echoed, mut is_written) = (Vec::new(), false);
     while echoed.len() < sizes.len() {
         other.flush();
         conn.read(false, usize::MAX);
@@ -605,8 +605,8 @@ fn what_is_answered_lies_where_it_was_read() {
                 Payload::Buffer(buffer) => buffer,
             };
             sender.send_message(kind, bytes, None).unwrap();
-            // Of a large one a part has left already, although nobody has flushed.
-            left |= sender.send_half.written() > 0 && bytes.len() == 3_000_000;
+            // A part of a large message is written before the flush.
+            is_written |= sender.send_half.written() > 0 && bytes.len() == 3_000_000;
         }
         conn.flush();
         other.read(false, usize::MAX);
@@ -617,11 +617,11 @@ fn what_is_answered_lies_where_it_was_read() {
         }
     }
     assert_eq!(echoed, sizes);
-    assert!(left);
+    assert!(is_written);
 }
 
 #[test]
-fn the_steps_of_an_ending_may_have_something_to_say() {
+fn flush_and_advance_writes_the_frames_of_the_close() {
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
@@ -637,7 +637,7 @@ fn the_steps_of_an_ending_may_have_something_to_say() {
         conn.read(false, usize::MAX);
         while conn.poll_event().is_some() {}
     }
-    // The close frame, then the notice of TLS, then the end of TCP.
+    // The close frame is sent, then close_notify, then TCP ends.
     assert_eq!(conn.flush_and_advance(Instant::now), (Flushed::All, Progress::Over));
     while !other.send_half().is_eof() {
         other.read(false, usize::MAX);
@@ -645,9 +645,10 @@ fn the_steps_of_an_ending_may_have_something_to_say() {
     }
     assert_eq!(other.flush_and_advance(Instant::now).1, Progress::Over);
     assert!(other.send_half().failure().is_none() && other.send_half().close_received().is_some());
-    // Where somebody else writes, it stays queued.
-    let mut elsewhere: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Client, None), None, TIMEOUT);
-    elsewhere.begin_close(None, "", Instant::now()).unwrap();
-    assert_eq!(elsewhere.flush_and_advance(Instant::now).1, Progress::Closing);
-    assert!(!elsewhere.take_output().is_empty());
+    // With a transport the close frame stays queued.
+    let mut on_transport: ConnectionDriver<Vec<u8>> =
+        ConnectionDriver::new(endpoint(Side::Client, None), None, TIMEOUT);
+    on_transport.begin_close(None, "", Instant::now()).unwrap();
+    assert_eq!(on_transport.flush_and_advance(Instant::now).1, Progress::Closing);
+    assert!(!on_transport.take_output().is_empty());
 }

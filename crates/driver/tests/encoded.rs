@@ -1,4 +1,4 @@
-//! One message for many connections.
+//! [`Encoded`] and [`FrameBatch`]: messages that are encoded once for many connections.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
@@ -28,7 +28,7 @@ fn compressing(side: Side, params: Params) -> Endpoint {
     Endpoint::new(connection, None, &[], Vec::new(), Keepalive::new(None, None, Instant::now()))
 }
 
-/// What the other end makes of it; the bytes that it took.
+/// Sends the message from one endpoint to the other. Returns the received payload and the number of bytes sent.
 fn deliver(message: &Encoded, from: &mut Endpoint, to: &mut Endpoint) -> (Vec<u8>, usize) {
     message.send(&mut from.send_half).unwrap();
     let bytes = from.send_half.take_output();
@@ -39,7 +39,7 @@ fn deliver(message: &Encoded, from: &mut Endpoint, to: &mut Endpoint) -> (Vec<u8
 }
 
 #[test]
-fn each_connection_gets_it_its_own_way() {
+fn message_is_masked_and_compressed_per_connection() {
     for len in [0_usize, 1, 99, 100, 125, 126, 70_000] {
         let text = "the same again ".repeat(len.div_ceil(15)).as_bytes()[..len].to_vec();
         let message = Encoded::new(MessageKind::Text, &text).unwrap();
@@ -47,7 +47,7 @@ fn each_connection_gets_it_its_own_way() {
         let (mut server, mut client) = (endpoint(Side::Server, None), endpoint(Side::Client, None));
         for _ in 0..2 {
             assert_eq!(deliver(&message, &mut server, &mut client), (text.clone(), message.size()));
-            // What clients send is masked, each time with another key (RFC 6455 5.3).
+            // Frames of clients are masked, each with another key (RFC 6455 5.3).
             assert_eq!(deliver(&message, &mut client, &mut server), (text.clone(), message.size() + 4));
         }
         for bits in [9, 15] {
@@ -64,7 +64,7 @@ fn each_connection_gets_it_its_own_way() {
 }
 
 #[test]
-fn who_is_closing_does_not_get_it() {
+fn closing_connection_rejects_the_message() {
     let message = Encoded::new(MessageKind::Binary, b"late").unwrap();
     let mut server = endpoint(Side::Server, None);
     server.send_half.send_close(None, "").unwrap();
@@ -74,16 +74,16 @@ fn who_is_closing_does_not_get_it() {
 }
 
 #[test]
-fn a_run_is_its_messages() {
+fn batch_sends_all_its_messages() {
     let payloads: Vec<Vec<u8>> = [0, 1, 125, 126, 3000, 2000].iter().map(|len| vec![*len as u8; *len]).collect();
     let messages: Vec<_> = payloads.iter().map(|one| Encoded::new(MessageKind::Binary, one).unwrap()).collect();
-    let run = FrameBatch::new(messages.iter());
-    assert_eq!((run.len(), run.size()), (6, messages.iter().map(Encoded::size).sum()));
+    let batch = FrameBatch::new(messages.iter());
+    assert_eq!((batch.len(), batch.size()), (6, messages.iter().map(Encoded::size).sum()));
     for without in 0..=6 {
         let (mut server, mut client) = (endpoint(Side::Server, None), endpoint(Side::Client, None));
         assert!(server.send_half.accepts_batches() && !client.send_half.accepts_batches());
-        messages[0].send(&mut server.send_half).unwrap(); // what was there before
-        server.send_half.send_batch(&run, without).unwrap();
+        messages[0].send(&mut server.send_half).unwrap(); // a message is queued before
+        server.send_half.send_batch(&batch, without).unwrap();
         messages[1].send(&mut server.send_half).unwrap();
         let stats = server.send_half.stats();
         let rest: Vec<_> = [&payloads[..1], &payloads[without..], &payloads[1..2]].concat();
@@ -98,5 +98,5 @@ fn a_run_is_its_messages() {
     assert!(!compressing(Side::Server, PARAMS).send_half.accepts_batches());
     let mut closing = endpoint(Side::Server, None);
     closing.send_half.send_close(None, "").unwrap();
-    assert_eq!(closing.send_half.send_batch(&run, 0), Err(SendError::NotOpen));
+    assert_eq!(closing.send_half.send_batch(&batch, 0), Err(SendError::NotOpen));
 }

@@ -1,5 +1,5 @@
-//! In a child process a connection is the parent's: nothing of it is encoded or written there. A test file of
-//! its own, because it counts a fork of its whole process.
+//! After a fork, connections belong to the parent: the child encodes and writes nothing. A separate program, as the
+//! generation of forks is per process.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
@@ -25,11 +25,11 @@ fn is_silent(socket: &Socket) -> bool {
     matches!(socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// A fork counts for all connections of the process.
+/// A fork concerns all connections of the process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[test]
-fn a_child_does_not_wait_for_a_lock_that_no_thread_will_give_up() {
+fn child_does_not_wait_for_a_lock_of_the_parent() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (there, here) = sockets(None);
     let mut server = endpoint(Side::Server, None);
@@ -37,14 +37,14 @@ fn a_child_does_not_wait_for_a_lock_that_no_thread_will_give_up() {
     server.send_half.flush(&there, Mode::NonBlocking).unwrap();
     let connection: Blocking<Vec<u8>, Vec<u8>> = Blocking::new(endpoint(Side::Client, None), here, Settings::default());
     let (taken, looked) = (AtomicBool::new(false), AtomicBool::new(false));
-    let has_it = || {
+    let holds_lock = || {
         taken.store(true, Ordering::Relaxed);
         until(|| looked.load(Ordering::Relaxed));
         assert!(!connection.is_reentrant(), "the lock is the parent's");
     };
-    let patience = Timeout::Until(Some(Instant::now() + Duration::from_secs(5)));
+    let timeout = Timeout::Until(Some(Instant::now() + Duration::from_secs(5)));
     std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| connection.receive(&hooked(has_it, || {}), patience, Delivery::Messages));
+        let receiver = scope.spawn(|| connection.receive(&hooked(holds_lock, || {}), timeout, Delivery::Messages));
         until(|| taken.load(Ordering::Relaxed));
         wirespeed_driver::after_fork();
         let waits = AtomicBool::new(false);
@@ -60,7 +60,7 @@ fn a_child_does_not_wait_for_a_lock_that_no_thread_will_give_up() {
 }
 
 #[test]
-fn a_child_says_nothing() {
+fn child_writes_nothing() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let host = NativeHost::default();
     let (client, server) = layers(&[]);
@@ -78,20 +78,20 @@ fn a_child_says_nothing() {
 
     wirespeed_driver::after_fork();
 
-    // What was queued before is the parent's to write.
+    // The parent writes messages that were queued before.
     assert_eq!(queued.send_half.flush(&queued_here, Mode::NonBlocking).unwrap(), Flushed::All);
     assert!(queued.send_half.take_output().is_empty());
     assert!(is_silent(&queued_there));
 
-    // The wall below every caller: nothing is encrypted, queued or written.
+    // Nothing is encrypted, queued or written.
     let _ = driver.send_half_mut().send_message(MessageKind::Text, b"x", None);
     let _ = driver.send_half_mut().send_ping(b"x");
     driver.send_half_mut().send_close_notify();
     assert_eq!(driver.send_half().queued(), 0);
     assert_eq!(driver.flush(), Flushed::All);
     assert!(is_silent(&there));
-    // And the connection is over at the first touch, its socket open for the parent.
-    driver.end_after_fork();
+    // The connection is over at its first use, but the socket stays open for the parent.
+    driver.disown_after_fork();
     assert_eq!(driver.advance(Instant::now), Progress::Over);
     assert!(matches!(driver.send_half().failure(), Some(Failure::Forked)));
     let kept = driver.take_ended();
@@ -99,26 +99,26 @@ fn a_child_says_nothing() {
     drop(kept);
 
     assert!(matches!(blocking.send(&host, MessageKind::Text, &b"x"[..], None), Err(Error::Closed)));
-    let patience = Timeout::Until(Some(Instant::now() + Duration::from_secs(5)));
-    assert!(matches!(blocking.receive(&host, patience, Delivery::Messages), Err(Error::Closed)));
+    let timeout = Timeout::Until(Some(Instant::now() + Duration::from_secs(5)));
+    assert!(matches!(blocking.receive(&host, timeout, Delivery::Messages), Err(Error::Closed)));
     blocking.close(&host, None, "").unwrap();
     assert!(blocking.socket(&host).is_none());
-    // Its only descriptor is gone here, so the stream ends; a shutdown, or a frame, would be told before.
+    // The only descriptor is closed here, so the stream ends. A frame would have arrived before the end.
     let mut buffer = Vec::with_capacity(64);
     assert_eq!(blocking_there.receive(&mut buffer, usize::MAX, Mode::NonBlocking).unwrap(), 0);
 }
 
-/// Buffers and compressors that the parent's threads have would never come back to the child.
+/// Buffers and compressors of the parent's threads do not count in the child, as they are never returned there.
 #[test]
-fn a_child_counts_only_its_own() {
+fn child_counts_only_its_own_buffers() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     let context = compression_pool::Reservation::take(compression_pool::BUDGET - (2 << 20)).unwrap();
     assert!(compression_pool::Reservation::take(4 << 20).is_none());
     wirespeed_driver::after_fork();
     assert_eq!(buffer_pool::checked_out(), 0);
-    let own = compression_pool::Reservation::take(compression_pool::BUDGET - (2 << 20)).unwrap();
-    // What is dropped here all the same was never counted here.
+    let own = compression_pool::Context::take(compression_pool::BUDGET - (2 << 20)).unwrap();
+    // Objects of the parent do not count when they are dropped here.
     drop((out, context));
     assert_eq!(buffer_pool::checked_out(), 0);
     assert!(compression_pool::Reservation::take(4 << 20).is_none());

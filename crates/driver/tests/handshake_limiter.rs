@@ -1,4 +1,4 @@
-//! Who goes when more clients are in the opening handshake than there may be.
+//! The order in which [`HandshakeLimiter`] evicts clients when too many handshakes are pending.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -13,18 +13,19 @@ fn at(host: u8) -> Origin {
 
 const NEVER: fn(u32) -> bool = |_| false;
 
-fn names(pending: &mut HandshakeLimiter<u32>) -> Vec<u32> {
-    let mut names = Vec::new();
+/// Removes all handshakes and returns their keys in the order of eviction.
+fn evict_all(pending: &mut HandshakeLimiter<u32>) -> Vec<u32> {
+    let mut keys = Vec::new();
     while let Some((key, _)) = pending.first() {
-        names.push(key);
+        keys.push(key);
         assert!(pending.remove(key) && !pending.remove(key));
     }
     assert!(pending.is_empty());
-    names
+    keys
 }
 
 #[test]
-fn the_oldest_first_and_whoever_sends_last() {
+fn longest_idle_handshake_is_evicted_first() {
     let now = Instant::now();
     let mut pending = HandshakeLimiter::new(9);
     for key in 0..5 {
@@ -33,20 +34,20 @@ fn the_oldest_first_and_whoever_sends_last() {
     for key in [0, 3, 0, 77] {
         pending.progress(key, now);
     }
-    assert_eq!(names(&mut pending), [1, 2, 4, 3, 0]);
+    assert_eq!(evict_all(&mut pending), [1, 2, 4, 3, 0]);
 }
 
 #[test]
-fn of_the_address_that_has_most() {
+fn address_with_most_handshakes_is_evicted_first() {
     let mut pending = HandshakeLimiter::new(9);
     for (key, host) in [(0, 1), (1, 2), (2, 2), (3, 3), (4, 2), (5, 3)] {
         pending.add(key, at(host), Instant::now());
     }
-    assert_eq!(names(&mut pending), [1, 2, 3, 0, 4, 5]);
+    assert_eq!(evict_all(&mut pending), [1, 2, 3, 0, 4, 5]);
 }
 
 #[test]
-fn nobody_goes_who_has_had_no_time_to_speak() {
+fn handshake_is_not_evicted_before_its_minimum_time() {
     let start = Instant::now();
     let mut pending = HandshakeLimiter::new(1);
     assert_eq!((pending.next_victim(start, NEVER), pending.next_victim_in(start)), (None, None));
@@ -56,20 +57,20 @@ fn nobody_goes_who_has_had_no_time_to_speak() {
     let late = start + IDLE_TIME;
     assert_eq!(pending.next_victim(late - Duration::from_millis(10), NEVER), None);
     assert_eq!(pending.next_victim(late, NEVER), Some(1));
-    assert_eq!(pending.next_victim_in(late), None, "there are not too many");
+    assert_eq!(pending.next_victim_in(late), None, "the limit is not exceeded");
     pending.progress(1, late);
     assert_eq!(pending.next_victim(late, NEVER), None);
     pending.add(2, at(1), late);
-    assert_eq!(pending.next_victim_in(late), Some(IDLE_TIME));
-    // What nobody has read is the server's delay.
-    let later = late + IDLE_TIME;
+    assert_eq!(pending.next_victim_in(late), Some(PATIENCE));
+    // A handshake with unread bytes is late because of the server, so it is not evicted.
+    let later = late + PATIENCE;
     assert_eq!(pending.next_victim(later, |key| key == 1), Some(2));
     pending.remove(2);
     assert_eq!(pending.next_victim(later, NEVER), None);
 }
 
 #[test]
-fn far_too_many_have_less_time() {
+fn minimum_time_is_shorter_when_the_limiter_is_full() {
     let start = Instant::now();
     let mut pending = HandshakeLimiter::new(2);
     for key in 0..2 * BURST as u32 {
@@ -85,7 +86,7 @@ fn far_too_many_have_less_time() {
 }
 
 #[test]
-fn what_an_address_counts_for() {
+fn ipv6_addresses_of_a_64_bit_network_count_as_one() {
     let of = |text: &str| Origin::of(Some(text.parse().unwrap()));
     assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
@@ -103,16 +104,16 @@ enum Do {
 }
 
 proptest! {
-    /// The same rules, looked up in a list.
+    /// The limiter evicts in the same order as a simple list.
     #[test]
-    fn against_the_obvious(steps in prop::collection::vec(prop_oneof![
+    fn limiter_matches_a_simple_list(steps in prop::collection::vec(prop_oneof![
         4 => (0_u8..4).prop_map(Do::Add),
         2 => any::<usize>().prop_map(Do::Progress),
         1 => any::<usize>().prop_map(Do::Remove),
     ], 1..200)) {
         let now = Instant::now();
         let mut pending = HandshakeLimiter::new(8);
-        // In the order of their last words.
+        // In the order of their last progress.
         let mut list: Vec<(u32, u8)> = Vec::new();
         for (key, step) in steps.into_iter().enumerate() {
             match step {

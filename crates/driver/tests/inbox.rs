@@ -1,5 +1,5 @@
-//! The inbox against a simple reference: what is taken whole or in fragments, put back, dropped and queued is
-//! what was sent, once and in its order.
+//! The inbox, compared with a simple model: messages are delivered once and in order, whole or in fragments, even if the
+//! application puts some back or discards them.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // tests fail by panicking
 
@@ -12,7 +12,7 @@ use wirespeed_driver::connection::{Inbox, Item, Receiver, Unparsed, Wanted, Wate
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Payload, Side};
 use wirespeed_driver::{Endpoint, buffer_pool};
 
-/// What a queued message counts beside its bytes; and a received one.
+/// Overhead of a queued message and of a received message, in bytes.
 const ITEM_COST: usize = 64;
 const RECEIVED_COST: usize = 32;
 
@@ -25,7 +25,7 @@ struct Made {
 #[derive(Default)]
 struct Maker {
     pings: Vec<Vec<u8>>,
-    /// Bytes of what was made, with its cost.
+    /// Total size of the created messages, with their overhead.
     made: usize,
 }
 
@@ -54,7 +54,7 @@ impl Receiver<Vec<u8>> for Maker {
     fn pong(&mut self, _: &[u8], _: Option<(Vec<u64>, Duration)>) {}
 }
 
-/// Both ends, and the bytes between them.
+/// Both ends and the bytes between them.
 struct Ends {
     sender: Endpoint,
     receiver: Endpoint,
@@ -76,7 +76,7 @@ impl Ends {
         }
     }
 
-    /// Sends a message in these fragments.
+    /// Sends a message in fragments.
     fn send(&mut self, kind: MessageKind, fragments: &[&[u8]]) {
         let last = fragments.len() - 1;
         for (i, fragment) in fragments.iter().enumerate() {
@@ -90,7 +90,7 @@ impl Ends {
         self.wire.extend(self.sender.send_half.take_output());
     }
 
-    fn bring(&mut self, most: usize) {
+    fn deliver(&mut self, most: usize) {
         let end = self.wire.len().min(self.arrived + most);
         for piece in self.wire[self.arrived..end].chunks(buffer_pool::READ_SIZE / 4) {
             self.receiver.receive_slice(piece);
@@ -99,8 +99,8 @@ impl Ends {
         self.inbox.set_unparsed(Unparsed::New);
     }
 
-    fn bring_all(&mut self) {
-        self.bring(usize::MAX / 2);
+    fn deliver_all(&mut self) {
+        self.deliver(usize::MAX / 2);
     }
 
     fn take(&mut self, delivery: Delivery) -> Option<Item<Made>> {
@@ -124,7 +124,7 @@ impl Ends {
     }
 }
 
-/// A generator of numbers, splitmix64.
+/// A reproducible random generator, splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -140,19 +140,19 @@ impl Random {
 struct Sent {
     kind: MessageKind,
     bytes: Vec<u8>,
-    /// Where it ends on the wire.
+    /// The position of its end on the wire.
     end: usize,
 }
 
-/// What will be taken next: of this message, from here.
+/// The position of the next byte to take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct Position {
     message: usize,
     offset: usize,
     streaming: bool,
 }
 
-/// The reference: what was sent, and how far it was taken.
+/// The model: the sent messages and the position of the next byte to take.
 struct Model {
     ends: Ends,
     random: Random,
@@ -160,8 +160,8 @@ struct Model {
     bytes: Watermarks,
     sent: Vec<Sent>,
     pings: Vec<Vec<u8>>,
-    place: Place,
-    /// The application closes, and gives up what the queue has no room for.
+    position: Position,
+    /// Whether the application closes and discards messages for which the queue has no room.
     gives_up: bool,
 }
 
@@ -179,7 +179,7 @@ impl Model {
             bytes,
             sent: Vec::new(),
             pings: Vec::new(),
-            place: Place::default(),
+            position: Position::default(),
             gives_up: false,
         }
     }
@@ -203,33 +203,33 @@ impl Model {
     }
 
     fn take(&mut self, delivery: Delivery) -> Option<Item<Made>> {
-        let Place { message, offset, streaming } = self.place;
+        let Position { message, offset, streaming } = self.position;
         let Some(item) = self.ends.take(delivery) else {
             let is_there = self.sent.get(message).is_some_and(|sent| sent.end <= self.ends.arrived);
-            assert!(self.gives_up || !is_there, "message {message} lies there");
+            assert!(self.gives_up || !is_there, "message {message} has arrived");
             return None;
         };
         let sent = &self.sent[message];
-        assert!(sent.bytes[offset..].starts_with(&item.message.bytes), "of message {message}, from {offset}");
+        assert!(sent.bytes[offset..].starts_with(&item.message.bytes), "message {message} from byte {offset}");
         assert_eq!((item.kind, item.len), (sent.kind, item.message.bytes.len()));
         assert_eq!(item.message.whole, item.fin && !streaming);
         if delivery == Delivery::Messages {
             assert!(item.message.whole);
         }
-        self.place = if item.fin {
+        self.position = if item.fin {
             assert_eq!(offset + item.len, sent.bytes.len());
-            Place { message: message + 1, ..Place::default() }
+            Position { message: message + 1, ..Position::default() }
         } else {
-            Place { message, offset: offset + item.len, streaming: true }
+            Position { message, offset: offset + item.len, streaming: true }
         };
         Some(item)
     }
 
-    /// Payload bytes up to the place, and of the messages that have arrived.
+    /// Returns the number of payload bytes before the position, and of all messages that have arrived.
     fn totals(&self) -> (usize, usize) {
         let sum = |sent: &[Sent]| sent.iter().map(|sent| sent.bytes.len()).sum::<usize>();
         let arrived = self.sent.partition_point(|sent| sent.end <= self.ends.arrived);
-        (sum(&self.sent[..self.place.message]) + self.place.offset, sum(&self.sent[..arrived]))
+        (sum(&self.sent[..self.position.message]) + self.position.offset, sum(&self.sent[..arrived]))
     }
 
     fn fill(&mut self) {
@@ -256,33 +256,33 @@ impl Model {
     fn take_many_and_put_some_back(&mut self) {
         let mut items = Vec::new();
         for _ in 0..self.random.below(5) {
-            let before = self.place;
+            let before = self.position;
             let Some(item) = self.take(Delivery::Messages) else { break };
             items.push((before, item));
         }
         let kept = self.random.below(items.len() + 1);
         if let Some((before, _)) = items.get(kept) {
-            self.place = *before;
+            self.position = *before;
         }
         self.ends.inbox.put_back(items.into_iter().skip(kept).map(|(_, item)| item));
     }
 
     fn step(&mut self) {
-        let streaming = self.place.streaming;
+        let streaming = self.position.streaming;
         match self.random.below(10) {
             0 | 1 => self.send(),
             2 | 3 if !self.ends.is_full() || self.random.below(10) == 0 => {
                 let most = [1, 5, 500, 10_000][self.random.below(4)];
-                self.ends.bring(most);
+                self.ends.deliver(most);
             }
             4 | 5 => self.fill(),
             6 if !streaming => drop(self.take(Delivery::Messages)),
             7 => {
-                let (before, polls) = (self.place, self.random.below(4) == 0);
+                let (before, polls) = (self.position, self.random.below(4) == 0);
                 match self.take(Delivery::Fragments) {
                     Some(item) if self.random.below(3) == 0 => {
-                        self.ends.inbox.put_back_fragment(item, streaming);
-                        self.place = before;
+                        self.ends.inbox.untake(item, streaming);
+                        self.position = before;
                     }
                     item => self.ends.inbox.set_polled(polls && item.is_none()),
                 }
@@ -290,7 +290,7 @@ impl Model {
             8 if !streaming => self.take_many_and_put_some_back(),
             9 if streaming => {
                 self.ends.inbox.discard_message();
-                self.place = Place { message: self.place.message + 1, ..Place::default() };
+                self.position = Position { message: self.position.message + 1, ..Position::default() };
             }
             _ => {}
         }
@@ -302,7 +302,7 @@ impl Model {
         let (len, unparsed) = (inbox.len(), self.ends.receiver.unparsed());
         let bytes = inbox.payload_bytes() + len * ITEM_COST;
         assert_eq!(inbox.is_empty(), len == 0);
-        assert_eq!(inbox.is_streaming(), self.place.streaming);
+        assert_eq!(inbox.is_streaming(), self.position.streaming);
         assert_eq!(*inbox.received(), self.ends.maker.made);
         match self.bytes.high {
             0 => assert_eq!(inbox.room(), buffer_pool::READ_SIZE),
@@ -315,7 +315,7 @@ impl Model {
 }
 
 #[test]
-fn what_is_taken_is_what_was_sent() {
+fn random_calls_deliver_every_message_once() {
     for seed in 0..400 {
         let mut model = Model::new(seed);
         let closes = 100 + model.random.below(200);
@@ -326,12 +326,12 @@ fn what_is_taken_is_what_was_sent() {
             }
             model.step();
         }
-        model.ends.bring_all();
-        let how = |model: &Model| if model.place.streaming { Delivery::Fragments } else { Delivery::Messages };
-        while model.take(how(&model)).is_some() {}
-        assert_eq!(model.ends.maker.pings, model.pings, "each, in their order");
+        model.ends.deliver_all();
+        let delivery = |model: &Model| if model.position.streaming { Delivery::Fragments } else { Delivery::Messages };
+        while model.take(delivery(&model)).is_some() {}
+        assert_eq!(model.ends.maker.pings, model.pings, "every ping, in order");
         if !model.gives_up {
-            assert_eq!(model.place, Place { message: model.sent.len(), ..Place::default() });
+            assert_eq!(model.position, Position { message: model.sent.len(), ..Position::default() });
             assert!(model.ends.inbox.is_empty());
             assert_eq!(model.ends.inbox.payload_bytes(), 0);
             model.check();
@@ -340,31 +340,31 @@ fn what_is_taken_is_what_was_sent() {
 }
 
 #[test]
-fn a_message_that_was_cut_does_not_go_on_with_the_next() {
-    // Whoever closes has no room for the end of a message whose beginning is queued, and another task
+fn truncated_message_does_not_continue_with_the_next() {
+    // The application closes, so the end of a message is discarded while its beginning is queued. Another task
     // receives.
     let mut ends = Ends::new(Watermarks::at(2), Watermarks::at(0));
     ends.inbox.limit_wanted(false);
     ends.send(MessageKind::Text, &[b"first"]);
     ends.send(MessageKind::Text, &[b"second, ", b"its end"]);
-    ends.bring_all();
+    ends.deliver_all();
     ends.fill(false);
     assert_eq!(ends.inbox.len(), 2);
     assert_eq!(ends.take_message().unwrap(), b"first");
     ends.send(MessageKind::Text, &[b"third"]);
-    ends.bring_all();
+    ends.deliver_all();
     ends.fill(false);
     assert_eq!(ends.take_message(), None);
-    // The same in fragments: what comes after the beginning is never its end.
+    // With fragments too, the next fragment is never the end of the truncated message.
     assert_eq!(ends.take(Delivery::Fragments).unwrap().message.bytes, b"second, ");
     ends.send(MessageKind::Text, &[b"fourth"]);
-    ends.bring_all();
+    ends.deliver_all();
     ends.fill(false);
     assert!(ends.take(Delivery::Fragments).is_none());
 }
 
 #[test]
-fn whoever_closes_and_gives_up_gets_what_there_is_room_for() {
+fn closing_without_a_receiver_keeps_only_a_full_queue() {
     for (receives, kept) in [(false, 3), (true, 3)] {
         let mut ends = Ends::new(Watermarks::at(3), Watermarks::at(0));
         ends.inbox.limit_wanted(receives);
@@ -372,16 +372,16 @@ fn whoever_closes_and_gives_up_gets_what_there_is_room_for() {
         for _ in 0..5 {
             ends.send(MessageKind::Binary, &[b"x"]);
         }
-        ends.bring_all();
+        ends.deliver_all();
         assert!(!ends.fill(true) || receives);
         ends.inbox.set_unparsed(Unparsed::Due);
         ends.fill(true);
         assert_eq!(ends.inbox.len(), kept);
-        assert_eq!(ends.receiver.has_input(), receives, "what is given up is parsed all the same");
+        assert_eq!(ends.receiver.has_input(), receives, "discarded messages are parsed too");
         let more = std::iter::from_fn(|| ends.take_message()).count();
         assert_eq!(more, if receives { 5 } else { 3 });
     }
-    // It does not begin to receive again.
+    // The inbox does not return to a less strict limit.
     let mut inbox: Inbox<Made> = Inbox::new(Watermarks::at(1), Watermarks::at(1));
     assert_eq!(inbox.wanted(), Wanted::All);
     for (receives, wanted) in [(true, Wanted::WhileClosing), (false, Wanted::WithRoom), (true, Wanted::WithRoom)] {
@@ -391,13 +391,13 @@ fn whoever_closes_and_gives_up_gets_what_there_is_room_for() {
 }
 
 #[test]
-fn a_read_is_left_for_the_next_turn_once() {
+fn parsing_is_postponed_once() {
     let mut ends = Ends::new(Watermarks::at(16), Watermarks::at(1 << 20));
-    assert!(!ends.inbox.postpone(&ends.receiver), "there is nothing to leave");
+    assert!(!ends.inbox.postpone(&ends.receiver), "there is nothing to postpone");
     for text in [&b"one"[..], b"two", b"three"] {
         ends.send(MessageKind::Text, &[text]);
     }
-    ends.bring_all();
+    ends.deliver_all();
     assert!(!ends.is_full());
     assert!(ends.fill(true));
     assert_eq!((ends.inbox.len(), ends.inbox.unparsed()), (1, Unparsed::Postponed));
@@ -408,47 +408,47 @@ fn a_read_is_left_for_the_next_turn_once() {
 }
 
 #[test]
-fn a_turn_is_full_of_what_is_left_for_the_next() {
+fn postponed_bytes_can_fill_the_inbox() {
     let mut ends = Ends::new(Watermarks::at(1000), Watermarks::at(1000));
     let message = vec![b'x'; buffer_pool::READ_SIZE / 2 - 10];
     for _ in 0..3 {
         ends.send(MessageKind::Binary, &[&message]);
     }
-    ends.bring(buffer_pool::READ_SIZE - 1);
+    ends.deliver(buffer_pool::READ_SIZE - 1);
     assert!(ends.inbox.postpone(&ends.receiver));
     assert!(!ends.is_full() && ends.is_low());
     ends.receiver.receive_slice(&ends.wire[ends.arrived..=ends.arrived]);
     ends.arrived += 1;
-    assert!(ends.is_full() && !ends.is_low(), "however few messages are queued");
+    assert!(ends.is_full() && !ends.is_low(), "even with few queued messages");
     ends.inbox.set_unparsed(Unparsed::Due);
     assert!(!ends.is_full() && ends.is_low());
-    ends.bring_all();
+    ends.deliver_all();
     while ends.take_message().is_some() {}
     assert_eq!(ends.arrived, ends.wire.len());
 }
 
 #[test]
-fn without_a_mark_of_bytes_no_turn_is_full() {
+fn postponed_bytes_do_not_count_without_a_byte_watermark() {
     let mut ends = Ends::new(Watermarks::at(1000), Watermarks::at(0));
     ends.send(MessageKind::Binary, &[&vec![b'x'; 2 * buffer_pool::READ_SIZE]]);
-    ends.bring_all();
+    ends.deliver_all();
     assert!(ends.inbox.postpone(&ends.receiver));
     assert!(!ends.is_full() && ends.is_low());
 }
 
 #[test]
-fn whoever_polls_gets_the_rest_behind_a_full_queue() {
+fn polled_inbox_parses_on_although_its_queue_is_full() {
     let mut ends = Ends::new(Watermarks::at(1), Watermarks::at(0));
     ends.send(MessageKind::Text, &[b"be", b"ginning", b" and end"]);
     ends.send(MessageKind::Text, &[b"next"]);
-    ends.bring_all();
+    ends.deliver_all();
     ends.fill(false);
     assert_eq!((ends.inbox.len(), ends.inbox.is_polled()), (1, false));
     ends.inbox.set_polled(true);
     ends.fill(false);
-    assert_eq!((ends.inbox.len(), ends.inbox.is_polled()), (3, false), "to the end of the message");
+    assert_eq!((ends.inbox.len(), ends.inbox.is_polled()), (3, false), "up to the end of the message");
     assert_eq!(ends.take_message().unwrap(), b"beginning and end");
-    // One that is put back is there to be had, too.
+    // A message that is put back can be polled too.
     let item = ends.take(Delivery::Messages).unwrap();
     ends.inbox.set_polled(true);
     ends.inbox.put_back(std::iter::once(item));
@@ -462,33 +462,33 @@ fn whoever_polls_gets_the_rest_behind_a_full_queue() {
 }
 
 #[test]
-fn one_always_fits() {
+fn one_message_always_fits() {
     let mut ends = Ends::new(Watermarks::at(0), Watermarks::at(0));
     assert!(!ends.is_full());
     for _ in 0..2 {
         ends.send(MessageKind::Text, &[b"x"]);
     }
-    ends.bring_all();
+    ends.deliver_all();
     ends.fill(false);
     assert!(ends.is_full());
     assert_eq!(ends.inbox.len(), 1);
 }
 
 #[test]
-fn nothing_comes_after_a_close_frame() {
+fn nothing_is_delivered_after_a_close_frame() {
     let mut ends = Ends::new(Watermarks::at(16), Watermarks::at(1 << 20));
     ends.send(MessageKind::Text, &[b"last"]);
     ends.sender.send_half.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
     ends.wire.extend(ends.sender.send_half.take_output());
     ends.wire.extend_from_slice(b"\x81\x01x");
-    ends.bring_all();
+    ends.deliver_all();
     assert_eq!(ends.take_message().unwrap(), b"last");
     assert_eq!(ends.take_message(), None);
     assert!(!ends.receiver.has_input());
 }
 
 #[test]
-fn what_a_listener_is_told_counts() {
+fn messages_to_a_listener_count_as_received() {
     let mut inbox: Inbox<Made> = Inbox::new(Watermarks::at(1), Watermarks::at(1));
     inbox.count(5);
     inbox.count(6);

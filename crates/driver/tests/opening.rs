@@ -1,4 +1,5 @@
-//! Openings: both ends over bytes in pieces of any size, tunnels, TLS, refusals, ends of every kind.
+//! Opening handshakes of clients and servers: input in pieces of any size, tunnels, TLS, rejections, the end of the
+//! stream.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -42,8 +43,8 @@ fn pair(layers: Option<Layers>) -> (Client, Server) {
     (client(ours), server(theirs))
 }
 
-/// Moves bytes both ways, `step` at a time, until neither end has any.
-fn converse(client: &mut impl Opening, server: &mut impl Opening, step: usize) {
+/// Moves bytes in both directions, `step` at a time, until neither end has output.
+fn exchange(client: &mut impl Opening, server: &mut impl Opening, step: usize) {
     loop {
         let (there, back) = (client.output().take(), server.output().take());
         if there.is_empty() && back.is_empty() {
@@ -54,7 +55,7 @@ fn converse(client: &mut impl Opening, server: &mut impl Opening, step: usize) {
     }
 }
 
-/// The answer of a server, and the first message behind it, as bytes.
+/// Returns the bytes of a server's response and of a first message.
 fn answer(server: Server) -> Vec<u8> {
     let (mut endpoint, handshake) = server.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
     let accepted = handshake.accept(None, &HeaderList::default()).unwrap();
@@ -63,7 +64,7 @@ fn answer(server: Server) -> Vec<u8> {
     endpoint.send_half.take_output()
 }
 
-/// What a client's connection has as its first message.
+/// Returns the first message that a client receives.
 fn first_message(client: &mut Client) -> Vec<u8> {
     let (mut endpoint, handshake, accepted) = client.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
     assert_eq!(handshake.request().target, "/chat");
@@ -75,26 +76,26 @@ fn first_message(client: &mut Client) -> Vec<u8> {
 }
 
 #[test]
-fn pieces_of_every_size() {
+fn input_may_arrive_in_pieces_of_any_size() {
     for step in [1, 2, 3, 7, 100, 100_000] {
         for tls in [false, true] {
             let (mut client, mut server) = pair(tls.then(|| layers(&[])));
             assert_eq!(client.stage(), if tls { Stage::Tls } else { Stage::Handshake });
             assert_eq!(server.stage(), if tls { Stage::Tls } else { Stage::Handshake });
-            converse(&mut client, &mut server, step);
+            exchange(&mut client, &mut server, step);
             assert_eq!((client.stage(), server.stage()), (Stage::Handshake, Stage::Done));
             assert_eq!(server.handshake().request().unwrap().target, "/chat");
             answer(server).chunks(step).for_each(|piece| client.receive(piece).unwrap());
             assert_eq!(client.stage(), Stage::Done);
             assert_eq!(first_message(&mut client), b"welcome");
-            assert!(client.finish::<Vec<u8>>(Limits::default(), keepalive()).is_none(), "once");
+            assert!(client.finish::<Vec<u8>>(Limits::default(), keepalive()).is_none(), "it can finish only once");
         }
     }
 }
 
 #[test]
-fn what_tls_has_yet_to_say_leaves_with_the_answer() {
-    // The tickets of TLS 1.3, for example, which nobody took out of the opening.
+fn pending_tls_records_are_sent_with_the_response() {
+    // For example the session tickets of TLS 1.3, which are still in the output of the opening.
     let (mut client, mut server) = pair(Some(layers(&[])));
     while server.stage() != Stage::Done {
         server.receive(&client.output().take()).unwrap();
@@ -112,7 +113,7 @@ fn tunnelled(proxy_tls: Option<Box<dyn Layer>>, tls: Option<Box<dyn Layer>>) -> 
 }
 
 #[test]
-fn through_a_tunnel() {
+fn client_opens_through_a_tunnel() {
     for step in [1, 1000] {
         let (ours, theirs) = layers(&[]);
         let (mut client, mut server) = (tunnelled(None, Some(ours)), server(Some(theirs)));
@@ -122,19 +123,19 @@ fn through_a_tunnel() {
         let response = b"HTTP/1.1 200 OK\r\n\r\n";
         response.chunks(step).for_each(|piece| client.receive(piece).unwrap());
         assert_eq!(client.stage(), Stage::Tls);
-        converse(&mut client, &mut server, step);
+        exchange(&mut client, &mut server, step);
         client.receive(&answer(server)).unwrap();
         assert_eq!(first_message(&mut client), b"welcome");
     }
 }
 
 #[test]
-fn tls_in_tls() {
+fn client_opens_through_a_tunnel_with_tls_to_the_proxy() {
     let (outer, theirs) = layers(&[]);
     let (inner, innermost) = layers(&[]);
     let mut client = tunnelled(Some(outer), Some(inner));
     assert_eq!(client.stage(), Stage::ProxyTls);
-    // The proxy's end of the outer layer, by hand; behind it the server.
+    // The test is the proxy, with the other end of the outer layer. It forwards to the server.
     let mut proxy = support::End::new(theirs);
     let mut server = server(Some(innermost));
     let mut asked = false;
@@ -168,9 +169,9 @@ fn tls_in_tls() {
 }
 
 #[test]
-fn refusals() {
+fn rejection_is_reported_at_any_end() {
     let refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nno";
-    // Its body comes in time, or an end of any kind comes first.
+    // The body is complete, or the stream ends first, or the deadline passes.
     let ends: [fn(&mut Client) -> Error; 4] = [
         |client| client.receive(b"pe").unwrap_err(),
         |client| client.receive_end(None),
@@ -193,7 +194,7 @@ fn refusals() {
 }
 
 #[test]
-fn refusals_of_tunnels() {
+fn rejection_of_a_tunnel_is_reported_at_any_end() {
     let ends: [fn(&mut Client) -> Error; 3] = [
         |client| client.receive_end(None),
         |client| client.receive_end(Some(io::ErrorKind::ConnectionReset.into())),
@@ -209,7 +210,7 @@ fn refusals_of_tunnels() {
 }
 
 #[test]
-fn an_error_of_tls_behind_a_part_of_the_answer() {
+fn tls_error_inside_the_response() {
     let refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 10\r\n\r\nno";
     for (text, is_refusal) in [(&b"HTTP/1.1 101 Swi"[..], false), (refused, true)] {
         for together in [true, false] {
@@ -240,18 +241,18 @@ fn an_error_of_tls_behind_a_part_of_the_answer() {
 }
 
 #[test]
-fn an_error_of_tls_behind_the_answer() {
+fn tls_error_after_the_response_does_not_fail_the_opening() {
     let (mut client, mut server) = pair(Some(layers(&[])));
-    converse(&mut client, &mut server, 1000);
+    exchange(&mut client, &mut server, 1000);
     let mut bytes = answer(server);
-    bytes.extend_from_slice(&[23, 3, 3, 0, 32]); // a record that nobody has encrypted
+    bytes.extend_from_slice(&[23, 3, 3, 0, 32]); // a forged record
     bytes.extend_from_slice(&[0; 32]);
     client.receive(&bytes).unwrap();
     assert_eq!(first_message(&mut client), b"welcome");
 }
 
 #[test]
-fn ends_of_clients() {
+fn end_of_stream_is_an_error_of_the_current_stage() {
     for sent in [&b""[..], b"HTTP/1.1 101 Swi"] {
         let mut client = client(None);
         client.receive(sent).unwrap();
@@ -271,8 +272,8 @@ fn ends_of_clients() {
 }
 
 #[test]
-fn an_alert_is_told() {
-    // A client that trusts nobody who is here.
+fn tls_error_sends_an_alert() {
+    // The client trusts another authority than the server's.
     let ((ours, _), (_, theirs)) = (layers(&[]), layers(&[]));
     let (mut client, mut server) = pair(Some((ours, theirs)));
     server.receive(&client.output().take()).unwrap();
@@ -285,14 +286,14 @@ fn an_alert_is_told() {
 }
 
 #[test]
-fn what_is_no_request() {
+fn malformed_request_is_answered_once() {
     let mut server = server(None);
     let error = server.receive(b"\x16\x03\x01 what?\r\n\r\n").unwrap_err();
     assert!(matches!(error, Error::Handshake(_)), "{error}");
     let response = server.handshake().reject_error(server.fault().unwrap());
     assert_eq!(response.status, 400);
     server.refuse(&response);
-    assert!(server.fault().is_none(), "it is told once");
+    assert!(server.fault().is_none(), "it is reported once");
     assert!(server.output().take().starts_with(b"HTTP/1.1 400"));
     server.receive(b"and more").unwrap();
     assert!(server.output().is_empty());
@@ -300,7 +301,7 @@ fn what_is_no_request() {
     let mut server = self::server(None);
     assert!(server.give_up().is_none());
     assert_eq!(server.stage(), Stage::Failed);
-    // Nobody is left to be told.
+    // After the end of the stream there is no response to send.
     for sent in [&b""[..], b"GET / HT"] {
         let mut server = self::server(None);
         server.receive(sent).unwrap();
@@ -311,7 +312,7 @@ fn what_is_no_request() {
 
 // Over sockets
 
-/// Goes on with both ends in turn, as a loop does that is told of readiness.
+/// Runs both ends in turn until the server has the request.
 fn carry(client: &mut Client, server: &mut Server, sockets: &(Socket, Socket)) -> (Carrier, Carrier) {
     let (mut ours, mut theirs) = (Carrier::default(), Carrier::default());
     loop {
@@ -324,7 +325,7 @@ fn carry(client: &mut Client, server: &mut Server, sockets: &(Socket, Socket)) -
 }
 
 #[test]
-fn without_waiting() {
+fn carrier_completes_without_blocking() {
     for tls in [false, true] {
         let sockets = sockets(None);
         let (mut client, mut server) = pair(tls.then(|| layers(&[])));
@@ -339,31 +340,31 @@ fn without_waiting() {
 }
 
 #[test]
-fn a_refusal_is_read_before_the_end() {
+fn rejecting_server_waits_for_the_client_to_close() {
     let sockets = sockets(None);
     let (mut client, mut server) = pair(None);
     let (mut ours, mut theirs) = carry(&mut client, &mut server, &sockets);
     let response = server.handshake().reject(404, &HeaderList::default(), b"not here").unwrap();
     server.refuse(&response);
-    sockets.0.send(b"what the client sends meanwhile", Mode::NonBlocking).unwrap();
+    sockets.0.send(b"input during the rejection", Mode::NonBlocking).unwrap();
     assert!(matches!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Waits(_)), "it waits for the other end");
     let error = ours.proceed(&mut client, &sockets.0).unwrap_err();
     assert!(matches!(error, Error::Handshake(HandshakeError::Rejected(_))), "{error}");
     let end = sockets.0.receive(&mut Vec::with_capacity(1), 1, Mode::NonBlocking);
-    assert_eq!(end.unwrap(), 0, "the server has ended its direction");
+    assert_eq!(end.unwrap(), 0, "the server has shut down its direction");
     drop(sockets.0);
     assert_eq!(theirs.proceed(&mut server, &sockets.1).unwrap(), Moved::Over);
 }
 
 #[test]
-fn an_answer_before_everything_was_read() {
-    // A proxy that refuses and goes; what was written meets nobody.
+fn response_before_a_write_error_is_reported() {
+    // A proxy that rejects the request and closes, so the write fails.
     let (ours, theirs) = sockets(None);
     theirs.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", Mode::NonBlocking).unwrap();
     drop(theirs);
     let error = Carrier::default().proceed(&mut tunnelled(None, None), &ours).unwrap_err();
     assert!(matches!(error, Error::Tunnel(HandshakeError::Rejected(_))), "{error}");
-    // One that only goes: the error of writing is what there is to say.
+    // A proxy that closes without a response: the error is that of the write.
     let (ours, theirs) = sockets(None);
     drop(theirs);
     let error = Carrier::default().proceed(&mut client(None), &ours).unwrap_err();
@@ -371,8 +372,8 @@ fn an_answer_before_everything_was_read() {
 }
 
 #[test]
-fn a_refusal_is_written_before_the_end() {
-    // A response larger than the socket takes at once.
+fn large_rejection_is_written_completely() {
+    // The response is larger than the buffer of the socket.
     let sockets = sockets(Some(4096));
     let (mut client, mut server) = pair(None);
     let (_, mut theirs) = carry(&mut client, &mut server, &sockets);
@@ -392,9 +393,9 @@ fn a_refusal_is_written_before_the_end() {
 }
 
 #[test]
-fn an_edge_may_tell_of_room_and_of_an_answer() {
-    // A request larger than the socket takes at once, and an answer before all of it was written: whoever is told of
-    // edges is told of both at once, and never again.
+fn one_edge_may_announce_room_and_a_response() {
+    // The request is larger than the buffer of the socket, and the response arrives before all of it is written. An
+    // edge-triggered epoll reports both in one event, and only once.
     let (ours, theirs) = sockets(Some(4096));
     let mut headers = HeaderList::new();
     headers.push("X-Long", "x".repeat(100_000)).unwrap();
@@ -411,7 +412,7 @@ fn an_edge_may_tell_of_room_and_of_an_answer() {
 }
 
 #[test]
-fn a_refusal_ends_our_direction_whether_or_not_it_is_read() {
+fn rejection_is_over_when_the_client_closes() {
     for is_read in [false, true] {
         let sockets = sockets(None);
         let (mut client, mut server) = pair(None);
@@ -429,8 +430,8 @@ fn a_refusal_ends_our_direction_whether_or_not_it_is_read() {
 }
 
 #[test]
-fn a_socket_that_fails_ends_an_opening() {
-    // What the other end has not read when it goes is an error.
+fn socket_error_fails_the_opening() {
+    // The other end closes with unread bytes, which resets the connection.
     let (ours, theirs) = sockets(None);
     let (mut client, mut carrier) = (client(None), Carrier::default());
     let waits = Moved::Waits(Readiness { readable: true, writable: false });
@@ -441,7 +442,7 @@ fn a_socket_that_fails_ends_an_opening() {
 }
 
 #[test]
-fn threads_wait() {
+fn threads_can_wait_for_completion() {
     let (ours, theirs) = sockets(None);
     let (mut client, mut server) = pair(Some(layers(&[])));
     let host = NativeHost::default();
@@ -457,7 +458,7 @@ fn threads_wait() {
 }
 
 #[test]
-fn time_runs_out() {
+fn deadline_names_the_stage() {
     let (ours, theirs) = sockets(None);
     let host = NativeHost::default();
     let soon = || Some(Instant::now() + Duration::from_millis(20));
@@ -465,7 +466,7 @@ fn time_runs_out() {
     assert!(matches!(stop, Stop::TimedOut(Stage::Tls)), "{stop:?}");
     let stop = complete(&mut client(None), &ours, &host, soon()).unwrap_err();
     assert!(matches!(stop, Stop::TimedOut(Stage::Handshake)), "{stop:?}");
-    // A refusal whose body does not end is a refusal all the same.
+    // A rejection with an incomplete body is still reported as a rejection.
     theirs.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 10\r\n\r\nno", Mode::NonBlocking).unwrap();
     let stop = complete(&mut client(None), &ours, &host, soon()).unwrap_err();
     assert!(matches!(stop, Stop::Failed(Error::Handshake(HandshakeError::Rejected(_)))), "{stop:?}");

@@ -1,4 +1,4 @@
-//! Who may send: room as it is defined, the order of those who wait, what is written when, flushes.
+//! Sending through [`WaitState`]: the definition of room, the order of waiting senders, corking, flushes.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
@@ -14,7 +14,7 @@ use wirespeed_driver::connection::{
 use wirespeed_driver::protocol::{Delivery, MessageKind, Side};
 use wirespeed_driver::socket::Socket;
 
-/// Waiters are numbers; those below 100 wait.
+/// An environment with numbers as waiters. Those below 100 still wait; the others have given up.
 struct Numbers;
 
 impl Environment for Numbers {
@@ -44,28 +44,28 @@ fn wait_state(socket: Option<Socket>, write: Watermarks, coalesce: bool) -> Wait
     WaitState::new(ConnectionDriver::new(endpoint(Side::Server, None), socket, None), limits, false)
 }
 
-/// Queues a message that takes this many bytes with its header.
+/// Queues a message of `bytes` bytes, including its header.
 fn queue(wait_state: &mut WaitState<Numbers>, bytes: usize) {
     let header = if bytes < 128 { 2 } else { 4 };
     wait_state.driver.send_half_mut().send_message(MessageKind::Binary, &vec![0; bytes - header], None).unwrap();
 }
 
-/// All who are woken when there is room.
+/// Runs all actions and returns the waiters that are woken.
 fn woken(wait_state: &mut WaitState<Numbers>) -> Vec<u32> {
     let mut cursor = ActionCursor::default();
     let mut found = Vec::new();
     loop {
         match wait_state.poll_action(&mut cursor, (), std::time::Instant::now) {
             Action::Wake(waiter) => found.push(waiter),
-            Action::Write => cursor.fail_write(), // nobody writes here
-            Action::Idle => return found,
+            Action::Write => cursor.fail_write(), // these tests write nothing
+            Action::Rest => return found,
             _ => {}
         }
     }
 }
 
 #[test]
-fn there_is_room_up_to_the_low_mark_and_too_much_above_the_high_one() {
+fn low_and_high_watermarks_define_room() {
     let (ours, _theirs) = sockets(None);
     let mut wait_state = wait_state(Some(ours), Watermarks::new(100, 40), true);
     for (queued, room, above) in [(40, true, false), (41, false, false), (100, false, false), (101, false, true)] {
@@ -73,7 +73,7 @@ fn there_is_room_up_to_the_low_mark_and_too_much_above_the_high_one() {
         wait_state.send_queue.blocked = true;
         assert_eq!((wait_state.has_room(), wait_state.is_above_high()), (room, above), "{queued}");
         assert_eq!((wait_state.should_wait(), wait_state.must_wait(true)), (above, above), "{queued}");
-        // What is corked leaves soon: it is too much only for a socket that takes nothing.
+        // Corked bytes are written soon, so they count as too much only if the socket is blocked.
         wait_state.send_queue.blocked = false;
         assert_eq!(
             (wait_state.has_room(), wait_state.is_above_high(), wait_state.should_wait()),
@@ -85,8 +85,8 @@ fn there_is_room_up_to_the_low_mark_and_too_much_above_the_high_one() {
 }
 
 #[test]
-fn a_transport_says_whether_it_has_room_and_a_socket_is_asked() {
-    // On a socket that takes nothing there is room as long as little is queued.
+fn room_of_a_transport_and_of_a_socket() {
+    // With a blocked socket there is room as long as few bytes are queued.
     let (ours, _theirs) = sockets(None);
     let mut on_socket = wait_state(Some(ours), Watermarks::new(100, 40), true);
     on_socket.send_queue.blocked = true;
@@ -95,16 +95,16 @@ fn a_transport_says_whether_it_has_room_and_a_socket_is_asked() {
     assert!(on_transport.has_room() && !on_transport.must_wait(false));
     on_transport.send_queue.blocked = true;
     assert!(!on_transport.has_room() && on_transport.should_wait() && on_transport.must_wait(true));
-    // One that was asked to say when it is empty is not full for that.
+    // A transport that is being drained does not count as full.
     on_transport.send_queue.draining = true;
     assert!(on_transport.has_room() && !on_transport.should_wait());
     on_transport.send_queue.draining = false;
     on_transport.driver.end(wirespeed_driver::endpoint::Failure::Aborted);
-    assert!(on_transport.has_room(), "where nothing can be written any more, nobody waits for it");
+    assert!(on_transport.has_room(), "when nothing can be written any more, senders do not wait");
 }
 
 #[test]
-fn nothing_is_sent_beside_a_large_message_or_fragments() {
+fn senders_wait_for_a_large_message_or_fragments() {
     let mut wait_state = wait_state(None, Watermarks::new(100, 40), true);
     assert!(!wait_state.must_wait(false) && !wait_state.must_wait(true));
     let send = wait_state.driver.send_half_mut().begin_large(MessageKind::Binary, 1 << 20).unwrap();
@@ -117,9 +117,9 @@ fn nothing_is_sent_beside_a_large_message_or_fragments() {
     for hold in [Hold::Opening, Hold::Fragments(7)] {
         wait_state.send_queue.hold = hold;
         assert!(wait_state.must_wait(true) && wait_state.must_wait(false));
-        assert!(wait_state.has_room() && !wait_state.should_wait(), "there is room, though nobody may use it");
+        assert!(wait_state.has_room() && !wait_state.should_wait(), "there is room, but senders must wait");
         assert_eq!(wait_state.is_connecting(), hold == Hold::Opening);
-        // Those who wait to send wait on; who has sent already goes on.
+        // Waiting senders wait on; a sender that has already sent its message continues.
         let ticket = wait_state.send_queue.next_ticket();
         wait_state.send_queue.add_sender(ticket, 1);
         assert!(!wait_state.is_room_due());
@@ -135,26 +135,26 @@ fn nothing_is_sent_beside_a_large_message_or_fragments() {
 }
 
 #[test]
-fn who_waits_goes_in_the_order_of_tickets() {
+fn waiting_senders_continue_in_ticket_order() {
     let mut wait_state = wait_state(None, Watermarks::new(100, 40), true);
     let tickets: Vec<u64> = (0..4).map(|_| wait_state.send_queue.next_ticket()).collect();
     assert!(tickets.windows(2).all(|pair| pair[0] < pair[1]) && tickets[0] > 0, "{tickets:?}");
-    // They come back in another order, and one of them was given up.
+    // They park in another order, and one has given up.
     for (ticket, waiter) in [(tickets[2], 2), (tickets[0], 0), (tickets[3], 3), (tickets[1], 101)] {
         wait_state.send_queue.add_sender(ticket, waiter);
     }
     assert!(wait_state.send_queue.is_first(tickets[0]) && !wait_state.send_queue.is_first(tickets[1]));
-    assert!(wait_state.must_wait(false), "others were before");
-    assert!(!wait_state.must_wait(true), "but whose turn it is may");
+    assert!(wait_state.must_wait(false), "others were first");
+    assert!(!wait_state.must_wait(true), "but a sender whose turn it is may send");
     assert_eq!(woken(&mut wait_state), [0, 2, 3]);
-    // All have their turn until they have used it, and come before whoever has none.
-    assert!(wait_state.must_wait(false) && wait_state.send_queue.has_waiters());
+    // A woken sender keeps its turn until it uses it, and goes before senders without a turn.
+    assert!(wait_state.must_wait(false) && wait_state.send_queue.is_awaited());
     assert!(wait_state.send_queue.is_first(tickets[0]) && !wait_state.send_queue.is_first(tickets[2]));
-    assert!(!wait_state.send_queue.take_turn(tickets[1]), "it had none");
+    assert!(!wait_state.send_queue.take_turn(tickets[1]), "it had no turn");
     assert!(wait_state.send_queue.take_turn(tickets[0]));
     assert!(wait_state.send_queue.is_first(tickets[2]));
-    // One that found no room, and waits again, is still before the others.
-    wait_state.send_queue.add_sender(tickets[2], 2);
+    // A sender that found no room and waits again keeps its position.
+    wait_state.send_queue.park(tickets[2], 2);
     assert!(wait_state.send_queue.take_turn(tickets[2]));
     assert!(!wait_state.send_queue.is_first(tickets[3]));
     wait_state.send_queue.remove_waiter(tickets[2], &2);
@@ -164,9 +164,9 @@ fn who_waits_goes_in_the_order_of_tickets() {
 }
 
 #[test]
-fn a_listener_is_told_once() {
+fn writable_notice_is_sent_once() {
     let mut wait_state = wait_state(None, Watermarks::new(100, 40), true);
-    assert!(!wait_state.is_room_due(), "nobody waits");
+    assert!(!wait_state.is_room_due(), "nothing waits");
     wait_state.send_queue.writable_notice = WritableNotice::Wanted;
     wait_state.send_queue.blocked = true;
     assert!(!wait_state.is_room_due());
@@ -180,13 +180,13 @@ fn a_listener_is_told_once() {
 }
 
 #[test]
-fn the_first_of_an_iteration_is_written_and_what_follows_leaves_together() {
+fn first_message_of_an_iteration_is_written_and_the_rest_corked() {
     let mut wait_state = wait_state(None, Watermarks::new(1000, 40), true);
     assert_eq!(wait_state.output(1), Output::Write);
     let corked = (0..50).filter(|_| wait_state.output(1) == Output::Cork).count();
-    assert!(corked > 40, "{corked}"); // a clock may have been read after a pause
+    assert!(corked > 40, "{corked}"); // a delay of this thread may uncork some
     assert_eq!(wait_state.output(2), Output::Write, "a new iteration");
-    // At twice the high mark it does not wait for the end.
+    // At twice the high watermark it writes before the end of the iteration.
     wait_state.output(3);
     queue(&mut wait_state, 1999);
     let _ = wait_state.output(3);
@@ -194,7 +194,7 @@ fn the_first_of_an_iteration_is_written_and_what_follows_leaves_together() {
     assert_eq!(wait_state.output(3), Output::Write);
     wait_state.send_queue.blocked = true;
     assert_eq!(wait_state.output(4), Output::Wait);
-    // Whoever computes in between is no stream.
+    // A sender that pauses between its messages is not corked.
     let mut slow = self::wait_state(None, Watermarks::new(1000, 40), true);
     assert_eq!(slow.output(1), Output::Write);
     assert_eq!(slow.output(1), Output::Cork);
@@ -208,27 +208,27 @@ fn the_first_of_an_iteration_is_written_and_what_follows_leaves_together() {
 }
 
 #[test]
-fn what_a_large_write_takes_is_no_pause_of_the_sender() {
+fn time_of_a_large_write_does_not_count_as_a_pause() {
     let mut wait_state = wait_state(None, Watermarks::at(1 << 20), true);
     assert_eq!(wait_state.output(1), Output::Write);
     assert_eq!(wait_state.output(1), Output::Cork);
     queue(&mut wait_state, 64 * 1024 - 1);
-    while wait_state.output(1) == Output::Cork {} // the clock is not read each time
+    while wait_state.output(1) == Output::Cork {} // the clock is not read in each call
     queue(&mut wait_state, 10);
     assert_eq!(wait_state.output(1), Output::Write, "64 KiB are queued");
     let _ = wait_state.driver.take_output();
     std::thread::sleep(Duration::from_millis(2));
-    assert_eq!(wait_state.output(1), Output::Cork, "the first one behind it");
+    assert_eq!(wait_state.output(1), Output::Cork, "the first message after the write");
     std::thread::sleep(Duration::from_millis(2));
-    assert!((0..20).any(|_| wait_state.output(1) == Output::Write), "a pause of its own");
+    assert!((0..20).any(|_| wait_state.output(1) == Output::Write), "a pause of the sender");
 }
 
 #[test]
-fn a_loop_has_a_turn_after_so_many_messages_or_bytes() {
+fn loop_turn_is_due_after_a_number_of_messages_or_bytes() {
     let mut wait_state = wait_state(None, Watermarks::new(1000, 40), true);
     let due = |wait_state: &mut WaitState<Numbers>, len, iteration| wait_state.send_queue.is_yield_due(len, iteration);
     assert_eq!([1, 1, 1].map(|len| due(&mut wait_state, len, 1)), [false, false, true]);
-    assert_eq!([1, 1].map(|len| due(&mut wait_state, len, 1)), [false, false], "counted anew");
+    assert_eq!([1, 1].map(|len| due(&mut wait_state, len, 1)), [false, false], "the count restarts");
     assert_eq!([1, 1].map(|len| due(&mut wait_state, len, 2)), [false, false], "another iteration");
     assert!(due(&mut wait_state, 0, 2));
     assert!(!due(&mut wait_state, wirespeed_driver::connection::YIELD_BYTES - 1, 3));
@@ -236,7 +236,7 @@ fn a_loop_has_a_turn_after_so_many_messages_or_bytes() {
 }
 
 #[test]
-fn a_flush_is_told_when_its_bytes_were_written() {
+fn flush_completes_when_its_bytes_are_written() {
     let (ours, theirs) = sockets(Some(8 * 1024));
     let mut wait_state = wait_state(Some(ours), Watermarks::new(1 << 20, 0), true);
     queue(&mut wait_state, 100_000);
@@ -251,26 +251,26 @@ fn a_flush_is_told_when_its_bytes_were_written() {
         let WaitState { driver, send_queue, .. } = &mut wait_state;
         send_queue.add_flush(driver, 2);
     }
-    assert!(wait_state.send_queue.has_flushes() && wait_state.send_queue.has_waiters());
-    let (mut read, mut told) = (Vec::with_capacity(1 << 20), Vec::new());
-    while told.len() < 2 {
+    assert!(wait_state.send_queue.has_flushes() && wait_state.send_queue.is_awaited());
+    let (mut read, mut flushed) = (Vec::with_capacity(1 << 20), Vec::new());
+    while flushed.len() < 2 {
         let _ = theirs.receive(&mut read, 1000, wirespeed_driver::socket::Mode::NonBlocking);
         wait_state.driver.flush();
         let written = wait_state.driver.send_half().written();
         let WaitState { driver, send_queue, .. } = &mut wait_state;
-        assert_eq!(send_queue.is_flush_due(driver), written >= 100_000 && told.is_empty() || written >= 200_000);
+        assert_eq!(send_queue.is_flush_due(driver), written >= 100_000 && flushed.is_empty() || written >= 200_000);
         for waiter in send_queue.take_flushed(driver) {
-            told.push((waiter, written));
+            flushed.push((waiter, written));
         }
     }
-    assert_eq!(told.iter().map(|(waiter, _)| *waiter).collect::<Vec<_>>(), [1, 2]);
-    assert!(told[0].1 >= 100_000 && told[0].1 < 200_000 && told[1].1 >= 200_000, "{told:?}");
-    assert!(!wait_state.send_queue.has_flushes() && !wait_state.send_queue.has_waiters());
+    assert_eq!(flushed.iter().map(|(waiter, _)| *waiter).collect::<Vec<_>>(), [1, 2]);
+    assert!(flushed[0].1 >= 100_000 && flushed[0].1 < 200_000 && flushed[1].1 >= 200_000, "{flushed:?}");
+    assert!(!wait_state.send_queue.has_flushes() && !wait_state.send_queue.is_awaited());
     assert!(wait_state.is_written() && !wait_state.is_write_due());
 }
 
 #[test]
-fn a_flush_behind_a_large_message_waits_for_nothing_that_was_sent_later() {
+fn flush_after_a_large_message_does_not_wait_for_later_messages() {
     let (ours, theirs) = sockets(Some(8 * 1024));
     let mut wait_state = wait_state(Some(ours), Watermarks::new(1 << 20, 0), true);
     let payload = vec![7; 200_000];
@@ -288,7 +288,7 @@ fn a_flush_behind_a_large_message_waits_for_nothing_that_was_sent_later() {
     }
     queue(&mut wait_state, 300_000);
     let mut read = Vec::with_capacity(1 << 20);
-    let told = loop {
+    let written = loop {
         let _ = theirs.receive(&mut read, 1000, wirespeed_driver::socket::Mode::NonBlocking);
         wait_state.driver.flush();
         let WaitState { driver, send_queue, .. } = &mut wait_state;
@@ -296,11 +296,11 @@ fn a_flush_behind_a_large_message_waits_for_nothing_that_was_sent_later() {
             break driver.send_half().written();
         }
     };
-    assert!((200_000..400_000).contains(&told), "{told}");
+    assert!((200_000..400_000).contains(&written), "{written}");
 }
 
 #[test]
-fn at_the_end_everybody_is_told_once() {
+fn end_wakes_every_waiter_once() {
     let mut wait_state = wait_state(None, Watermarks::new(100, 40), true);
     for waiter in 1..4 {
         let ticket = wait_state.send_queue.next_ticket();
@@ -317,14 +317,14 @@ fn at_the_end_everybody_is_told_once() {
     wait_state.watchers.make().pings.push((1, 8));
     wait_state.watchers.make().closers.push(9);
     wait_state.driver.end(wirespeed_driver::endpoint::Failure::Aborted);
-    let farewell = wait_state.finish(false).unwrap();
-    let mut waiters = farewell.waiters;
+    let teardown = wait_state.finish(false).unwrap();
+    let mut waiters = teardown.waiters;
     waiters.sort_unstable();
     assert_eq!(waiters, [1, 2, 3, 4, 5, 6]);
-    assert_eq!((farewell.flushes, farewell.pings, farewell.closers), (vec![7], vec![8], vec![9]));
+    assert_eq!((teardown.flushes, teardown.pings, teardown.closers), (vec![7], vec![8], vec![9]));
     assert_eq!(wait_state.end, End::Complete);
     assert!(wait_state.is_finished() && wait_state.finish(false).is_none());
-    // Where a transport has yet to close the socket, those who wait for that wait on.
+    // While a transport has not closed the socket, waiters for the close wait on.
     let mut lingering = self::wait_state(None, Watermarks::new(100, 40), true);
     lingering.watchers.make().closers.push(9);
     lingering.driver.end(wirespeed_driver::endpoint::Failure::Aborted);
@@ -333,8 +333,8 @@ fn at_the_end_everybody_is_told_once() {
 }
 
 #[test]
-fn of_those_who_wait_there_is_nothing_until_somebody_does() {
+fn wait_state_without_waiters_is_small() {
     let size = size_of::<WaitState<Numbers>>();
     let driver = size_of::<ConnectionDriver<Vec<u8>>>();
-    assert!(size - driver <= 272, "{size} bytes, {driver} of them the drive's");
+    assert!(size - driver <= 272, "{size} bytes, {driver} of them for the driver");
 }

@@ -1,4 +1,4 @@
-//! What a socket is set to.
+//! The options of sockets.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
@@ -16,10 +16,10 @@ fn pair() -> (TcpStream, TcpStream) {
     (ours, listener.accept().unwrap().0)
 }
 
-/// A peer that does not read leaves its receive buffer and 256 KiB in the kernel, and not some megabytes.
+/// For a peer that does not read, the kernel buffers little: its receive buffer and the limit of unsent bytes.
 #[cfg(target_os = "linux")]
 #[test]
-fn little_that_cannot_be_sent_lies_in_the_kernel() {
+fn unsent_bytes_in_the_kernel_are_limited() {
     let (ours, theirs) = pair();
     socket2::SockRef::from(&theirs).set_recv_buffer_size(16 * 1024).unwrap();
     let socket = Socket::new(OwnedFd::from(ours));
@@ -35,9 +35,9 @@ fn little_that_cannot_be_sent_lies_in_the_kernel() {
     assert!((256 * 1024..1024 * 1024).contains(&taken), "{taken}");
 }
 
-/// Its previous owner's; and a socket that knows nothing of TCP is taken over as well.
+/// A socket may have a receive timeout from its previous owner. It may also be a socket without TCP.
 #[test]
-fn a_receive_timeout_that_was_set_is_known() {
+fn existing_receive_timeout_is_replaced() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_secs(3600))).unwrap();
     let socket = Socket::new(OwnedFd::from(ours));
@@ -50,10 +50,10 @@ fn a_receive_timeout_that_was_set_is_known() {
     assert!(begin.elapsed() < Duration::from_secs(60));
 }
 
-/// A client's socket keeps the system's limit, whatever it is: see docs/performance.md, "Large streams".
+/// A client's socket keeps the system's limit of unsent bytes: see docs/performance.md, "Large streams".
 #[cfg(target_os = "linux")]
 #[test]
-fn a_client_lets_the_kernel_take_what_it_likes() {
+fn client_keeps_the_system_limit_of_unsent_bytes() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let usual = socket2::SockRef::from(&listener).tcp_notsent_lowat().unwrap();
     let socket = Socket::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,6 +1,6 @@
-//! A connection that many threads use at once, at random: what is sent arrives, once, and everybody comes back.
+//! Many threads use a connection at once, at random. Each message arrives once, and all threads return.
 //!
-//! For ThreadSanitizer too (`scripts/sanitize.sh thread`). `SEED` repeats one run, `ROUNDS` says how many there are.
+//! It also runs with ThreadSanitizer (`scripts/sanitize.sh thread`). `SEED` repeats a run; `ROUNDS` is their number.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // tests fail by panicking
 
@@ -13,18 +13,18 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{NativeHost, peer_with, sockets};
+use support::{NativeHost, endpoint_with, sockets};
 use wirespeed_driver::blocking::{Blocking, Error, Settings, Timeout};
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Side, State};
 
 type Connection = Arc<Blocking<Vec<u8>, Vec<u8>>>;
 
-/// Of each end.
+/// Number of threads of each end.
 const THREADS: u64 = 4;
 const STEPS: u64 = 60;
 
-/// Longer than a run takes on a machine that has much to do, with a sanitizer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than a run takes with a sanitizer on a busy machine.
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Random(u64);
 
@@ -41,13 +41,13 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// One end: what its threads have sent, and what they have got.
+/// One end, with the messages that its threads have sent and received.
 struct End {
     connection: Connection,
     sent: Mutex<BTreeMap<Vec<u8>, usize>>,
-    got: Mutex<BTreeMap<Vec<u8>, usize>>,
+    received: Mutex<BTreeMap<Vec<u8>, usize>>,
     sent_count: AtomicUsize,
-    got_count: AtomicUsize,
+    received_count: AtomicUsize,
 }
 
 impl End {
@@ -55,14 +55,14 @@ impl End {
         Self {
             connection: Arc::new(connection),
             sent: Mutex::default(),
-            got: Mutex::default(),
+            received: Mutex::default(),
             sent_count: AtomicUsize::new(0),
-            got_count: AtomicUsize::new(0),
+            received_count: AtomicUsize::new(0),
         }
     }
 
     fn send(&self, random: &mut Random, name: &str) {
-        // Small ones, what is written in pieces, and what fills the kernel's buffers.
+        // Small messages, messages written in pieces, and messages that fill the kernel's buffers.
         let size = [0, 10, 300, 9000, 200_000][random.below(5) as usize];
         let mut message = format!("{name} ").into_bytes();
         message.resize(message.len() + size, b'x');
@@ -77,20 +77,20 @@ impl End {
         self.sent_count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What came of a wait for messages; false: the connection is over.
+    /// Waits for messages. Returns false if the connection is over.
     fn receive(&self, random: &mut Random) -> bool {
         let host = NativeHost::default();
-        let patience = Timeout::Until(Some(Instant::now() + Duration::from_millis(random.below(20))));
+        let timeout = Timeout::Until(Some(Instant::now() + Duration::from_millis(random.below(20))));
         let items = if random.below(3) == 0 {
-            self.connection.receive_many(&host, patience, 1 + random.below(5) as usize)
+            self.connection.receive_many(&host, timeout, 1 + random.below(5) as usize)
         } else {
-            self.connection.receive(&host, patience, Delivery::Messages).map(|item| vec![item])
+            self.connection.receive(&host, timeout, Delivery::Messages).map(|item| vec![item])
         };
         match items {
             Ok(items) => {
                 for item in items {
-                    *self.got.lock().unwrap().entry(item.message).or_default() += 1;
-                    self.got_count.fetch_add(1, Ordering::SeqCst);
+                    *self.received.lock().unwrap().entry(item.message).or_default() += 1;
+                    self.received_count.fetch_add(1, Ordering::SeqCst);
                 }
                 true
             }
@@ -104,7 +104,7 @@ impl End {
         let host = NativeHost::default();
         match random.below(10) {
             0..4 => self.send(random, name),
-            4..7 => assert!(self.receive(random), "it has ended"),
+            4..7 => assert!(self.receive(random), "the connection has ended"),
             7 => {
                 let ticket = self.connection.ping(&host, name.as_bytes()).unwrap();
                 if random.below(2) == 0 {
@@ -129,12 +129,12 @@ fn run(seed: u64) {
     let (client, server) = sockets(buffer);
     let settings = Settings { close_timeout: Some(Duration::from_secs(10)), ..Settings::default() };
     let ends = [
-        End::new(Blocking::new(peer_with(Side::Client, None, keepalive), client, settings)),
-        End::new(Blocking::new(peer_with(Side::Server, None, keepalive), server, settings)),
+        End::new(Blocking::new(endpoint_with(Side::Client, None, keepalive), client, settings)),
+        End::new(Blocking::new(endpoint_with(Side::Server, None, keepalive), server, settings)),
     ];
     let (closing, abrupt) = (AtomicBool::new(false), random.below(3) == 0);
     let (closer, others) = (random.below(2) as usize, AtomicUsize::new(0));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RUN_TIMEOUT;
     thread::scope(|scope| {
         for (index, end) in ends.iter().enumerate() {
             let other = &ends[1 - index];
@@ -146,11 +146,12 @@ fn run(seed: u64) {
                         end.act(&mut random, &format!("{index} {thread} {step}"));
                     }
                     others.fetch_add(1, Ordering::SeqCst);
-                    // All that was sent arrives while somebody receives; then it is closed, and all come back.
+                    // All threads receive until every message has arrived. Then one closes, and all return.
                     let all = || others.load(Ordering::SeqCst) == 2 * THREADS as usize;
                     while end.receive(&mut random) {
-                        let there = end.got_count.load(Ordering::SeqCst) == other.sent_count.load(Ordering::SeqCst)
-                            && other.got_count.load(Ordering::SeqCst) == end.sent_count.load(Ordering::SeqCst);
+                        let there = end.received_count.load(Ordering::SeqCst)
+                            == other.sent_count.load(Ordering::SeqCst)
+                            && other.received_count.load(Ordering::SeqCst) == end.sent_count.load(Ordering::SeqCst);
                         if all() && there && index == closer && !closing.swap(true, Ordering::SeqCst) {
                             let host = NativeHost::default();
                             if abrupt {
@@ -159,21 +160,24 @@ fn run(seed: u64) {
                                 end.connection.close(&host, Some(CloseCode(1000)), "done").unwrap();
                             }
                         }
-                        assert!(Instant::now() < deadline, "seed {seed}: it does not end");
+                        assert!(Instant::now() < deadline, "seed {seed}: the run does not end");
                     }
                 });
             }
         }
     });
     for (end, other) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
-        assert!(*end.got.lock().unwrap() == *other.sent.lock().unwrap(), "seed {seed}: what was sent is not what came");
+        assert!(
+            *end.received.lock().unwrap() == *other.sent.lock().unwrap(),
+            "seed {seed}: the received messages are not those sent"
+        );
         assert!(end.connection.state(&NativeHost::default()).1);
         assert_eq!(end.connection.closing(&NativeHost::default()).is_clean(), !abrupt, "seed {seed}");
     }
 }
 
 #[test]
-fn many_threads() {
+fn messages_of_many_threads_arrive_once() {
     if let Some(seed) = number("SEED") {
         return run(seed);
     }

@@ -1,4 +1,4 @@
-//! TLS layers: every partial record, key updates, the end, refusals, TLS in TLS.
+//! TLS layers: partial records, key updates, the end, rejected certificates, TLS in TLS.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)] // tests fail by panicking
 
@@ -39,7 +39,7 @@ fn handshake_and_data_byte_by_byte() {
 }
 
 #[test]
-fn versions_and_alpn_are_told() {
+fn version_and_alpn_are_reported() {
     for (versions, name) in BOTH.into_iter().zip(["TLSv1.2", "TLSv1.3"]) {
         let (client, server) = connected(versions, 1000);
         assert_eq!((client.layer.version().as_deref(), server.layer.version().as_deref()), (Some(name), Some(name)));
@@ -48,7 +48,7 @@ fn versions_and_alpn_are_told() {
 }
 
 #[test]
-fn records_at_every_split() {
+fn records_may_be_split_anywhere() {
     let (mut client, mut server) = connected(&[], 1000);
     for split in 0..60 {
         let mut wire = Vec::new();
@@ -65,7 +65,7 @@ fn records_at_every_split() {
 }
 
 #[test]
-fn many_records_in_one_input() {
+fn input_may_have_many_records() {
     let (mut client, mut server) = connected(&[], 1000);
     let mut wire = Vec::new();
     for i in 0..100u8 {
@@ -77,7 +77,7 @@ fn many_records_in_one_input() {
 }
 
 #[test]
-fn the_end_is_told_from_a_truncation() {
+fn end_and_truncation_are_distinguished() {
     for versions in BOTH {
         let (mut client, mut server) = connected(versions, 1000);
         let mut wire = Vec::new();
@@ -97,7 +97,7 @@ fn the_end_is_told_from_a_truncation() {
 }
 
 #[test]
-fn a_forged_record_is_refused_and_the_peer_is_told() {
+fn forged_record_is_rejected_with_an_alert() {
     let (mut client, mut server) = connected(&[], 1000);
     let mut wire = Vec::new();
     client.layer.send(&mut [], b"message", &mut wire).unwrap();
@@ -110,7 +110,7 @@ fn a_forged_record_is_refused_and_the_peer_is_told() {
 }
 
 #[test]
-fn the_wrong_name_and_an_unknown_authority_are_refused() {
+fn wrong_name_and_unknown_authority_are_rejected() {
     let (chain, key, authority) = certificate("localhost");
     let (_, _, stranger) = certificate("localhost");
     for (ca, name, words) in [(authority, "example.com", "host name"), (stranger, "localhost", "unknown issuer")] {
@@ -128,9 +128,9 @@ fn the_wrong_name_and_an_unknown_authority_are_refused() {
     }
 }
 
-/// A certificate of its own, as `openssl req -x509` makes it: for `name`, an authority, valid from and until
-/// these years.
-fn own_certificate(name: &str, years: (i32, i32), is_ca: bool) -> (Vec<u8>, Vec<u8>) {
+/// Returns a self-signed certificate as made by `openssl req -x509`, and its key. It is valid for `name`, from the first
+/// to the second year, and is an authority if `is_ca`.
+fn self_signed_certificate(name: &str, years: (i32, i32), is_ca: bool) -> (Vec<u8>, Vec<u8>) {
     let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
     if is_ca {
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -145,12 +145,12 @@ fn own_certificate(name: &str, years: (i32, i32), is_ca: bool) -> (Vec<u8>, Vec<
 }
 
 #[test]
-fn a_certificate_that_is_trusted_itself_is_accepted_for_its_name_and_dates() {
+fn trusted_self_signed_certificate_is_accepted_for_its_name_and_dates() {
     for is_ca in [true, false] {
-        let (chain, key) = own_certificate("localhost", (2020, 2100), is_ca);
-        let (expired, expired_key) = own_certificate("localhost", (2010, 2011), is_ca);
-        let (early, early_key) = own_certificate("localhost", (2099, 2100), is_ca);
-        let (stranger, _) = own_certificate("localhost", (2020, 2100), is_ca);
+        let (chain, key) = self_signed_certificate("localhost", (2020, 2100), is_ca);
+        let (expired, expired_key) = self_signed_certificate("localhost", (2010, 2011), is_ca);
+        let (early, early_key) = self_signed_certificate("localhost", (2099, 2100), is_ca);
+        let (stranger, _) = self_signed_certificate("localhost", (2020, 2100), is_ca);
         for (chain, key, ca, name, outcome) in [
             (&chain, &key, &chain, "localhost", None),
             (&chain, &key, &chain, "example.com", Some((62, "host name"))),
@@ -184,7 +184,7 @@ fn a_certificate_that_is_trusted_itself_is_accepted_for_its_name_and_dates() {
 }
 
 #[test]
-fn a_certificate_of_an_unknown_authority_can_be_trusted_itself() {
+fn certificate_of_an_unknown_authority_can_be_trusted_itself() {
     let (chain, key, _) = certificate("localhost");
     let options = client::Options { ca: vec![chain.clone()], ..Default::default() };
     let client = RustlsLayer::client(options.build().unwrap(), client::server_name("localhost").unwrap()).unwrap();
@@ -195,9 +195,9 @@ fn a_certificate_of_an_unknown_authority_can_be_trusted_itself() {
     assert!(client.layer.session().unwrap().verified);
 }
 
-/// A server with the certificate of another one, whose key it does not have.
+/// A server that has another server's certificate, but not its key, is rejected even without verification.
 #[test]
-fn without_verification_the_key_of_the_certificate_must_have_signed_the_handshake() {
+fn handshake_signature_is_checked_without_verification() {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     let (chain, key, _) = certificate("localhost");
@@ -231,7 +231,7 @@ fn without_verification_the_key_of_the_certificate_must_have_signed_the_handshak
 }
 
 #[test]
-fn other_reasons_against_a_certificate_are_told_as_they_are() {
+fn other_certificate_errors_keep_their_text() {
     let other = rustls::OtherError(Arc::new(std::io::Error::other("its colour")));
     let error = rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other));
     let Error::Certificate { code, reason } = Error::from(error) else { panic!() };
@@ -265,7 +265,7 @@ fn nothing_is_sent_before_the_handshake_or_after_the_end() {
 }
 
 #[test]
-fn a_peer_without_tls_is_named_as_such() {
+fn error_names_a_peer_without_tls() {
     let (client, _) = layers(&[]);
     let mut client = End::new(client);
     client.receive(&[], 1000);
@@ -275,7 +275,7 @@ fn a_peer_without_tls_is_named_as_such() {
 }
 
 #[test]
-fn configurations_that_cannot_work_name_the_argument() {
+fn configuration_error_names_the_argument() {
     let (chain, key, authority) = certificate("localhost");
     let stranger = Some(certificate("x").1);
     let ca = vec![authority];
@@ -311,9 +311,9 @@ fn tls_inside_tls() {
     assert!(client.layer.is_peer_closed());
 }
 
-/// What the outer layer has decrypted before it fails is for the inner one, and comes first.
+/// If the outer layer fails, the inner one first processes the bytes decrypted before.
 #[test]
-fn tls_inside_tls_that_fails() {
+fn bytes_before_a_failure_of_the_outer_layer_are_delivered() {
     let (outer_client, outer_server) = connected(&[], 1000);
     let (inner_client, inner_server) = layers(&[]);
     let mut client = End::new(Box::new(Stacked::new(outer_client.layer, inner_client, Vec::new())));
@@ -327,9 +327,9 @@ fn tls_inside_tls_that_fails() {
     assert_eq!(plain, b"last words");
 }
 
-/// A server by rustls' other API, which can ask for new keys.
+/// The server uses rustls' buffered API, which can request key updates.
 #[test]
-fn key_updates_are_followed_and_answered() {
+fn key_updates_are_applied_and_answered() {
     let (chain, key, authority) = certificate("localhost");
     let options = client::Options { ca: vec![authority], versions: vec![Version::Tls13], ..Default::default() };
     let client = RustlsLayer::client(options.build().unwrap(), client::server_name("localhost").unwrap()).unwrap();

@@ -432,7 +432,7 @@ fn idle_connections_continue_without_their_compressor() {
 
 /// zlib consumes and produces at most 4 GiB in one call. The rest must not be lost.
 #[test]
-#[ignore = "half a minute, and 7 GiB of address space: for whoever changes the compressor"]
+#[ignore = "half a minute, and 7 GiB of address space: run it after changes of the compressor"]
 fn payloads_above_4_gib_are_not_truncated() {
     let message = vec![0; (1 << 32) + (1 << 20)];
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What the driver's tests share: certificates, socket pairs, a host without an interpreter.
+//! Helpers of the driver's tests: certificates, socket pairs, a host without an interpreter.
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // each test file uses a part
 
@@ -15,7 +15,7 @@ use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer, client, server};
 use wirespeed_driver::{Endpoint, Keepalive};
 
-/// Both ends of a stream, each with socket buffers of about `size` bytes.
+/// Returns both ends of a stream, each with a send buffer of about `size` bytes.
 pub fn sockets(size: Option<usize>) -> (Socket, Socket) {
     let (left, right) = UnixStream::pair().unwrap();
     let wrap = |stream: UnixStream| {
@@ -28,19 +28,19 @@ pub fn sockets(size: Option<usize>) -> (Socket, Socket) {
     (wrap(left), wrap(right))
 }
 
-/// A peer without compression, limits or pings.
+/// Returns an endpoint without compression, message limit and keepalive.
 pub fn endpoint(side: Side, layer: Option<Box<dyn Layer>>) -> Endpoint {
-    peer_with(side, layer, None)
+    endpoint_with(side, layer, None)
 }
 
-/// A peer with a keepalive.
-pub fn peer_with(side: Side, layer: Option<Box<dyn Layer>>, keepalive: Option<Duration>) -> Endpoint {
+/// Returns an endpoint with a keepalive.
+pub fn endpoint_with(side: Side, layer: Option<Box<dyn Layer>>, keepalive: Option<Duration>) -> Endpoint {
     let limits = Limits { message_size: None, ..Limits::default() };
     let connection = Connection::new(Config { limits, ..Config::new(side) });
     Endpoint::new(connection, layer, &[], Vec::new(), Keepalive::new(keepalive, keepalive, Instant::now()))
 }
 
-/// The certificate of `localhost`, its key, and the authority that signed it, PEM.
+/// Returns a certificate for `name`, its key, and the authority that signed it, as PEM.
 pub fn certificate(name: &str) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     static AUTHORITIES: AtomicUsize = AtomicUsize::new(0);
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -56,7 +56,7 @@ pub fn certificate(name: &str) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     (certificate.pem().into_bytes(), key.serialize_pem().into_bytes(), authority.pem().into_bytes())
 }
 
-/// Both ends of TLS, before their handshake.
+/// Returns both ends of TLS, before their handshake.
 pub fn layers(versions: &[client::Version]) -> (Box<dyn Layer>, Box<dyn Layer>) {
     let (chain, key, authority) = certificate("localhost");
     let options = client::Options { ca: vec![authority], versions: versions.to_vec(), ..Default::default() };
@@ -67,7 +67,7 @@ pub fn layers(versions: &[client::Version]) -> (Box<dyn Layer>, Box<dyn Layer>) 
     (Box::new(client), Box::new(server))
 }
 
-/// One end of a TLS connection and the bytes on their way to it.
+/// One end of a TLS connection, with its incomplete input and its decrypted bytes.
 pub struct End {
     pub layer: Box<dyn Layer>,
     pub incoming: Vec<u8>,
@@ -79,7 +79,7 @@ impl End {
         Self { layer, incoming: Vec::new(), plain: Vec::new() }
     }
 
-    /// Consumes what has arrived, `step` bytes at a time; what goes back.
+    /// Processes received bytes, `step` at a time. Returns the bytes to send.
     pub fn receive(&mut self, bytes: &[u8], step: usize) -> Vec<u8> {
         let mut outgoing = Vec::new();
         if bytes.is_empty() {
@@ -94,7 +94,7 @@ impl End {
     }
 }
 
-/// Makes the handshake of two layers, delivering `step` bytes at a time.
+/// Runs the handshake of two layers, `step` bytes at a time.
 pub fn shake_hands(client: &mut End, server: &mut End, step: usize) {
     let mut to_server = client.receive(&[], step);
     while client.layer.is_handshaking() || server.layer.is_handshaking() || !to_server.is_empty() {
@@ -104,10 +104,10 @@ pub fn shake_hands(client: &mut End, server: &mut End, step: usize) {
     }
 }
 
-/// Threads of Rust: no interpreter, no signals, messages are vectors.
+/// A host without interpreter and signals, whose messages are vectors.
 #[derive(Clone, Default)]
 pub struct NativeHost {
-    /// How often a signal's handlers were run.
+    /// Number of calls of signal handlers.
     pub interrupts: Arc<AtomicUsize>,
 }
 
@@ -137,13 +137,13 @@ impl Host for NativeHost {
     }
 }
 
-/// A host that tells what it is called for, as a [`NativeHost`] otherwise.
+/// A [`NativeHost`] that calls functions of the test.
 pub struct HookedHost<M, W> {
-    /// Called where a message is made, inside the connection's lock.
+    /// Called when a message is created, inside the connection's lock.
     pub on_message: M,
-    /// Called before every wait, outside of it.
+    /// Called before every wait, outside the lock.
     pub on_wait: W,
-    /// How often much was moved.
+    /// Number of large transfers.
     pub much: AtomicUsize,
 }
 
@@ -184,11 +184,11 @@ impl<M: Fn() + Sync, W: Fn() + Sync> Host for HookedHost<M, W> {
     }
 }
 
-/// Waits until another thread has done something; it has some seconds.
+/// Waits up to 5 seconds until another thread has made `done` return true.
 pub fn until(done: impl Fn() -> bool) {
     let begin = Instant::now();
     while !done() && begin.elapsed() < Duration::from_secs(5) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(done(), "nothing came of it");
+    assert!(done(), "the condition was not reached");
 }

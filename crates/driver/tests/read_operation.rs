@@ -1,4 +1,4 @@
-//! What a read takes from the socket, and what it says of what is left.
+//! How much a read takes from the socket, and what it reports about the rest.
 
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
@@ -11,7 +11,7 @@ use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::protocol::{MessageKind, Payload, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 
-/// Reads once; how much came, and whether that was all.
+/// Reads once. Returns the number of bytes, and whether the socket is drained.
 fn read(endpoint: &mut Endpoint, socket: &Socket) -> (usize, bool) {
     let mut operation = endpoint.begin_read(usize::MAX);
     let result = operation.read(socket, Mode::NonBlocking);
@@ -20,7 +20,7 @@ fn read(endpoint: &mut Endpoint, socket: &Socket) -> (usize, bool) {
     (came, drained)
 }
 
-/// The sizes of the messages that are there.
+/// Returns the sizes of the messages that can be parsed.
 fn messages(endpoint: &mut Endpoint) -> Vec<usize> {
     let mut sizes = Vec::new();
     while let Some(event) = endpoint.poll_event() {
@@ -39,9 +39,9 @@ fn frame(size: usize) -> Vec<u8> {
     server.send_half.take_output()
 }
 
-/// Who is asked again and again reads on, for a while, what has filled its room; nothing else.
+/// `filled` is not 0 only if the read filled its buffer. The caller then reads again.
 #[test]
-fn a_read_that_fills_its_room_says_so() {
+fn full_read_reports_its_size() {
     let (ours, theirs) = sockets(Some(4 << 20));
     let mut client = endpoint(Side::Client, None);
     let filled = |client: &mut Endpoint| {
@@ -52,56 +52,56 @@ fn a_read_that_fills_its_room_says_so() {
         let _ = messages(client);
         filled
     };
-    assert_eq!(filled(&mut client), 0, "nothing is there");
+    assert_eq!(filled(&mut client), 0, "the socket is empty");
     theirs.send(&frame(1000), Mode::NonBlocking).unwrap();
     assert_eq!(filled(&mut client), 0, "there was room for more");
     let large = frame(2 * READ_SIZE);
     theirs.send(&[&large[..], &large].concat(), Mode::NonBlocking).unwrap();
     assert_eq!(filled(&mut client), READ_SIZE);
-    assert_eq!(filled(&mut client), large.len(), "the rest of it, and as much behind it as before");
-    assert_eq!(filled(&mut client), 0, "the rest of that has nothing behind it");
+    assert_eq!(filled(&mut client), large.len(), "the rest of the message, and as much of the next as before");
+    assert_eq!(filled(&mut client), 0, "nothing follows the rest of the second");
     drop(theirs);
-    assert_eq!(filled(&mut client), 0, "the end");
+    assert_eq!(filled(&mut client), 0, "the end of the stream");
 }
 
 #[test]
-fn a_read_says_whether_more_is_there() {
+fn read_reports_whether_the_socket_is_drained() {
     let (ours, theirs) = sockets(Some(1 << 20));
     let mut client = endpoint(Side::Client, None);
-    assert_eq!(read(&mut client, &ours), (0, true), "nothing is there");
+    assert_eq!(read(&mut client, &ours), (0, true), "the socket is empty");
     theirs.send(&frame(1000), Mode::NonBlocking).unwrap();
     assert_eq!(read(&mut client, &ours), (1004, true));
     assert_eq!(messages(&mut client), [1000]);
     drop(theirs);
-    assert_eq!(read(&mut client, &ours), (0, false), "the end is no edge to come");
+    assert_eq!(read(&mut client, &ours), (0, false), "no edge follows the end of the stream");
 }
 
-/// After a large message no more is read than shows the header of the next: the rest goes straight to its
-/// place, and each byte is copied once.
+/// After a large message, a read takes just enough for the header of the next. The rest is read straight into the
+/// buffer of the message, so that each byte is copied only once.
 #[test]
-fn large_messages_are_expected_after_large_ones() {
+fn another_large_message_is_expected_after_a_large_one() {
     let (ours, theirs) = sockets(Some(4 << 20));
     let mut client = endpoint(Side::Client, None);
     let large = frame(100_000);
     theirs.send(&[&large[..], &large, &large].concat(), Mode::NonBlocking).unwrap();
     let (came, drained) = read(&mut client, &ours);
-    assert!(came > 200_000, "the first read takes what there is: {came}");
+    assert!(came > 200_000, "the first read takes everything: {came}");
     let mut sizes = messages(&mut client);
     let mut drained = drained;
     while !drained {
         let (came, last) = read(&mut client, &ours);
-        assert!(came < 110_000, "no more than a message and what shows the next: {came}");
+        assert!(came < 110_000, "at most a message and the header of the next: {came}");
         drained = last;
         sizes.extend(messages(&mut client));
     }
     assert_eq!(sizes, [100_000; 3]);
-    // Another one is read in two: its beginning, and the rest into its place.
+    // Another large message takes two reads: its beginning, and the rest into its buffer.
     theirs.send(&large, Mode::NonBlocking).unwrap();
     assert_eq!(read(&mut client, &ours), (4096, false));
     assert_eq!(messages(&mut client), []);
     assert_eq!(read(&mut client, &ours), (large.len() - 4096, true));
     assert_eq!(messages(&mut client), [100_000]);
-    // Small ones end the expectation.
+    // After small messages no large one is expected.
     theirs.send(&[frame(10), frame(10_000), frame(10_000)].concat(), Mode::NonBlocking).unwrap();
     assert_eq!(read(&mut client, &ours), (4096, false));
     assert_eq!(messages(&mut client), [10]);

@@ -1,4 +1,4 @@
-//! The write queue over a socket: own and shared parts, in pieces as the kernel has room.
+//! The write queue on a socket: own and shared parts, written in pieces as the kernel has room.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // tests fail by panicking
 
@@ -15,7 +15,7 @@ use wirespeed_driver::write_queue::{Flushed, WriteQueue};
 use wirespeed_driver::{ConnectionDriver, Endpoint};
 
 #[test]
-fn parts_leave_in_their_order() {
+fn parts_are_written_in_order() {
     let (ours, theirs) = sockets(Some(8 * 1024));
     let shared = Arc::new(Frames::from((0..50_000u32).map(|at| at as u8).collect::<Vec<_>>()));
     let (mut queue, mut expected, mut read) = (WriteQueue::default(), Vec::new(), Vec::with_capacity(1 << 22));
@@ -37,14 +37,14 @@ fn parts_leave_in_their_order() {
         let _ = theirs.receive(&mut read, usize::MAX, Mode::NonBlocking);
     }
     while theirs.receive(&mut read, usize::MAX, Mode::NonBlocking).is_ok() {}
-    assert!(blocked > 10, "the kernel never had too little room");
-    assert!(read == expected, "bytes came in another order");
+    assert!(blocked > 10, "the kernel's buffer was never full");
+    assert!(read == expected, "bytes arrived in another order");
     assert_eq!((queue.len(), queue.capacity(), Arc::strong_count(&shared)), (0, 0, 1));
 }
 
-/// One allocation for all, where nothing is encrypted.
+/// Without TLS, all connections share one allocation.
 #[test]
-fn what_is_shared_is_not_copied() {
+fn shared_frames_are_not_copied() {
     let frames = Arc::new(Frames::from(vec![0; 10_000]));
     let mut peers: Vec<_> = (0..10).map(|_| endpoint(Side::Server, None)).collect();
     for endpoint in &mut peers {
@@ -55,7 +55,7 @@ fn what_is_shared_is_not_copied() {
     assert_eq!(peers[0].send_half.take_output(), &frames[..]);
     drop(peers);
     assert_eq!(Arc::strong_count(&frames), 1);
-    // Small ones, and what is encrypted, are.
+    // Small frames are copied, and so are frames for TLS.
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (support::End::new(client), support::End::new(server));
     shake_hands(&mut client, &mut server, 1000);
@@ -70,9 +70,9 @@ fn what_is_shared_is_not_copied() {
     assert_eq!(client.plain, &frames[..]);
 }
 
-/// What waits to be encrypted shares the records: 22 bytes each would be as much again as small messages are.
+/// Queued frames share TLS records, as an overhead of 22 bytes each would be large for small messages.
 #[test]
-fn frames_share_records() {
+fn frames_share_tls_records() {
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (support::End::new(client), support::End::new(server));
     shake_hands(&mut client, &mut server, 1000);
@@ -80,7 +80,7 @@ fn frames_share_records() {
     for _ in 0..100 {
         secure.send_half.send_message(MessageKind::Binary, &[7; 62], None).unwrap();
     }
-    assert_eq!(secure.send_half.queued(), 6_400, "it is counted before it is encrypted");
+    assert_eq!(secure.send_half.queued(), 6_400, "bytes count before they are encrypted");
     let wire = secure.send_half.take_output();
     assert!(wire.len() < 6_400 + 30, "{}", wire.len());
     client.receive(&wire, 1000);
@@ -88,9 +88,9 @@ fn frames_share_records() {
     assert_eq!(secure.held_capacity(), 0);
 }
 
-/// Of a server, and in the middle of everything else that is queued.
+/// A server writes a large message without copying it, between other queued messages.
 #[test]
-fn a_large_message_is_written_from_where_it_lies() {
+fn large_message_is_written_in_place() {
     let (ours, theirs) = sockets(Some(8 * 1024));
     let mut conn = ConnectionDriver::new(endpoint(Side::Server, None), Some(ours), None);
     let mut client = endpoint(Side::Client, None);
@@ -138,14 +138,14 @@ fn a_large_message_is_written_from_where_it_lies() {
     while conn.flush() == Flushed::Blocked || got.len() < sent.len() {
         pump(&mut conn, &mut client, &mut got);
     }
-    assert!(partial > 100, "the kernel never had too little room");
-    assert!(got == sent, "messages came in another order");
+    assert!(partial > 100, "the kernel's buffer was never full");
+    assert!(got == sent, "messages arrived in another order");
     assert!(pongs > 0 && client.send_half.failure().is_none());
     assert_eq!((conn.send_half().queued(), conn.endpoint.held_capacity()), (0, 0));
 }
 
 #[test]
-fn what_is_masked_or_encrypted_is_not_written_from_where_it_lies() {
+fn masked_and_encrypted_messages_are_not_written_in_place() {
     let (ours, _theirs) = sockets(None);
     let mut masked = ConnectionDriver::new(endpoint(Side::Client, None), Some(ours), None);
     let mut large = masked.endpoint.send_half.begin_large(MessageKind::Binary, 200_000).unwrap();
@@ -158,9 +158,9 @@ fn what_is_masked_or_encrypted_is_not_written_from_where_it_lies() {
     assert!(secure.write_large(&mut large, &[0; 200_000]).is_none());
 }
 
-/// Nothing is kept for a socket that takes nothing any more.
+/// For a socket that cannot be written any more, nothing is queued.
 #[test]
-fn a_large_message_to_nobody_fails() {
+fn large_message_to_a_closed_socket_fails() {
     let (ours, theirs) = sockets(None);
     drop(theirs);
     let mut conn = ConnectionDriver::new(endpoint(Side::Server, None), Some(ours), None);

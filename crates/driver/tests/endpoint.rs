@@ -1,4 +1,4 @@
-//! A peer on a socket that takes and gives little at a time.
+//! [`Endpoint`] on sockets with small buffers: pongs, large messages, the end of the stream, checked-out input.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)] // tests fail by panicking
 
@@ -19,7 +19,7 @@ use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::{Error, Layer};
 use wirespeed_driver::{Endpoint, Keepalive, buffer_pool};
 
-/// Everything that is to be had without waiting.
+/// Reads and writes until the socket would block. Returns the received messages.
 fn pump(endpoint: &mut Endpoint, socket: &Socket) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     loop {
@@ -46,7 +46,7 @@ fn pump(endpoint: &mut Endpoint, socket: &Socket) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn large_messages_pass_small_socket_buffers() {
+fn large_messages_pass_through_small_socket_buffers() {
     for tls in [false, true] {
         let (client_socket, server_socket) = sockets(Some(4096));
         let (mut client, mut server) = if tls {
@@ -73,14 +73,14 @@ fn large_messages_pass_small_socket_buffers() {
 }
 
 #[test]
-fn pieces_of_a_large_message_and_control_frames_do_not_mix() {
+fn control_frames_wait_for_the_end_of_a_large_message() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     let message = vec![b'x'; 3 * buffer_pool::WRITE_SIZE];
     let mut large = client.send_half.begin_large(MessageKind::Binary, message.len()).unwrap();
     assert!(!client.send_half.append_large(&mut large, &message[..buffer_pool::WRITE_SIZE]));
-    assert!(client.send_half.send_ping(b"no").is_err(), "refused in the middle of a frame");
-    // A ping and a close frame that arrive now are answered after the frame.
+    assert!(client.send_half.send_ping(b"no").is_err(), "rejected inside a frame");
+    // A ping and a close frame that arrive now are answered after the end of the message.
     server.send_half.send_ping(b"ping").unwrap();
     server.send_half.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
     server.send_half.flush(&server_socket, Mode::NonBlocking).unwrap();
@@ -97,7 +97,7 @@ fn pieces_of_a_large_message_and_control_frames_do_not_mix() {
 }
 
 #[test]
-fn unread_pings_do_not_pile_up() {
+fn pongs_that_the_peer_does_not_read_do_not_accumulate() {
     let (client_socket, server_socket) = sockets(Some(4096));
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for i in 0..20_000u32 {
@@ -132,7 +132,7 @@ fn unread_pings_do_not_pile_up() {
 }
 
 #[test]
-fn a_ping_that_waits_for_its_answer_gets_it_before_a_close_frame() {
+fn pending_pong_is_sent_before_a_close_frame() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     client.send_half.send_message(MessageKind::Binary, &[0; 200_000], None).unwrap();
@@ -164,7 +164,7 @@ fn a_ping_that_waits_for_its_answer_gets_it_before_a_close_frame() {
 }
 
 #[test]
-fn a_pong_that_waits_does_not_come_behind_a_later_one() {
+fn pending_pong_is_replaced_by_a_later_one() {
     let (server_socket, client_socket) = sockets(Some(4096));
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     server.send_half.send_message(MessageKind::Binary, &[0; 100_000], None).unwrap();
@@ -174,7 +174,7 @@ fn a_pong_that_waits_does_not_come_behind_a_later_one() {
         assert!(matches!(server.poll_event(), Some(PeerEvent::Ping(_))));
         assert!(server.poll_event().is_none());
     };
-    // The first finds more than is kept behind pongs, the second a little, which has yet to leave.
+    // At the first ping too many bytes are queued for a pong; at the second, few bytes are queued.
     ping(&mut server, b"first");
     let mut bytes = Vec::new();
     while server.send_half.queued() > 0 {
@@ -204,7 +204,7 @@ fn a_pong_that_waits_does_not_come_behind_a_later_one() {
 }
 
 #[test]
-fn a_message_before_a_reset_is_delivered_before_the_failure() {
+fn message_before_the_end_of_the_stream_is_delivered() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     server.send_half.send_message(MessageKind::Text, b"last words", None).unwrap();
@@ -216,7 +216,7 @@ fn a_message_before_a_reset_is_delivered_before_the_failure() {
 }
 
 #[test]
-fn a_half_closed_peer_still_receives() {
+fn half_closed_peer_receives_the_close_reply() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     server.send_half.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
@@ -231,7 +231,7 @@ fn a_half_closed_peer_still_receives() {
 }
 
 #[test]
-fn idle_peers_hold_no_buffers() {
+fn idle_endpoints_hold_no_buffers() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for len in [10, 100_000, 1_000_000] {
@@ -245,7 +245,7 @@ fn idle_peers_hold_no_buffers() {
 }
 
 #[test]
-fn what_is_refused_holds_no_buffer() {
+fn rejected_message_allocates_no_buffer() {
     for tls in [false, true] {
         let layer = tls.then(|| {
             let (client, server) = layers(&[]);
@@ -260,13 +260,13 @@ fn what_is_refused_holds_no_buffer() {
         assert_eq!(client.send_half.send_message(MessageKind::Text, b"between", None), Err(SendError::MessageOpen));
         assert_eq!(client.held_capacity(), held);
         client.fail(Failure::Aborted);
-        assert_eq!(client.send_half.send_message(MessageKind::Text, b"behind", None), Err(SendError::NotOpen));
+        assert_eq!(client.send_half.send_message(MessageKind::Text, b"after", None), Err(SendError::NotOpen));
         assert_eq!(client.held_capacity(), held);
     }
 }
 
 #[test]
-fn input_that_is_lent_out_is_still_to_come() {
+fn checked_out_input_is_still_processed_after_the_end() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for text in [&b"one"[..], b"two"] {
@@ -279,7 +279,7 @@ fn input_that_is_lent_out_is_still_to_come() {
     let result = read.read(&server_socket, Mode::NonBlocking);
     server.complete_read(read, result);
     assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
-    // While a view of the first is out, the end of the stream is found, and our side closes.
+    // While the input is checked out, the stream ends and our side closes.
     let checked_out = server.take_input();
     assert!(server.has_input());
     assert_eq!((server.unparsed(), checked_out.0.len() - checked_out.1), (0, 2 + 4 + 3 + 2 + 4 + 2));
@@ -293,7 +293,7 @@ fn input_that_is_lent_out_is_still_to_come() {
 }
 
 #[test]
-fn what_comes_while_input_is_lent_out_comes_after_it() {
+fn later_input_follows_checked_out_input() {
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     let mut send = |text: &[u8]| {
         client.send_half.send_message(MessageKind::Text, text, None).unwrap();
@@ -312,7 +312,7 @@ fn what_comes_while_input_is_lent_out_comes_after_it() {
         assert_eq!(next, text);
     }
     assert!(server.poll_event().is_none());
-    // Nothing of a connection that is over comes back.
+    // Checked-out input of a connection that is over is discarded.
     server.receive_slice(&send(b"four"));
     let checked_out = server.take_input();
     server.refuse();
@@ -322,7 +322,7 @@ fn what_comes_while_input_is_lent_out_comes_after_it() {
 }
 
 #[test]
-fn what_stays_is_copied_to_a_vector_of_its_size() {
+fn remaining_input_is_copied_to_a_small_vector() {
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for text in [&b"one"[..], b"two"] {
         client.send_half.send_message(MessageKind::Text, text, None).unwrap();
@@ -337,7 +337,7 @@ fn what_stays_is_copied_to_a_vector_of_its_size() {
 }
 
 #[test]
-fn errors_of_a_read_end_a_connection_unless_they_ask_to_try_again() {
+fn read_errors_other_than_retries_end_the_connection() {
     let mut server: Endpoint = endpoint(Side::Server, None);
     for (kind, ends) in
         [(ErrorKind::WouldBlock, false), (ErrorKind::Interrupted, false), (ErrorKind::ConnectionReset, true)]
@@ -353,7 +353,7 @@ fn errors_of_a_read_end_a_connection_unless_they_ask_to_try_again() {
 }
 
 #[test]
-fn the_end_of_the_stream_does_not_wait_for_a_frame_without_a_close_behind_it() {
+fn end_of_stream_does_not_wait_for_a_partial_frame() {
     let mut client: Endpoint = endpoint(Side::Client, None);
     let mut large = client.send_half.begin_large(MessageKind::Binary, 2).unwrap();
     assert!(!client.send_half.append_large(&mut large, b"x"));
@@ -363,7 +363,7 @@ fn the_end_of_the_stream_does_not_wait_for_a_frame_without_a_close_behind_it() {
 }
 
 #[test]
-fn pings_that_nobody_waits_for_do_not_pile_up() {
+fn keepalive_pings_without_timeout_do_not_accumulate() {
     let now = Instant::now();
     let second = Duration::from_secs(1);
     for (timeout, backlog, sent) in [(None, 100_000, 0), (None, 10, 1), (Some(second), 100_000, 1)] {
@@ -378,7 +378,7 @@ fn pings_that_nobody_waits_for_do_not_pile_up() {
 }
 
 #[test]
-fn tls_says_that_nothing_more_will_be_sent() {
+fn tls_close_notify_ends_the_stream() {
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (End::new(client), End::new(server));
     shake_hands(&mut client, &mut server, 1000);
@@ -393,10 +393,10 @@ fn tls_says_that_nothing_more_will_be_sent() {
     assert!(matches!(client.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"last"), .. })));
 }
 
-/// Answers whatever arrives, as TLS does with alerts and key updates.
-struct Talkative;
+/// A layer that answers all input, as TLS does with alerts and key updates.
+struct AnsweringLayer;
 
-impl Layer for Talkative {
+impl Layer for AnsweringLayer {
     fn receive(&mut self, incoming: &mut [u8], _: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
         outgoing.extend_from_slice(b"answer");
         Ok(incoming.len())
@@ -432,10 +432,10 @@ impl Layer for Talkative {
     }
 }
 
-/// RFC 8446 6.1: what ends our direction is the last. TCP may have ended behind it, and takes nothing more.
+/// RFC 8446 6.1: close_notify is the last record of our direction. Nothing is sent after it, as TCP may have ended.
 #[test]
-fn nothing_follows_the_end_of_tls() {
-    let mut server = endpoint(Side::Server, Some(Box::new(Talkative)));
+fn nothing_is_sent_after_close_notify() {
+    let mut server = endpoint(Side::Server, Some(Box::new(AnsweringLayer)));
     server.receive_slice(b"first");
     assert_eq!(server.send_half.take_output(), b"answer");
     server.receive_slice(b"second");
@@ -447,7 +447,7 @@ fn nothing_follows_the_end_of_tls() {
 }
 
 #[test]
-fn a_read_takes_no_more_than_it_is_told() {
+fn read_takes_at_most_the_requested_bytes() {
     let (client_socket, server_socket) = sockets(Some(1 << 20));
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     for _ in 0..100 {
@@ -458,7 +458,7 @@ fn a_read_takes_no_more_than_it_is_told() {
     let result = read.read(&server_socket, Mode::NonBlocking);
     server.complete_read(read, result);
     assert_eq!(server.unparsed(), 40_000);
-    // Never so little that each message would need a call of its own.
+    // But it takes at least a small buffer, so that a read receives many small messages.
     while server.poll_event().is_some() {}
     let mut read = server.begin_read(0);
     let result = read.read(&server_socket, Mode::NonBlocking);
@@ -468,7 +468,7 @@ fn a_read_takes_no_more_than_it_is_told() {
     assert!(messages > 8, "{messages}");
 }
 
-/// How many reads it takes to receive a message.
+/// Returns the number of reads that it takes to receive a message.
 fn reads_of_a_message(endpoint: &mut Endpoint, socket: &Socket) -> usize {
     for reads in 1..10_000 {
         let mut read = endpoint.begin_read(usize::MAX);
@@ -480,12 +480,13 @@ fn reads_of_a_message(endpoint: &mut Endpoint, socket: &Socket) -> usize {
             }
         }
     }
-    panic!("no message comes");
+    panic!("no message arrives");
 }
 
-/// After a large message little is read of the next, to put the rest in its place: what has none comes as before.
+/// After a large message, only the header of the next is read first, so that the rest can be read into its buffer.
+/// Compressed and fragmented messages are still read with few calls.
 #[test]
-fn what_has_no_place_is_read_in_one_go_after_a_large_message() {
+fn messages_without_a_destination_need_few_reads() {
     const SIZE: usize = 200_000;
     let random: Vec<u8> = (0..SIZE as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     for delivery in [Delivery::Messages, Delivery::Fragments] {
@@ -532,9 +533,9 @@ fn what_has_no_place_is_read_in_one_go_after_a_large_message() {
     }
 }
 
-/// The peer takes what we send, and there is always more: its ping is answered behind what was queued when it came.
+/// In an endless stream of messages, a pong is sent after the bytes that were queued when the ping arrived.
 #[test]
-fn a_pong_has_its_place_in_a_stream_that_never_ends() {
+fn pong_is_sent_inside_an_endless_stream() {
     let (mut ours, mut theirs) = (endpoint(Side::Server, None), endpoint(Side::Client, None));
     let (here, there) = sockets(Some(20_000));
     let fill = |ours: &mut Endpoint| {
@@ -565,6 +566,6 @@ fn a_pong_has_its_place_in_a_stream_that_never_ends() {
         assert!(ours.send_half.queued() > 100_000);
         assert!(taken < 2_000_000, "no pong after {taken} bytes");
     };
-    // RFC 6455 5.5.3: the last of several may be answered alone.
+    // RFC 6455 5.5.3: it is enough to answer the last of several pings.
     assert_eq!(answer, b"two");
 }

@@ -1,5 +1,4 @@
-//! How much the read buffers of all connections may hold together. A test file of its own, because it counts
-//! those of its whole process.
+//! The pool of read buffers and its limit for all connections together. A separate program, as the pool is per process.
 
 #![allow(missing_docs, clippy::unwrap_used)] // tests fail by panicking
 
@@ -17,9 +16,9 @@ use wirespeed_driver::socket::Mode;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[test]
-fn only_a_stream_without_tls_is_read_in_large_pieces() {
+fn large_reads_are_only_for_streams_without_tls() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let lends = |endpoint: &mut Endpoint, most| {
+    let checked_out = |endpoint: &mut Endpoint, most| {
         let before = buffer_pool::checked_out();
         let read = endpoint.begin_large_read(most);
         (buffer_pool::checked_out() - before, read.is_large())
@@ -28,19 +27,19 @@ fn only_a_stream_without_tls_is_read_in_large_pieces() {
         let (client_socket, server_socket) = sockets(None);
         let layer = if tls { Some(layers(&[]).1) } else { None };
         let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, layer));
-        assert_eq!(lends(&mut server, usize::MAX), (READ_SIZE, false));
+        assert_eq!(checked_out(&mut server, usize::MAX), (READ_SIZE, false));
         client.send_half.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
         client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
-        // A read that fills its buffer, which is a small one while many are out.
-        let out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+        // A read that fills its buffer. The buffer is small while many are checked out.
+        let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
         let mut read = server.begin_large_read(usize::MAX);
         let result = read.read(&server_socket, Mode::NonBlocking);
         server.complete_read(read, result);
         drop(out);
-        assert_eq!(lends(&mut server, LARGE_READ_SIZE), (if tls { READ_SIZE } else { LARGE_READ_SIZE }, true));
-        assert_eq!(lends(&mut server, LARGE_READ_SIZE - 1), (READ_SIZE, true));
+        assert_eq!(checked_out(&mut server, LARGE_READ_SIZE), (if tls { READ_SIZE } else { LARGE_READ_SIZE }, true));
+        assert_eq!(checked_out(&mut server, LARGE_READ_SIZE - 1), (READ_SIZE, true));
     }
-    // The rest of a large message is much, whatever the last read has brought.
+    // The rest of a large message is read with a large buffer, independent of the previous read.
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
     client.send_half.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
     server.receive_slice(&client.send_half.take_output()[..1000]);
@@ -48,9 +47,9 @@ fn only_a_stream_without_tls_is_read_in_large_pieces() {
     assert!(server.begin_read(usize::MAX).is_large());
 }
 
-/// A record of TLS fills a small buffer, and more: 16 KiB and its overhead.
+/// A TLS record may be larger than a small buffer: 16 KiB and its overhead.
 #[test]
-fn records_are_read_while_buffers_are_small() {
+fn tls_records_are_read_with_small_buffers() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (client, server) = layers(&[]);
     let (mut client, mut server) = (End::new(client), End::new(server));
@@ -79,14 +78,14 @@ fn records_are_read_while_buffers_are_small() {
 }
 
 #[test]
-fn buffers_are_bounded_together() {
+fn checked_out_buffers_are_limited_together() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     assert_eq!(buffer_pool::checked_out(), 0);
     let buffers: Vec<_> = (0..2 * CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     let whole = buffers.iter().filter(|buffer| buffer.capacity() == READ_SIZE).count();
     assert_eq!(whole, CHECKED_OUT_MAX / READ_SIZE);
     assert!(buffers.iter().all(|buffer| buffer.capacity() >= SMALL_READ_SIZE));
-    // Nobody gets a large one meanwhile.
+    // No large buffers are given out meanwhile.
     assert!(buffer_pool::take_large_read().capacity() <= READ_SIZE);
     drop(buffers);
     assert_eq!(buffer_pool::checked_out(), 0);
@@ -94,14 +93,14 @@ fn buffers_are_bounded_together() {
 
     let large: Vec<_> = (0..64).map(|_| buffer_pool::take_large_read()).collect();
     let together: usize = large.iter().map(|buffer| buffer.capacity()).sum();
-    assert!(together < 2 * CHECKED_OUT_MAX / 4, "{together}");
-    // One thread has one, a few have some: as long as no more than 12 MiB are out.
+    assert!(together < 2 * LENT_MAX / 4, "{together}");
+    // Large buffers are given out as long as no more than 12 MiB are checked out.
     assert!(
         large.iter().map(|buffer| buffer.capacity()).eq([[LARGE_READ_SIZE; 13].as_slice(), &[READ_SIZE; 51]].concat())
     );
     drop(large);
 
-    // One that grew, or was given back by another thread, counts as what was lent.
+    // A buffer that grew, or that another thread returns, counts with its original size.
     let mut grown = buffer_pool::take_read();
     grown.reserve(READ_SIZE + 1);
     std::thread::spawn(move || drop(grown)).join().expect("no panic");

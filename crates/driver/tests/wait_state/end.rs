@@ -1,4 +1,4 @@
-//! One end: a flow, the tasks of its loop, and the transport that writes for it.
+//! One end of a connection: its `WaitState`, the tasks of its event loop, and its transport.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use wirespeed_driver::connection::{
 use wirespeed_driver::protocol::{CloseCode, Config, Connection, Delivery, MessageKind, Payload, Side};
 use wirespeed_driver::{Endpoint, Keepalive};
 
-/// Numbers that look random: splitmix64.
+/// A reproducible random generator, splitmix64.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -32,11 +32,11 @@ impl Random {
     }
 }
 
-/// What a task waits for.
+/// The call that a task makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Call {
     Receive(Delivery),
-    /// To send a message of this size.
+    /// Sends a message of this size.
     Send(usize),
     Drain,
     Flush,
@@ -51,13 +51,13 @@ pub(crate) enum Stage {
 }
 
 struct Task {
-    what: What,
+    call: Call,
     stage: Stage,
     ticket: u64,
     given: Option<Item<Vec<u8>>>,
 }
 
-/// The tasks of an end, and its futures: false, until they are told.
+/// The tasks of an end, and its futures with the flag whether they are resolved.
 #[derive(Default)]
 pub(crate) struct Tasks {
     tasks: RefCell<BTreeMap<usize, Task>>,
@@ -77,8 +77,8 @@ impl Tasks {
         number
     }
 
-    fn tell(&self, future: usize) {
-        assert_eq!(self.futures.borrow_mut().insert(future, true), Some(false), "a future is told once");
+    fn resolve(&self, future: usize) {
+        assert_eq!(self.futures.borrow_mut().insert(future, true), Some(false), "a future is resolved only once");
     }
 
     fn stage(&self, task: usize) -> Stage {
@@ -109,7 +109,7 @@ impl Environment for Sim {
     }
 }
 
-/// Makes messages, and hears of pongs.
+/// Creates messages and resolves the futures of pongs.
 struct Maker<'a> {
     tasks: &'a Tasks,
     watchers: &'a mut LazyBox<Watchers<Sim>>,
@@ -135,31 +135,31 @@ impl Receiver<Vec<u8>> for Maker<'_> {
     fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
         let Some((answered, _)) = answered else { return };
         for future in self.watchers.take_answered(&answered) {
-            self.tasks.tell(future);
+            self.tasks.resolve(future);
         }
     }
 }
 
-/// One end: its flow, its tasks, and the transport that writes for it.
+/// One end of a connection: its `WaitState`, its tasks, and its transport.
 pub(crate) struct End {
     pub(crate) wait_state: WaitState<Sim>,
     pub(crate) tasks: Tasks,
-    /// Tasks that the loop resumes, in this order.
+    /// Tasks that the event loop resumes, in order.
     pub(crate) ready: VecDeque<usize>,
-    /// What the transport has taken and not sent.
-    pub(crate) kept: VecDeque<u8>,
-    /// Where it says that it has no room; where it says so no more.
+    /// Bytes in the buffer of the transport.
+    pub(crate) buffered: VecDeque<u8>,
+    /// The watermarks of the transport's buffer.
     pub(crate) transport: Watermarks,
-    /// It has said so.
+    /// Whether the buffer exceeded the high watermark and has not fallen to the low one since.
     pub(crate) full: bool,
     pub(crate) reading: bool,
     pub(crate) shut: bool,
     pub(crate) iteration: u64,
-    /// The loop's next turn looks at what was read.
-    pub(crate) serve_soon: bool,
+    /// Whether the next turn of the loop processes received bytes.
+    pub(crate) process_soon: bool,
     pub(crate) uncork: bool,
     pub(crate) writable_soon: bool,
-    /// Sizes of the messages that were accepted to be sent, and of those that were received.
+    /// Sizes of the sent and of the received messages.
     pub(crate) sent: Vec<usize>,
     pub(crate) received: Vec<usize>,
     pub(crate) now: Instant,
@@ -184,13 +184,13 @@ impl End {
             wait_state: WaitState::new(driver, limits, false),
             tasks: Tasks::default(),
             ready: VecDeque::new(),
-            kept: VecDeque::new(),
+            buffered: VecDeque::new(),
             transport: Watermarks::new(high, high / 4),
             full: false,
             reading: true,
             shut: false,
             iteration: 1,
-            serve_soon: false,
+            process_soon: false,
             uncork: false,
             writable_soon: false,
             sent: Vec::new(),
@@ -204,13 +204,13 @@ impl End {
         inbox.take(&mut driver.endpoint, Delivery::Messages, &mut Maker { tasks: &self.tasks, watchers }).unwrap()
     }
 
-    // ---- what the environment does ----
+    // ---- actions of the environment ----
 
     pub(crate) fn run_actions(&mut self) {
         let now = self.now;
         if self.wait_state.is_quiescent(|| now) {
             let step = self.wait_state.poll_action(&mut ActionCursor::default(), &self.tasks, || now);
-            assert_eq!(step, Action::Idle, "it has said that nothing is left to do");
+            assert_eq!(step, Action::Rest, "a quiescent state has no action");
             return;
         }
         let mut cursor = ActionCursor::default();
@@ -219,14 +219,14 @@ impl End {
                 Action::CheckTransportBuffer => self.set_transport_buffered(),
                 Action::ShutdownWrite => self.shut = true,
                 Action::Write => self.write(),
-                Action::NotifyFlushed => self.tell_flushed(),
+                Action::NotifyFlushed => self.notify_flushed(),
                 Action::Wake(task) => self.wake(task),
                 Action::WritableNotice => self.writable_soon = true,
                 Action::Pause => self.reading = false,
                 Action::Fill => {
                     let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
                     let mut maker = Maker { tasks: &self.tasks, watchers };
-                    self.serve_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
+                    self.process_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
                 }
                 Action::Resume => self.reading = true,
                 Action::Schedule => {}
@@ -234,20 +234,20 @@ impl End {
                 Action::Idle => return,
             }
         }
-        panic!("it never settles");
+        panic!("the actions never end");
     }
 
     fn set_transport_buffered(&mut self) {
-        self.wait_state.driver.set_transport_buffered(!self.kept.is_empty());
-        if !self.kept.is_empty() {
-            self.ask_when_empty();
+        self.wait_state.driver.set_transport_buffered(!self.buffered.is_empty());
+        if !self.buffered.is_empty() {
+            self.notify_when_empty();
         }
     }
 
-    /// The transport is full as long as it keeps anything, and so tells when it is empty.
-    fn ask_when_empty(&mut self) {
+    /// Sets the watermarks of the transport to zero, so that it reports when its buffer is empty.
+    fn notify_when_empty(&mut self) {
         if !std::mem::replace(&mut self.wait_state.send_queue.draining, true) {
-            self.full = !self.kept.is_empty();
+            self.full = !self.buffered.is_empty();
             self.wait_state.send_queue.blocked |= self.full;
         }
     }
@@ -257,17 +257,17 @@ impl End {
             return;
         }
         let bytes = self.wait_state.driver.take_output();
-        self.kept.extend(bytes);
+        self.buffered.extend(bytes);
         let high = if self.wait_state.send_queue.draining { 0 } else { self.transport.high };
-        if self.kept.len() > high {
+        if self.buffered.len() > high {
             self.full = true;
             self.wait_state.send_queue.blocked = true;
         }
     }
 
-    fn tell_flushed(&mut self) {
-        if !self.kept.is_empty() {
-            return self.ask_when_empty();
+    fn notify_flushed(&mut self) {
+        if !self.buffered.is_empty() {
+            return self.notify_when_empty();
         }
         let WaitState { driver, send_queue, .. } = &mut self.wait_state;
         let flushed = send_queue.take_flushed(driver);
@@ -284,13 +284,13 @@ impl End {
     }
 
     fn finish(&mut self) {
-        let Some(farewell) = self.wait_state.finish(false) else { return };
-        farewell.waiters.into_iter().chain(farewell.flushes).for_each(|task| self.wake(task));
-        farewell.pings.into_iter().chain(farewell.closers).for_each(|future| self.tasks.tell(future));
-        self.kept.clear();
+        let Some(teardown) = self.wait_state.finish(false) else { return };
+        teardown.waiters.into_iter().chain(teardown.flushes).for_each(|task| self.wake(task));
+        teardown.pings.into_iter().chain(teardown.closers).for_each(|future| self.tasks.resolve(future));
+        self.buffered.clear();
     }
 
-    /// Gives what was read to whoever waits; what nobody waits for is queued.
+    /// Assigns received messages to waiting tasks and queues the others.
     fn process(&mut self) {
         while let Some(index) = self.wait_state.next_receiver(&self.tasks) {
             let Some(item) = self.take() else { break };
@@ -302,14 +302,14 @@ impl End {
         if self.wait_state.next_receiver(&self.tasks).is_none() {
             let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
             let mut maker = Maker { tasks: &self.tasks, watchers };
-            self.serve_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
+            self.process_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
         }
         self.run_actions();
     }
 
-    // ---- what happens ----
+    // ---- events of a schedule ----
 
-    /// One turn of the loop.
+    /// Runs one turn of the event loop.
     pub(crate) fn turn(&mut self) {
         self.iteration += 1;
         for _ in 0..self.ready.len() {
@@ -317,7 +317,7 @@ impl End {
                 self.resume(task);
             }
         }
-        if std::mem::take(&mut self.serve_soon) {
+        if std::mem::take(&mut self.process_soon) {
             if self.wait_state.inbox.unparsed() == Unparsed::Postponed {
                 self.wait_state.inbox.set_unparsed(Unparsed::Due);
             }
@@ -335,36 +335,36 @@ impl End {
         }
     }
 
-    pub(crate) fn start(&mut self, what: What) {
+    pub(crate) fn start(&mut self, call: Call) {
         let number = self.tasks.number();
-        let task = Task { what, stage: Stage::Woken, ticket: 0, given: None };
+        let task = Task { call, stage: Stage::Woken, ticket: 0, given: None };
         self.tasks.tasks.borrow_mut().insert(number, task);
         self.step(number, false);
     }
 
     fn resume(&mut self, number: usize) {
-        let (stage, ticket, what) = {
+        let (stage, ticket, call) = {
             let tasks = self.tasks.tasks.borrow();
-            (tasks[&number].stage, tasks[&number].ticket, tasks[&number].what)
+            (tasks[&number].stage, tasks[&number].ticket, tasks[&number].call)
         };
         if stage != Stage::Woken {
-            return; // given up meanwhile
+            return; // the task has given up meanwhile
         }
         let turn = self.wait_state.send_queue.take_turn(ticket);
         if turn && !self.wait_state.send_queue.is_first(ticket) && !self.wait_state.is_finished() {
             return self.park(number);
         }
-        if matches!(what, What::Drain | What::Flush) {
+        if matches!(call, Call::Drain | Call::Flush) {
             return self.end_task(number);
         }
         self.step(number, turn);
     }
 
-    /// A step of a task; `turn`: it is its turn to send.
+    /// Runs a step of a task. `turn`: it is the task's turn to send.
     fn step(&mut self, number: usize, turn: bool) {
-        let what = self.tasks.tasks.borrow()[&number].what;
-        match what {
-            What::Receive(_) => {
+        let call = self.tasks.tasks.borrow()[&number].call;
+        match call {
+            Call::Receive(_) => {
                 let given = self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().given.take();
                 if given.is_some() && self.wait_state.release_assigned(&self.tasks) {
                     self.process();
@@ -387,7 +387,7 @@ impl End {
                     }
                 }
             }
-            What::Send(size) => {
+            Call::Send(size) => {
                 if self.wait_state.is_closing() {
                     return self.end_task(number);
                 }
@@ -406,16 +406,16 @@ impl End {
                 }
                 self.run_actions();
                 if self.wait_state.should_wait() && !self.wait_state.is_finished() {
-                    self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().what = What::Drain;
+                    self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().call = Call::Drain;
                     self.wait(number);
                     self.wait_state.send_queue.add_drainer(number);
                     return self.run_actions();
                 }
                 self.end_task(number);
             }
-            What::Drain => self.end_task(number),
-            What::Flush => self.flush(number),
-            What::End => {
+            Call::Drain => self.end_task(number),
+            Call::Flush => self.flush(number),
+            Call::End => {
                 self.run_actions();
                 if self.wait_state.is_finished() {
                     return self.end_task(number);
@@ -427,7 +427,7 @@ impl End {
     }
 
     fn park(&mut self, number: usize) {
-        // Who only corked may be waited for.
+        // The bytes before may be corked, and then they must be written.
         self.write();
         self.run_actions();
         if self.wait_state.is_finished() {
@@ -449,7 +449,7 @@ impl End {
         self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().stage = Stage::Over;
     }
 
-    /// Any task that waits, or was woken and has not run, gives up.
+    /// Cancels a random task that waits, or that was woken and has not run.
     pub(crate) fn cancel(&mut self, random: &mut Random) {
         let alive: Vec<usize> =
             self.tasks.tasks.borrow().iter().filter(|(_, task)| task.stage != Stage::Over).map(|(at, _)| *at).collect();
@@ -476,15 +476,15 @@ impl End {
     fn flush(&mut self, number: usize) {
         self.write();
         self.run_actions();
-        let written = self.wait_state.is_written() && self.kept.is_empty();
+        let written = self.wait_state.is_written() && self.buffered.is_empty();
         if self.wait_state.is_finished() || self.wait_state.driver.send_half().failure().is_some() || written {
             return self.end_task(number);
         }
         self.wait(number);
         let WaitState { driver, send_queue, .. } = &mut self.wait_state;
-        send_queue.add_flush(driver, number);
-        if !self.kept.is_empty() {
-            self.tell_flushed();
+        send_queue.park_flush(driver, number);
+        if !self.buffered.is_empty() {
+            self.notify_flushed();
             self.run_actions();
         }
     }
@@ -509,11 +509,11 @@ impl End {
         self.process();
     }
 
-    /// The transport has sent some of what it keeps.
+    /// Lets the transport send up to `count` bytes of its buffer. Returns them.
     pub(crate) fn transport_sent(&mut self, count: usize) -> Vec<u8> {
-        let bytes: Vec<u8> = self.kept.drain(..count.min(self.kept.len())).collect();
+        let bytes: Vec<u8> = self.buffered.drain(..count.min(self.buffered.len())).collect();
         let low = if self.wait_state.send_queue.draining { 0 } else { self.transport.low };
-        if self.full && self.kept.len() <= low {
+        if self.full && self.buffered.len() <= low {
             self.full = false;
             self.wait_state.send_queue.blocked = false;
             self.wait_state.send_queue.draining = false;
@@ -540,46 +540,52 @@ impl End {
         self.now += Duration::from_secs(seconds);
         if self.wait_state.driver.deadline(self.now).is_some_and(|due| due <= self.now) {
             let reading = if self.wait_state.paused { Reading::Paused } else { Reading::Going };
-            self.wait_state.driver.handle_deadline(self.now, reading, self.kept.len() as u64);
+            self.wait_state.driver.handle_deadline(self.now, reading, self.buffered.len() as u64);
         }
         self.write();
         self.run_actions();
     }
 
-    // ---- the oracle ----
+    // ---- invariants ----
 
-    /// Nobody waits whose condition holds, if nothing is left for the loop to do.
+    /// Checks that no task waits although its condition holds, when the loop has nothing to do.
     pub(crate) fn check(&self) {
-        if !self.ready.is_empty() || self.serve_soon || self.uncork {
+        if !self.ready.is_empty() || self.process_soon || self.uncork {
             return;
         }
         let waits = |number: &usize| self.tasks.stage(*number) == Stage::Waiting;
         let tasks = self.tasks.tasks.borrow();
         let waiting: Vec<_> = tasks.iter().filter(|(_, task)| task.stage == Stage::Waiting).collect();
         if self.wait_state.is_finished() {
-            assert!(waiting.is_empty(), "it is over, and somebody waits");
-            assert!(self.tasks.futures.borrow().values().all(|told| *told), "it is over, and a future waits");
+            assert!(waiting.is_empty(), "the connection is over, and a task waits");
+            assert!(
+                self.tasks.futures.borrow().values().all(|resolved| *resolved),
+                "the connection is over, and a future is unresolved"
+            );
             return;
         }
-        assert!(!self.wait_state.driver.is_over(), "it is over, and nobody was told");
+        assert!(!self.wait_state.driver.is_over(), "the connection is over, and the state is not finished");
         if self.wait_state.receivers.iter().any(waits) {
-            assert!(self.wait_state.inbox.is_empty(), "somebody receives, and a message is there");
-            assert!(!self.wait_state.driver.endpoint.has_input(), "somebody receives, and bytes are there");
-            assert!(self.reading, "somebody receives, and nothing is read");
+            assert!(self.wait_state.inbox.is_empty(), "a task receives, and a message is queued");
+            assert!(!self.wait_state.driver.endpoint.has_input(), "a task receives, and input is unparsed");
+            assert!(self.reading, "a task receives, and reading is paused");
         }
         if self.wait_state.has_room() {
-            let drains = waiting.iter().any(|(_, task)| task.what == What::Drain);
-            assert!(!drains, "there is room, and somebody waits for it");
+            let drains = waiting.iter().any(|(_, task)| task.call == Call::Drain);
+            assert!(!drains, "there is room, and a task waits for it");
             if self.wait_state.send_queue.hold == Hold::Free {
-                assert!(!waiting.iter().any(|(_, task)| matches!(task.what, What::Send(_))), "there is room to send");
+                assert!(
+                    !waiting.iter().any(|(_, task)| matches!(task.call, Call::Send(_))),
+                    "there is room, and a task waits to send"
+                );
             }
         }
-        if self.wait_state.is_written() && self.kept.is_empty() {
-            assert!(!self.wait_state.send_queue.has_flushes(), "everything is written, and somebody waits for that");
+        if self.wait_state.is_written() && self.buffered.is_empty() {
+            assert!(!self.wait_state.send_queue.has_flushes(), "everything is written, and a flush waits");
         }
-        assert!(!self.wait_state.is_write_due(), "something is to be written, and nobody does it");
+        assert!(!self.wait_state.is_write_due(), "a write is due");
         let resumable = self.wait_state.is_resumable() && !self.wait_state.is_full();
-        assert!(!resumable, "there is room for more, and nothing is read");
-        assert_eq!(self.wait_state.send_queue.blocked, self.full, "who has no room is remembered");
+        assert!(!resumable, "there is room for input, and reading is paused");
+        assert_eq!(self.wait_state.send_queue.blocked, self.full, "the state knows whether the transport is full");
     }
 }
