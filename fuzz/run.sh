@@ -1,11 +1,11 @@
 #!/bin/sh
-# fuzz/run.sh [SECONDS [TARGET...]]: runs every fuzz target, or those named, for that long each (default 20). With a
-# nightly compiler and cargo-fuzz: libFuzzer with AddressSanitizer. Without: the same oracles on blind mutations of the
-# corpora, every target.
-# fuzz/run.sh keep [TARGET...]: puts what was found into fuzz/corpus/found, as few inputs as reach the same code.
+# fuzz/run.sh [SECONDS [TARGET...]]: runs all fuzz targets, or the given ones, for SECONDS each (default 20). It uses
+# libFuzzer with AddressSanitizer if there is a nightly compiler with cargo-fuzz. Otherwise it runs all targets on random
+# mutations of the corpora, without coverage feedback.
+# fuzz/run.sh keep [TARGET...]: stores a minimal set of the found inputs in fuzz/corpus/found.
 #
-# Inputs begin with those of fuzz/corpus. New ones stay under build/fuzz/corpus; one that fails is written to
-# fuzz/artifacts and ends the run.
+# A run starts with the inputs of fuzz/corpus. New inputs are stored in build/fuzz/corpus. An input that fails is
+# written to fuzz/artifacts and ends the run.
 set -eu
 cd "$(dirname "$0")"
 first=${1:-20}
@@ -18,14 +18,14 @@ if ! cargo "+$toolchain" fuzz --version >/dev/null 2>&1; then
     FUZZ_SECONDS=$first exec cargo test --profile quick --quiet --test replay -- --nocapture
 fi
 
-# Of a release, but built faster, and with all checks.
+# The release profile, but with a faster build and with all checks.
 export CARGO_PROFILE_RELEASE_LTO=false CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true
 work=../build/fuzz
 targets=${*:-$(cargo "+$toolchain" fuzz list --fuzz-dir .)}
 cargo "+$toolchain" fuzz build --fuzz-dir . --features libfuzzer
 for target in $targets; do
-    # Heads have limits at 16 KiB, lines of chunked bodies at 1 KiB; elsewhere what is long is made of few bytes.
+    # Heads are limited to 16 KiB, chunk-size lines to 1 KiB. In other targets few input bytes stand for long payloads.
     case $target in
         *_head | opening | proxy_header) len=20000 ;;
         *) len=1024 ;;

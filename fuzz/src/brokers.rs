@@ -1,5 +1,5 @@
-//! What goes to brokers, and what comes from them: messages and parcels, names and patterns, addresses, and the account
-//! of what came.
+//! The encoding of messages and batches for brokers, names and patterns at brokers, addresses, and the tracking of
+//! deliveries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use wirespeed_protocol::MessageKind;
 
 use crate::input::Input;
 
-/// Bytes of a parcel and its messages that are no message's.
-const PARCEL: usize = 4;
+/// Overhead in bytes of a batch and of each message in it.
+const BATCH: usize = 4;
 const LENGTH: usize = 4;
 
-/// The first byte chooses what is compared.
+/// The first byte selects the comparison.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     match input.byte() % 5 {
-        0 => parcels(input),
+        0 => batches(input),
         1 => any_bytes(input.rest()),
         2 => names(input),
         3 => arrivals(input),
@@ -36,8 +36,8 @@ fn message(input: &mut Input<'_>) -> (Numbered, MessageKind, Option<String>, Vec
     (numbered, kind, (flags & 4 != 0).then_some(key), input.payload())
 }
 
-/// What is put together comes apart: in its order, each for whom it was, none larger than it may be.
-fn parcels(mut input: Input<'_>) {
+/// Batches are decoded into their messages, in order and with their topics. No batch exceeds the maximum size.
+fn batches(mut input: Input<'_>) {
     let most = usize::from(input.number());
     let (mut items, mut messages) = (Vec::new(), Vec::new());
     while !input.is_empty() && items.len() < 12 {
@@ -48,18 +48,18 @@ fn parcels(mut input: Input<'_>) {
         items.push((topic, seal(numbered, kind, key.as_deref(), &payload)));
         messages.push((numbered, kind, key.filter(|key| key.len() <= usize::from(u16::MAX)), payload));
     }
-    let parcels = pack(items.clone(), most);
+    let batches = pack(items.clone(), most);
     let mut found = Vec::new();
-    for (topic, bytes, count) in &parcels {
+    for (topic, bytes, count) in &batches {
         let parts: Vec<&[u8]> = unpack(bytes).collect();
         assert_eq!(parts.len() as u64, *count);
         assert!(*count == 1 || bytes.len() <= most);
         found.extend(parts.iter().map(|part| (topic.clone(), part.to_vec())));
     }
-    // As few as it can be.
-    for pair in parcels.windows(2) {
+    // There are as few batches as possible.
+    for pair in batches.windows(2) {
         let [(topic, bytes, count), (next, behind, _)] = pair else { continue };
-        let size = bytes.len() + if *count == 1 { PARCEL + LENGTH } else { 0 };
+        let size = bytes.len() + if *count == 1 { BATCH + LENGTH } else { 0 };
         let first = unpack(behind).next().map_or(0, <[u8]>::len);
         assert!(topic != next || size + LENGTH + first > most);
     }
@@ -70,7 +70,7 @@ fn parcels(mut input: Input<'_>) {
     }
 }
 
-/// What comes is any bytes: never more than they are, and what is understood is what would be written.
+/// Any received bytes decode to at most their own size, and encoding a decoded message gives the same bytes.
 fn any_bytes(bytes: &[u8]) {
     let prefixes: [&[u8]; 3] = [b"", b"\xffWS\x01", b"\xffWS\x02"];
     for prefix in prefixes {
@@ -87,7 +87,7 @@ fn any_bytes(bytes: &[u8]) {
                 }
                 Some(origin) => {
                     let again = seal(origin, opened.kind, opened.key.as_deref(), &opened.payload);
-                    // But for flags that mean nothing.
+                    // Unknown flags are ignored.
                     assert_eq!((&again[5..], again[4], &again[..4]), (&part[5..], part[4] & 3, &part[..4]));
                 }
             }
@@ -96,7 +96,7 @@ fn any_bytes(bytes: &[u8]) {
     }
 }
 
-/// Names at brokers: two topics have two names, which are a broker's own; patterns there match what they should.
+/// The names of topics are valid at brokers, and the patterns for Redis match the same names as ours.
 fn names(mut input: Input<'_>) {
     const WORDS: [&str; 14] = ["a", "b", ".", ".", "?", "[", "]", "^", "-", "\\", "é", "!", "$", "_wirespeed"];
     let prefix = input.words(4, &WORDS);
@@ -119,7 +119,7 @@ fn names(mut input: Input<'_>) {
             let name = format!("{prefix}{topic}");
             let found = redis_matches(glob.as_bytes(), name.as_bytes());
             assert!(found || !pattern.matches(topic), "{glob} and {name}");
-            assert_eq!(found, loosely(&segments.join("."), topic.as_str()), "{glob} and {name}");
+            assert_eq!(found, matches_loosely(&segments.join("."), topic.as_str()), "{glob} and {name}");
             assert!(
                 topic.as_str().starts_with(&prefix)
                     || !redis_matches(glob.as_bytes(), topic.as_str().as_bytes())
@@ -129,38 +129,42 @@ fn names(mut input: Input<'_>) {
     }
 }
 
-/// Wildcards that go over dots and may be for nothing.
-fn loosely(pattern: &str, text: &str) -> bool {
+/// Matches with wildcards that match any text, even an empty one or one with dots.
+fn matches_loosely(pattern: &str, text: &str) -> bool {
     match pattern.chars().next() {
         None => text.is_empty(),
-        Some('*' | '>') => {
-            text.char_indices().map(|(at, _)| at).chain([text.len()]).any(|at| loosely(&pattern[1..], &text[at..]))
+        Some('*' | '>') => text
+            .char_indices()
+            .map(|(at, _)| at)
+            .chain([text.len()])
+            .any(|at| matches_loosely(&pattern[1..], &text[at..])),
+        Some(letter) => {
+            text.strip_prefix(letter).is_some_and(|text| matches_loosely(&pattern[letter.len_utf8()..], text))
         }
-        Some(letter) => text.strip_prefix(letter).is_some_and(|text| loosely(&pattern[letter.len_utf8()..], text)),
     }
 }
 
-/// `PSUBSCRIBE` as its documentation has it: `?`, `*`, `[ae]`, `[^e]`, `[a-b]`, and a backslash before what is meant
-/// as it is.
+/// Matches like `PSUBSCRIBE` of Redis: `?`, `*`, and a backslash before a literal character. Character classes such as
+/// `[ae]` must not occur.
 fn redis_matches(pattern: &[u8], text: &[u8]) -> bool {
     let Some((first, behind)) = pattern.split_first() else { return text.is_empty() };
     match first {
         b'*' => (0..=text.len()).any(|at| redis_matches(behind, &text[at..])),
         b'[' => {
-            let Some(end) = behind.iter().position(|byte| *byte == b']') else { panic!("a class that does not end") };
+            let Some(end) = behind.iter().position(|byte| *byte == b']') else { panic!("an unterminated class") };
             panic!("a class: {}", behind[..end].escape_ascii())
         }
         b'?' => !text.is_empty() && redis_matches(behind, &text[1..]),
         b'\\' => {
-            let (letter, behind) = behind.split_first().expect("something behind it");
+            let (letter, behind) = behind.split_first().expect("a character after the backslash");
             text.first() == Some(letter) && redis_matches(behind, &text[1..])
         }
         letter => text.first() == Some(letter) && redis_matches(behind, &text[1..]),
     }
 }
 
-/// Messages come by any subscription, in any order, again: each goes on at most once, to who wants it, and what is
-/// said to be missing is.
+/// Messages arrive by any subscription, in any order, and repeatedly. Each is delivered at most once, to its subscribers
+/// only, and exactly the missing messages are reported as lost.
 fn arrivals(mut input: Input<'_>) {
     const OWN: u8 = 0;
     const NAMES: [&str; 8] =
@@ -170,9 +174,9 @@ fn arrivals(mut input: Input<'_>) {
     let mut tracker = DeliveryTracker::new([OWN; 16], "app.", scattered);
     let patterns = PATTERNS.map(|text| Pattern::new(text).unwrap());
     let (mut asked, mut confirmed) = (BTreeSet::new(), BTreeSet::new());
-    // Of each node the last that went on.
+    // The last delivered number of each node.
     let mut delivered: BTreeMap<[u8; 16], u64> = BTreeMap::new();
-    // Of all that ever came of a node the latest; and of what went on, on which topic, the last.
+    // The highest received number of each node; the last delivered one of each topic; the highest one of each topic.
     let mut latest: BTreeMap<[u8; 16], u64> = BTreeMap::new();
     let mut last: BTreeMap<(&str, [u8; 16]), (u32, u64)> = BTreeMap::new();
     let mut highest: BTreeMap<(&str, [u8; 16], u32), u64> = BTreeMap::new();
@@ -197,8 +201,8 @@ fn arrivals(mut input: Input<'_>) {
                 tracker.end(&patterns[at]);
                 asked.remove(&at);
                 confirmed.remove(&at);
-                // What is published before it is asked for again is not missing, but to topics that others bring; what
-                // is for all comes by no pattern.
+                // Messages published before a new subscription are not lost, unless another subscription covers the
+                // topic. Broadcasts arrive without a pattern.
                 last.retain(|(name, _), _| {
                     Topic::new(&name[4..]).is_ok_and(|topic| {
                         topic.as_str() == ALL
@@ -247,7 +251,7 @@ fn arrivals(mut input: Input<'_>) {
                     None => assert_eq!(name, "app._wirespeed.broadcast"),
                     Some(to) => assert!(wanted && Some(to) == topic.as_ref(), "{to}"),
                 }
-                assert!(is_message, "text that is none");
+                assert!(is_message, "text that is not UTF-8");
                 let before = delivered.insert(node, overall);
                 assert!(scattered || before != Some(overall), "again");
                 let missing = match last.insert((name, node), (epoch, on_topic)) {
@@ -260,7 +264,7 @@ fn arrivals(mut input: Input<'_>) {
     }
 }
 
-/// A message of somebody who knows nothing of nodes, brought by each subscription that matches.
+/// A message of another program arrives by each matching subscription. It has no node and number.
 fn foreign(
     input: &mut Input<'_>,
     tracker: &mut DeliveryTracker,
@@ -282,11 +286,11 @@ fn foreign(
             matches!(came, Came::Deliver(..))
         })
         .count();
-    // Brought by all of them; before any was confirmed one of them counts.
+    // It arrives by all subscriptions and is delivered once, even before any is confirmed.
     assert_eq!(times, usize::from(!matching(asked).is_empty()), "{topic}, confirmed: {:?}", matching(confirmed));
 }
 
-/// Any text is an address or none; what is shown of it, and of why it is none, is no secret.
+/// Any text is a valid address or an error. Neither the display of the address nor the error has its secrets.
 fn addresses(mut input: Input<'_>) {
     const WORDS: [&str; 34] = [
         "nats",
@@ -329,7 +333,7 @@ fn addresses(mut input: Input<'_>) {
     } else {
         input.words(14, &WORDS)
     };
-    // What stands before the last `@` is whoever logs in, and shown nowhere; unless it stands elsewhere, too.
+    // The text before the last `@` is the login and must not be shown, unless it also occurs elsewhere.
     let (scheme, rest) = text.split_once("://").unwrap_or((&text, ""));
     let (user, others) = rest.rsplit_once('@').unwrap_or(("", rest));
     let secret = user.contains("SECRET") && !others.contains("ECRET") && !scheme.contains("SECRET");

@@ -1,5 +1,5 @@
-//! Any bytes as a server's or a proxy's response: the verdict depends on the bytes alone, and what is
-//! accepted is what RFC 6455 4.1 asks for.
+//! Any bytes as the response of a server or a proxy. The result depends on the bytes only, and accepted responses obey
+//! RFC 6455 4.1.
 
 use wirespeed_protocol::deflate::Config;
 use wirespeed_protocol::handshake::{
@@ -9,11 +9,11 @@ use wirespeed_protocol::handshake::{
 use crate::input::{Input, pieces};
 use crate::support::Rng;
 
-/// Nonce and answer of RFC 6455 1.3.
+/// The nonce and the accept value of RFC 6455 1.3.
 const NONCE: [u8; 16] = *b"the sample nonce";
 const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// Two bytes choose the handshake, the limits and the pieces; the others are the response.
+/// Two bytes select the handshake, the limits and the pieces. The others are the response.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -50,7 +50,7 @@ pub fn run(data: &[u8]) {
     };
     if let Ok((accepted, consumed)) = every_way(make, bytes, &mut rng) {
         let lines = head_lines(&bytes[..consumed]);
-        // The last head: interim responses come before it.
+        // The last head, after interim responses.
         let start = lines.iter().rposition(|line| line.starts_with(b"HTTP/1.1 101")).expect("a status of 101");
         let lines = &lines[start..];
         assert_eq!(tokens(lines, "upgrade"), [b"websocket"]);
@@ -70,7 +70,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Feeds the bytes whole, in pieces and one by one, and expects the same outcome each time.
+/// Feeds the bytes whole, in pieces and one by one, and expects the same result each time.
 fn every_way<T, F>(make: impl Fn() -> F, bytes: &[u8], rng: &mut Rng) -> Result<(T, usize), HandshakeError>
 where
     T: PartialEq + std::fmt::Debug,
@@ -103,7 +103,7 @@ where
     whole
 }
 
-/// An error shows as much of a malformed first line as was read: the one thing that depends on the pieces.
+/// Removes the excerpt of a malformed first line from an error. It has the bytes read so far, so it depends on the pieces.
 pub(crate) fn without_excerpt(error: HandshakeError) -> HandshakeError {
     match error {
         HandshakeError::MalformedStartLine { .. } => HandshakeError::MalformedStartLine { line: String::new() },
@@ -111,14 +111,14 @@ pub(crate) fn without_excerpt(error: HandshakeError) -> HandshakeError {
     }
 }
 
-/// The lines of a head, without what ends them and without the empty one behind.
+/// Returns the lines of a head without their line endings and without the empty line at the end.
 pub(crate) fn head_lines(head: &[u8]) -> Vec<&[u8]> {
     assert!(head.ends_with(b"\r\n\r\n"));
     let lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     lines.filter(|line| !line.is_empty()).collect()
 }
 
-/// The values of a field, given in lower case.
+/// Returns the values of a field, whose name is given in lower case.
 pub(crate) fn values(lines: &[&[u8]], name: &str) -> Vec<Vec<u8>> {
     let mut values = Vec::new();
     for line in &lines[1..] {
@@ -130,7 +130,7 @@ pub(crate) fn values(lines: &[&[u8]], name: &str) -> Vec<Vec<u8>> {
     values
 }
 
-/// The elements of a list, in lower case.
+/// Returns the elements of a list, in lower case.
 pub(crate) fn tokens(lines: &[&[u8]], name: &str) -> Vec<Vec<u8>> {
     let mut tokens = Vec::new();
     for value in values(lines, name) {

@@ -1,4 +1,4 @@
-//! Compression against zlib in C, both ways, and any bytes as compressed data.
+//! Compression and decompression, compared with zlib in C; also of any bytes as compressed data.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use wirespeed_protocol::deflate::Params;
@@ -11,7 +11,7 @@ use crate::support::{Frame, Rng, Seen, connection_with, feed, feed_all, to};
 const LIMITS: Limits = Limits { message_size: None, fragment_size: None, fragments: None };
 const BINARY: MessageKind = MessageKind::Binary;
 
-/// The first byte chooses what is compared, the next ones the settings.
+/// The first byte selects the comparison, the next ones the settings.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Ours compresses, zlib decompresses, with the window that was promised (its smallest is 9).
+/// Our codec compresses, and zlib decompresses with the negotiated window, or with 9 bits for 8.
 fn compressing(params: Params, messages: &[Vec<u8>]) {
     let mut sender = connection_with(Side::Server, LIMITS, Some(params));
     let mut zlib = Decompress::new_with_window_bits(false, params.local_window_bits.max(9));
@@ -62,7 +62,7 @@ fn compressing(params: Params, messages: &[Vec<u8>]) {
     }
 }
 
-/// zlib compresses, ours decompresses, in pieces.
+/// zlib compresses, and our codec decompresses in pieces.
 fn decompressing(params: Params, messages: &[Vec<u8>]) {
     let mut receiver = connection_with(Side::Client, LIMITS, Some(params));
     let level = Compression::new(u32::from(params.level));
@@ -81,15 +81,15 @@ fn decompressing(params: Params, messages: &[Vec<u8>]) {
     }
 }
 
-/// Any bytes as compressed messages: what ours delivers, zlib delivers; what ours refuses, zlib refuses, too; what is too
-/// big for ours, is so for zlib.
+/// Decompresses any bytes: our codec and zlib deliver the same messages, and both reject the same input. A message that
+/// exceeds our limit is as large with zlib.
 fn any_bytes(no_context_takeover: bool, payloads: &[&[u8]]) {
     const MOST: usize = 1 << 20;
     let limits = Limits { message_size: Some(MOST), ..LIMITS };
     let params = Params {
         local_no_context_takeover: no_context_takeover,
         remote_no_context_takeover: no_context_takeover,
-        // What smaller windows forget, zlib may remember.
+        // With a smaller window the results may differ, as zlib may keep more bytes.
         local_window_bits: 15,
         remote_window_bits: 15,
         level: 6,
@@ -132,18 +132,19 @@ fn any_bytes(no_context_takeover: bool, payloads: &[&[u8]]) {
 }
 
 fn zlib_deflate(zlib: &mut Compress, message: &[u8]) -> Vec<u8> {
-    // Room enough for one call: zlib then flushes once.
+    // With enough room for one call, zlib flushes once.
     let mut out = Vec::with_capacity(message.len() + message.len() / 8 + 1000);
     zlib.compress_vec(message, &mut out, FlushCompress::Sync).unwrap();
     assert!(out.len() < out.capacity());
     if out.is_empty() {
-        // Nothing to flush: the second of two empty messages. An empty block is what a sender writes then.
+        // There is nothing to flush for the second of two empty messages. A sender then writes an empty block.
         out.extend([0, 0, 0, 0xFF, 0xFF]);
     }
     out
 }
 
-/// All that comes out of `bytes`, over the end of deflate streams (RFC 7692 7.2.3.4); or how much did before an error.
+/// Inflates all of `bytes`, across the ends of deflate streams (RFC 7692 7.2.3.4). The error is the number of bytes
+/// produced before it.
 fn zlib_inflate(zlib: &mut Decompress, mut bytes: &[u8]) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(4096);
     loop {

@@ -1,5 +1,5 @@
-//! Forwarded headers: whatever a client has put into its request, it is whom the first of the proxies that are
-//! trusted has seen.
+//! Forwarded headers: the client's address is the one that the first trusted proxy has seen, independent of the headers
+//! in the client's request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -36,7 +36,7 @@ const WORDS: [&str; 24] = [
     "127.0.0.1",
 ];
 
-/// The first byte chooses the header; then come what the client says of itself, and what proxies add.
+/// The first byte selects the header; the next ones are the client's values, then the elements added by proxies.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -53,14 +53,14 @@ pub fn run(data: &[u8]) {
                 input.take(usize::from(len)).to_vec()
             }
         };
-        // What no server takes for a value of a field no proxy passes on.
+        // Proxies do not forward invalid values.
         if HeaderList::new().push(name, &line).is_ok() {
             lines.push(line);
         }
     }
     let client = Some(address(&mut input, false));
     let mut peer = client;
-    // Each says whom it sees, and is whom the next one sees.
+    // Each proxy adds the address of its peer, and is the peer of the next one.
     for _ in 0..input.below(4) {
         let said = element(&mut input, header, peer);
         if input.byte() & 1 == 0 || lines.is_empty() {
@@ -75,7 +75,7 @@ pub fn run(data: &[u8]) {
     }
     let mut headers = HeaderList::new();
     for line in &lines {
-        headers.push(name, line).expect("as it was");
+        headers.push(name, line).expect("it is valid");
     }
     let other = if choice & 1 == 0 { "Forwarded" } else { "X-Forwarded-For" };
     headers.push(other, "for=6.6.6.6").expect("valid");
@@ -86,7 +86,7 @@ pub fn run(data: &[u8]) {
     assert!(same(found, client), "{found:?} instead of {client:?}, by {shown:?}");
 }
 
-/// Of a proxy that is trusted, or anybody's.
+/// Returns the address of a trusted proxy, or another address.
 fn address(input: &mut Input<'_>, trusted: bool) -> SocketAddr {
     let bytes = input.take(3);
     let [a, b, c] = [0, 1, 2].map(|at| bytes.get(at).copied().unwrap_or(7));
@@ -99,7 +99,7 @@ fn address(input: &mut Input<'_>, trusted: bool) -> SocketAddr {
     SocketAddr::new(ip, input.number())
 }
 
-/// What a proxy adds. One that has a Unix socket says nothing of it.
+/// Returns the element that a proxy adds for the peer that it has seen.
 fn element(input: &mut Input<'_>, header: ForwardedHeader, seen: Option<SocketAddr>) -> String {
     let Some(seen) = seen else { return String::new() };
     let (ip, style) = (seen.ip(), input.byte());

@@ -1,4 +1,4 @@
-//! Takes decisions from the front of the input. Where it ends, every decision is 0.
+//! [`Input`]: reads decisions from the front of a fuzz input. After its end all decisions are 0.
 
 use crate::support::Rng;
 
@@ -39,17 +39,17 @@ impl<'a> Input<'a> {
         front
     }
 
-    /// One of these.
+    /// Returns one of the items.
     pub(crate) fn pick<'b, T>(&mut self, from: &'b [T]) -> &'b T {
         &from[usize::from(self.byte()) % from.len()]
     }
 
-    /// Some of these, fewer than `most`, one behind the other.
+    /// Returns fewer than `most` of the words, concatenated.
     pub(crate) fn words(&mut self, most: u8, from: &[&str]) -> String {
         (0..self.below(most)).map(|_| *self.pick(from)).collect()
     }
 
-    /// A payload: bytes from the input, or many that its next bytes stand for.
+    /// Returns a payload: bytes of the input, or a longer payload that is generated from its next bytes.
     pub(crate) fn payload(&mut self) -> Vec<u8> {
         match self.byte() {
             len @ 0..200 => self.take(usize::from(len)).to_vec(),
@@ -61,7 +61,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Pieces of random length, short ones often, empty ones sometimes.
+/// Splits the bytes into pieces of random length, often short and sometimes empty.
 pub(crate) fn pieces<'a>(bytes: &'a [u8], rng: &mut Rng) -> Vec<&'a [u8]> {
     let mut rest = bytes;
     let mut pieces = Vec::new();

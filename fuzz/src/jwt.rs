@@ -1,5 +1,5 @@
-//! Tokens that somebody has signed: accepted if and only if their header and claims say what they must, read by a
-//! parser of JSON that knows nothing of tokens; and none is accepted of which any bit was changed.
+//! Signed tokens are accepted if, and only if, their header and claims are valid according to a general JSON parser. No
+//! token with a changed bit is accepted.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::keys::{Pair, pairs, sign};
 
 const NOW: u64 = 1_700_000_000;
 
-/// What claims may be.
+/// Values of claims.
 const VALUES: [&str; 30] = [
     "null",
     "\"alice\"",
@@ -47,7 +47,7 @@ const VALUES: [&str; 30] = [
 
 const CLAIMS: [&str; 8] = ["sub", "exp", "nbf", "iss", "aud", "topics", "x", "\\u0065xp"];
 
-/// One byte chooses, one the options; the others are the token, or what it is made of.
+/// The first byte selects the comparison, the second the options. The others are the token or its parts.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -65,25 +65,25 @@ pub fn run(data: &[u8]) {
     let secret = &pairs()[0];
     match choice & 3 {
         0 => {
-            // Nobody has signed it.
+            // A token without a valid signature.
             let jwt = Jwt::new(options(secret)).unwrap();
             let text = String::from_utf8_lossy(input.rest()).into_owned();
-            let denied = jwt.verify_token(&text, NOW).expect_err("a token that nobody has signed");
-            check_words(&denied);
+            let denied = jwt.verify_token(&text, NOW).expect_err("a token without a valid signature");
+            check_denied(&denied);
         }
         1 => {
-            // Any texts, signed.
+            // Any header and payload, signed.
             let len = input.byte();
             let (header, payload) = (input.take(usize::from(len)), input.rest());
-            judge(&options(secret), secret, header, payload);
+            check_token(&options(secret), secret, header, payload);
         }
         _ => {
             let pair = &pairs()[[0, 0, 1, 2, 0, 3, 0, 4][usize::from(choice >> 2 & 7)]];
             let header = header(&mut input, pair);
             let payload = payload(&mut input);
             let options = options(pair);
-            if let Some(token) = judge(&options, pair, header.as_bytes(), payload.as_bytes()) {
-                spoil(&mut input, &options, &token);
+            if let Some(token) = check_token(&options, pair, header.as_bytes(), payload.as_bytes()) {
+                check_changed_token(&mut input, &options, &token);
             }
         }
     }
@@ -116,7 +116,7 @@ fn header(input: &mut Input<'_>, pair: &Pair) -> String {
 
 fn payload(input: &mut Input<'_>) -> String {
     let mut members = Vec::new();
-    // What most have, so that most are accepted.
+    // Most tokens have the usual claims, so that most are accepted.
     let usual = input.byte();
     if usual & 1 == 0 {
         members.push("\"sub\":\"alice\"".to_owned());
@@ -132,8 +132,8 @@ fn payload(input: &mut Input<'_>) -> String {
     format!("{space}{{{}}}{space}", members.join(&format!("{space},")))
 }
 
-/// Signs it, and compares what becomes of it with what should; the token if it is accepted.
-fn judge(options: &JwtOptions, pair: &Pair, header: &[u8], payload: &[u8]) -> Option<String> {
+/// Signs a token and checks the result of its verification. Returns the token if it is accepted.
+fn check_token(options: &JwtOptions, pair: &Pair, header: &[u8], payload: &[u8]) -> Option<String> {
     let jwt = Jwt::new(options.clone()).unwrap();
     let token = sign(header, payload, pair);
     let outcome = jwt.verify_token(&token, NOW);
@@ -146,10 +146,10 @@ fn judge(options: &JwtOptions, pair: &Pair, header: &[u8], payload: &[u8]) -> Op
     let accepted = claims.as_ref().is_some_and(|claims| claims_are_good(options, claims));
     let shown = || format!("{} {}", header.escape_ascii(), payload.escape_ascii());
     match (&outcome, good) {
-        // What this parser of JSON does not take may be in a member that does not matter.
+        // The part that this JSON parser rejects may be in an irrelevant member.
         (Ok(_), None) => assert!(accepted, "{}", shown()),
         (Err(denied), None) => {
-            check_words(denied);
+            check_denied(denied);
             return None;
         }
         (outcome, Some(good)) => assert_eq!(outcome.is_ok(), good && accepted, "{outcome:?} {}", shown()),
@@ -163,17 +163,17 @@ fn judge(options: &JwtOptions, pair: &Pair, header: &[u8], payload: &[u8]) -> Op
             Some(token)
         }
         Err(denied) => {
-            check_words(&denied);
+            check_denied(&denied);
             None
         }
     }
 }
 
-/// `None`: the parser says nothing of it.
+/// Returns whether a header is valid; `None` if the parser cannot decide.
 fn header_is_good(options: &JwtOptions, pair: &Pair, header: &[u8]) -> Option<bool> {
     let Ok(Value::Object(members)) = serde_json::from_slice::<Value>(header) else { return None };
     if repeats(header) {
-        return None; // others may stand twice
+        return None; // irrelevant members may be duplicated
     }
     let kid = members.get("kid").filter(|kid| !kid.is_null());
     Some(
@@ -184,7 +184,7 @@ fn header_is_good(options: &JwtOptions, pair: &Pair, header: &[u8]) -> Option<bo
     )
 }
 
-/// Whether a member of an object stands twice in it: as many as it has are not as many as it had.
+/// Returns whether an object has a duplicate member.
 fn repeats(text: &[u8]) -> bool {
     struct Names(bool);
     impl<'de> serde::Deserialize<'de> for Names {
@@ -212,7 +212,7 @@ fn repeats(text: &[u8]) -> bool {
     serde_json::from_slice::<Names>(text).is_ok_and(|names| names.0)
 }
 
-/// RFC 7519 4.1, as the options have it.
+/// Returns whether the claims are valid (RFC 7519 4.1) with the options.
 fn claims_are_good(options: &JwtOptions, claims: &Map<String, Value>) -> bool {
     let claim = |name: &str| claims.get(name).filter(|value| !value.is_null());
     let date = |name: &str, holds: &dyn Fn(f64) -> bool| match claim(name) {
@@ -241,13 +241,13 @@ fn claims_are_good(options: &JwtOptions, claims: &Map<String, Value>) -> bool {
         && !(user_is_wanted && claim("sub") == Some(&json!("")))
 }
 
-/// A token that is accepted, changed: a bit of it, or more.
-fn spoil(input: &mut Input<'_>, options: &JwtOptions, token: &str) {
+/// Changes an accepted token by a bit or more, and checks that it is rejected.
+fn check_changed_token(input: &mut Input<'_>, options: &JwtOptions, token: &str) {
     let jwt = Jwt::new(options.clone()).unwrap();
     let mut bytes = token.as_bytes().to_vec();
     let at = usize::from(input.number()) % bytes.len();
     match input.below(8) {
-        0..=3 => bytes[at] ^= 1 << input.below(7), // it is ASCII, and stays so
+        0..=3 => bytes[at] ^= 1 << input.below(7), // the result is ASCII too
         4 => drop(bytes.remove(at)),
         5 => bytes.insert(at, *input.pick(b"A.= \n-_/+")),
         6 => bytes.truncate(at),
@@ -258,8 +258,8 @@ fn spoil(input: &mut Input<'_>, options: &JwtOptions, token: &str) {
     assert!(outcome.is_err(), "{token} and {text}");
 }
 
-/// What the client is told is none of what it has sent.
-fn check_words(denied: &Denied) {
+/// Checks the status and the message of a rejection.
+fn check_denied(denied: &Denied) {
     assert!(denied.status() == 401 || denied.status() == 403);
     assert_eq!(denied.challenge().is_some(), denied.status() == 401);
     assert!(denied.to_string().chars().all(|letter| !letter.is_control()));

@@ -1,5 +1,5 @@
-//! Keys of operators, as PEM and as JWK sets: any bytes are one, or refused in words that show nothing of them; a key
-//! is used if, and only if, it says that it is for what it would be used for.
+//! Keys as PEM and as JWK sets: any bytes are a key or an error whose message has no part of them. A key is used only for
+//! the purpose and the algorithm that it states.
 
 use serde_json::{Value, json};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
@@ -10,7 +10,7 @@ use crate::keys::{Pair, pairs, sign};
 
 const NOW: u64 = 1_700_000_000;
 
-/// The first bytes choose; the others are a key, or how one is changed.
+/// The first bytes select the comparison and the key pair. The others are a key, or the changes of a key.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -23,21 +23,21 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A file that may be a key for the algorithm.
+/// Parses a file that may be a key for the algorithm of `pair`.
 fn pem(pair: &Pair, text: &[u8]) -> Option<Jwt> {
     match Jwt::new(JwtOptions::new([pair.algorithm], Key::Pem(text.to_vec()))) {
         Ok(jwt) => {
-            assert!(pair.algorithm != Algorithm::HS256, "a public key is no secret");
+            assert!(pair.algorithm != Algorithm::HS256, "a PEM key is not a secret for HMAC");
             Some(jwt)
         }
         Err(error) => {
-            check_words(&error.to_string(), text);
+            check_message(&error.to_string(), text);
             None
         }
     }
 }
 
-/// One of the keys, for this algorithm or another, as it is or with changes.
+/// Parses a key for this algorithm or another one, with or without changes.
 fn changed_pem(input: &mut Input<'_>, pair: &Pair) {
     let given = input.pick(pairs());
     let kind = input.below(8);
@@ -73,18 +73,18 @@ fn changed_pem(input: &mut Input<'_>, pair: &Pair) {
     }
 }
 
-/// A file that may be a set of keys.
+/// Parses a file that may be a JWK set. Returns the number of usable keys.
 fn set(text: &[u8], algorithms: &[Algorithm]) -> Option<usize> {
     match jwk_set(text, algorithms) {
         Ok(count) => Some(count),
         Err(error) => {
-            check_words(&error, text);
+            check_message(&error, text);
             None
         }
     }
 }
 
-/// A set of keys that say what they are for, and one that is used for `pair`'s algorithm.
+/// Checks how many keys of a JWK set can be used for the algorithm of `pair`.
 fn keys(input: &mut Input<'_>, pair: &Pair) {
     let mut keys = Vec::new();
     let mut usable = 0;
@@ -107,13 +107,13 @@ fn keys(input: &mut Input<'_>, pair: &Pair) {
         }
         let mut fits = given.algorithm == pair.algorithm;
         for _ in 0..input.below(3) {
-            fits &= say(input, &mut key, given.algorithm, pair.algorithm);
+            fits &= add_member(input, &mut key, given.algorithm, pair.algorithm);
         }
         usable += usize::from(fits);
         keys.push(key);
     }
     if input.below(16) == 0 {
-        // As many as make no difference.
+        // Keys of other types make no difference.
         keys.extend(vec![json!({"kty": "oct", "k": ""}); 100]);
     }
     let expected = if usable == 0 && !keys.is_empty() { None } else { Some(usable) };
@@ -121,8 +121,8 @@ fn keys(input: &mut Input<'_>, pair: &Pair) {
     assert_eq!(set(text.as_bytes(), &[pair.algorithm]), expected, "{text} for {}", pair.algorithm);
 }
 
-/// Has a key say one thing more of itself; whether it may be used nevertheless.
-fn say(input: &mut Input<'_>, key: &mut Value, own: Algorithm, wanted: Algorithm) -> bool {
+/// Adds a member to a key. Returns whether the key can still be used.
+fn add_member(input: &mut Input<'_>, key: &mut Value, own: Algorithm, wanted: Algorithm) -> bool {
     let (name, value, fits) = match input.below(14) {
         0 => ("use", json!("sig"), true),
         1 => ("use", json!("enc"), false),
@@ -139,7 +139,7 @@ fn say(input: &mut Input<'_>, key: &mut Value, own: Algorithm, wanted: Algorithm
         12 => ("x5t", json!("AA"), true),
         _ => ("kty", json!("none"), false),
     };
-    // What was said first counts.
+    // The first value of a member counts.
     if key.get(name).is_some() && name != "kty" {
         return true;
     }
@@ -147,11 +147,11 @@ fn say(input: &mut Input<'_>, key: &mut Value, own: Algorithm, wanted: Algorithm
     fits
 }
 
-/// An error shows nothing of a key.
-fn check_words(words: &str, text: &[u8]) {
-    assert!(words.len() < 300 && !words.chars().any(char::is_control), "{words:?}");
+/// Checks that the message of an error has no part of a key.
+fn check_message(message: &str, text: &[u8]) {
+    assert!(message.len() < 300 && !message.chars().any(char::is_control), "{message:?}");
     let body = String::from_utf8_lossy(text);
     for part in body.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|part| part.len() > 20) {
-        assert!(!words.contains(part), "{words:?} shows {part:?}");
+        assert!(!message.contains(part), "{message:?} shows {part:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that sign, made once for each process, and what signs with them.
+//! Signing keys, generated once per process, and a function that signs tokens.
 
 use std::sync::OnceLock;
 
@@ -6,21 +6,21 @@ use jsonwebtoken::EncodingKey;
 use rcgen::{KeyPair, PublicKeyData};
 use wirespeed_engine::auth::{Algorithm, Key};
 
-/// Long enough for each HMAC.
+/// A secret that is long enough for every HMAC.
 pub(crate) const SECRET: &[u8; 64] = b"0123456789abcdef-a-secret-that-must-not-be-shown-fedcba987654321";
 
 pub(crate) struct Pair {
     pub(crate) algorithm: Algorithm,
     pub(crate) signing: EncodingKey,
     pub(crate) key: Key,
-    /// The same as a text; of a secret, itself.
+    /// The public key as PEM; for HMAC, the secret.
     pub(crate) public: Vec<u8>,
     pub(crate) private: Vec<u8>,
     /// The parts of a JWK, base64url: `x` and `y`, `n` and `e`, `k`.
     pub(crate) jwk: Vec<(&'static str, String)>,
 }
 
-/// One of each kind.
+/// Returns a key pair of each kind.
 pub(crate) fn pairs() -> &'static [Pair] {
     static PAIRS: OnceLock<Vec<Pair>> = OnceLock::new();
     PAIRS.get_or_init(|| {
@@ -51,13 +51,13 @@ fn pair(algorithm: Algorithm, key: &KeyPair) -> Pair {
     let raw = key.der_bytes();
     let (signing, jwk) = match algorithm {
         Algorithm::RS256 => {
-            // RFC 8017 A.1.1, of 2048 bits: a sequence of two numbers, whose lengths take two bytes and one.
+            // RFC 8017 A.1.1, with 2048 bits: a sequence of two numbers, whose lengths take two bytes and one byte.
             let (n, e) = (&raw[9..9 + 256], &raw[raw.len() - 3..]);
             (EncodingKey::from_rsa_pem(&private), vec![("n", base64url(n)), ("e", base64url(e))])
         }
         Algorithm::EdDSA => (EncodingKey::from_ed_pem(&private), vec![("x", base64url(raw))]),
         _ => {
-            // SEC 1, 2.3.3: a byte that says that both coordinates follow.
+            // SEC 1, 2.3.3: the first byte means that both coordinates follow.
             let half = raw.len() / 2;
             let point = vec![("x", base64url(&raw[1..=half])), ("y", base64url(&raw[1 + half..]))];
             (EncodingKey::from_ec_pem(&private), point)
@@ -74,7 +74,7 @@ fn pem(der: &[u8]) -> Vec<u8> {
     format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", lines.join("\n")).into_bytes()
 }
 
-/// RFC 7515, appendix C.
+/// Encodes bytes as base64url (RFC 7515, appendix C).
 pub(crate) fn base64url(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::new();
@@ -86,7 +86,7 @@ pub(crate) fn base64url(bytes: &[u8]) -> String {
     text
 }
 
-/// A token with exactly this header and payload.
+/// Returns a token with exactly this header and payload.
 pub(crate) fn sign(header: &[u8], payload: &[u8], pair: &Pair) -> String {
     let message = format!("{}.{}", base64url(header), base64url(payload));
     let algorithm = pair.algorithm.name().parse().unwrap();

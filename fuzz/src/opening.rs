@@ -1,6 +1,6 @@
-//! The opening of a client through a proxy and under TLS: whatever the proxy answers, it comes to what its answer and
-//! the server's come to each alone; TLS whose records are cut and joined anywhere opens, and whatever becomes of its
-//! bytes, neither end ever takes for said what the other has not.
+//! The opening handshake of a client through a proxy and with TLS. With any response of the proxy, the result equals that
+//! of the proxy's and the server's response parsed separately. TLS works with records split and joined anywhere; if bytes
+//! are changed, neither end accepts forged data.
 
 use std::time::Instant;
 
@@ -15,16 +15,16 @@ use wirespeed_protocol::handshake::{
 use wirespeed_protocol::{Limits, MessageKind};
 
 use crate::client_head::without_excerpt;
+use crate::driver_pair::layers;
 use crate::input::{Input, pieces};
-use crate::opened::layers;
 use crate::support::{Rng, owned};
 
-const MADE: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+const TUNNEL_RESPONSE: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-const SWITCHED: &[u8] =
+const UPGRADE_RESPONSE: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// Two bytes choose; the others are the answer of a proxy, or how bytes of TLS change.
+/// Two bytes select the comparison and the pieces. The others are the response of a proxy, or the change of TLS bytes.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -45,7 +45,7 @@ fn tunnel() -> ConnectHandshake {
     ConnectHandshake::new(&ConnectRequest::new("example.com:443"), HeadLimits::default()).unwrap()
 }
 
-/// What an opening has come to: the messages and the bytes behind its answer, or why there is none.
+/// The result of an opening handshake: the messages after the response, or the error.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Open(Vec<Vec<u8>>),
@@ -56,28 +56,28 @@ enum Outcome {
 fn through_a_proxy(choice: u8, rest: &[u8], rng: &mut Rng) {
     let bytes = match choice & 6 {
         0 => rest.to_vec(),
-        2 => [MADE, rest].concat(),
-        4 => [rest, MADE, SWITCHED].concat(),
-        _ => [MADE, SWITCHED, rest].concat(),
+        2 => [TUNNEL_RESPONSE, rest].concat(),
+        4 => [rest, TUNNEL_RESPONSE, UPGRADE_RESPONSE].concat(),
+        _ => [TUNNEL_RESPONSE, UPGRADE_RESPONSE, rest].concat(),
     };
     let whole = opened(Some(tunnel()), [&bytes[..]]);
     assert_eq!(opened(Some(tunnel()), pieces(&bytes, rng)), whole, "in pieces");
     if bytes.len() < 500 {
         assert_eq!(opened(Some(tunnel()), bytes.chunks(1)), whole, "byte by byte");
     }
-    let mut alone = tunnel();
-    let expected = match alone.receive(&bytes) {
+    let mut separate = tunnel();
+    let expected = match separate.receive(&bytes) {
         Ok(Progress::Complete { consumed, output }) => {
             assert!((200..300).contains(&output.status));
             opened(None, [&bytes[consumed..]])
         }
-        Ok(Progress::Incomplete) => Outcome::Tunnel(without_excerpt(alone.receive_eof())),
+        Ok(Progress::Incomplete) => Outcome::Tunnel(without_excerpt(separate.receive_eof())),
         Err(error) => Outcome::Tunnel(without_excerpt(error)),
     };
     assert_eq!(whole, expected, "{}", bytes.escape_ascii());
 }
 
-/// What comes of these bytes, behind which the stream ends.
+/// Returns the result of these bytes, after which the stream ends.
 fn opened<'a>(tunnel: Option<ConnectHandshake>, pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
     let mut client = Client::new(Plan { proxy_tls: None, tunnel, tls: None, handshake: handshake() }).unwrap();
     let outcome = |error| match error {
@@ -97,7 +97,7 @@ fn opened<'a>(tunnel: Option<ConnectHandshake>, pieces: impl IntoIterator<Item =
     Outcome::Open(messages(&mut client))
 }
 
-/// What came to a client behind the answer.
+/// Returns the messages that a client received after the response.
 fn messages(client: &mut Client) -> Vec<Vec<u8>> {
     let (mut peer, handshake, accepted) = client.finish::<Vec<u8>>(Limits::default(), keepalive()).expect("it is done");
     assert_eq!((accepted.response.status, handshake.request().target.as_str()), (101, "/chat"));
@@ -110,7 +110,7 @@ fn messages(client: &mut Client) -> Vec<Vec<u8>> {
     messages
 }
 
-/// What becomes of the bytes that go one way.
+/// A change of the bytes in one direction.
 struct Change {
     from_server: bool,
     at: usize,
@@ -136,50 +136,50 @@ fn under_tls(choice: u8, mut input: Input<'_>, rng: &mut Rng) {
         if let Some(change) = &change {
             apply(change, false, &mut passed[0], &mut there);
         }
-        // The proxy's end of the outer layer; its tunnel goes to the server.
+        // The proxy's end of the outer layer. Its tunnel leads to the server.
         if let Some(layer) = &mut proxy {
             let mut plain = Vec::new();
             cipher.extend(there);
             match layer.receive(&mut cipher, &mut plain, &mut back) {
                 Ok(taken) => drop(cipher.drain(..taken)),
-                Err(_) => return, // what was changed
+                Err(_) => return, // because of the change
             }
             there = plain;
             if !asked && there.ends_with(b"\r\n\r\n") {
                 assert!(there.starts_with(b"CONNECT example.com:443 HTTP/1.1\r\n"));
                 (asked, there) = (true, Vec::new());
-                layer.send(&mut [], MADE, &mut back).unwrap();
+                layer.send(&mut [], TUNNEL_RESPONSE, &mut back).unwrap();
             }
         }
-        let mut said = Vec::new();
+        let mut answer = Vec::new();
         if let Some(mut opening) = server.take() {
             for piece in pieces(&there, rng) {
                 if opening.receive(piece).is_err() {
                     break;
                 }
             }
-            said = opening.output().take();
+            answer = opening.output().take();
             if opening.stage() == Stage::Done {
                 assert_eq!(
                     opening.handshake().request().map(|request| request.target.as_str()),
                     Some("/chat"),
-                    "as it was said"
+                    "the request is unchanged"
                 );
                 let (mut peer, handshake) = opening.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
                 peer.send_half.send_head(&handshake.accept(None, &HeaderList::default()).unwrap().response.to_bytes());
                 peer.send_half.send_message(MessageKind::Text, b"welcome", None).unwrap();
-                said.extend(peer.send_half.take_output());
+                answer.extend(peer.send_half.take_output());
                 last = true;
             } else {
                 server = Some(opening);
             }
         }
         if let Some(layer) = &mut proxy
-            && !said.is_empty()
+            && !answer.is_empty()
         {
-            layer.send(&mut [], &std::mem::take(&mut said), &mut back).unwrap();
+            layer.send(&mut [], &std::mem::take(&mut answer), &mut back).unwrap();
         }
-        back.extend(said);
+        back.extend(answer);
         if let Some(change) = &change {
             apply(change, true, &mut passed[1], &mut back);
         }
@@ -198,7 +198,7 @@ fn under_tls(choice: u8, mut input: Input<'_>, rng: &mut Rng) {
             break;
         }
     }
-    assert!(change.is_some(), "it is stuck in {:?}, {last}", client.stage());
+    assert!(change.is_some(), "the handshake is stuck in {:?}, {last}", client.stage());
 }
 
 fn apply(change: &Change, from_server: bool, passed: &mut usize, bytes: &mut Vec<u8>) {

@@ -1,27 +1,27 @@
-//! What carries bytes between two sockets: as many at a time as it is told.
+//! [`Pipe`]: moves a given number of bytes at a time between two sockets.
 
 use std::collections::VecDeque;
 use std::io;
 
 use wirespeed_driver::socket::{Mode, Socket};
 
-/// The other ends of two sockets, and what is on its way between them.
+/// The other ends of two sockets, and the bytes in transit between them.
 pub(crate) struct Pipe {
     far: [Socket; 2],
-    /// From each.
-    on_its_way: [VecDeque<u8>; 2],
-    /// It has ended its direction.
+    /// Bytes in transit from each socket.
+    in_transit: [VecDeque<u8>; 2],
+    /// Whether the stream from each socket has ended.
     ended: [bool; 2],
-    /// The other was told so.
-    told: [bool; 2],
+    /// Whether this end was passed on to the other socket.
+    end_delivered: [bool; 2],
 }
 
 impl Pipe {
     pub(crate) fn new(far: [Socket; 2]) -> Self {
-        Self { far, on_its_way: Default::default(), ended: [false; 2], told: [false; 2] }
+        Self { far, in_transit: Default::default(), ended: [false; 2], end_delivered: [false; 2] }
     }
 
-    /// Takes up to `most` bytes from one, and hands the other what it has room for; whether anything moved.
+    /// Reads up to `most` bytes from a socket and writes as many as possible to the other. Returns whether any moved.
     pub(crate) fn carry(&mut self, from: usize, most: usize) -> bool {
         let mut moved = false;
         let mut bytes = Vec::with_capacity(most.clamp(1, 1 << 16));
@@ -32,35 +32,35 @@ impl Pipe {
                 Err(error) => self.ended[from] = error.kind() != io::ErrorKind::WouldBlock,
             }
         }
-        let way = &mut self.on_its_way[from];
-        way.extend(bytes);
-        if self.told[from] {
-            way.clear();
+        let bytes_in_transit = &mut self.in_transit[from];
+        bytes_in_transit.extend(bytes);
+        if self.end_delivered[from] {
+            bytes_in_transit.clear();
         }
-        while !way.is_empty() {
-            let count = most.clamp(1, way.len());
-            match self.far[1 - from].send(&way.make_contiguous()[..count], Mode::NonBlocking) {
-                Ok(sent) => drop(way.drain(..sent)),
+        while !bytes_in_transit.is_empty() {
+            let count = most.clamp(1, bytes_in_transit.len());
+            match self.far[1 - from].send(&bytes_in_transit.make_contiguous()[..count], Mode::NonBlocking) {
+                Ok(sent) => drop(bytes_in_transit.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return moved,
-                // Nobody reads any more.
-                Err(_) => way.clear(),
+                // The other end has closed its socket.
+                Err(_) => bytes_in_transit.clear(),
             }
             moved = true;
             if most < 1 << 16 {
                 break;
             }
         }
-        if self.ended[from] && way.is_empty() && !self.told[from] {
+        if self.ended[from] && bytes_in_transit.is_empty() && !self.end_delivered[from] {
             self.end(from);
             moved = true;
         }
         moved
     }
 
-    /// Ends the stream from one, whatever is on its way.
+    /// Ends the stream from a socket, and discards the bytes in transit.
     pub(crate) fn end(&mut self, from: usize) {
-        self.told[from] = true;
-        self.on_its_way[from].clear();
+        self.end_delivered[from] = true;
+        self.in_transit[from].clear();
         self.far[1 - from].shutdown_write();
     }
 }

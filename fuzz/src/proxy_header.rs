@@ -1,5 +1,5 @@
-//! PROXY headers of both versions: one that was written by the book says what was written, wherever it is cut and
-//! whatever follows; of any bytes, a decoder that has them all at once and looks for nothing else says the same.
+//! PROXY headers of both versions. Headers encoded after the specification are decoded correctly, in any pieces and with
+//! any bytes after them. For any other bytes, the result is that of a simple decoder.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,10 +10,10 @@ use crate::support::Rng;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Bytes of a header, at most: of version 1 by the book, of version 2 by our own choice.
-const MOST: [usize; 2] = [107, 4095];
+/// Maximum size in bytes of a header of version 1, by the specification, and of version 2, by our choice.
+const MAX_SIZE: [usize; 2] = [107, 4095];
 
-/// One byte chooses, one the pieces; the others are the header, or what it is made of.
+/// The first byte selects the comparison, the second the pieces. The others are the header or its parts.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -56,7 +56,7 @@ fn address(input: &mut Input<'_>, six: bool) -> IpAddr {
     }
 }
 
-/// Written by the book, section 2.1.
+/// Encodes a header of version 1 (section 2.1 of the specification).
 fn version_1(input: &mut Input<'_>) -> (Vec<u8>, Option<SocketAddr>) {
     let kind = input.below(3);
     if kind == 2 {
@@ -68,11 +68,11 @@ fn version_1(input: &mut Input<'_>) -> (Vec<u8>, Option<SocketAddr>) {
     let (from, to) = (input.number(), input.number());
     let family = ["TCP4", "TCP6"][usize::from(kind)];
     let header = format!("PROXY {family} {source} {target} {from} {to}\r\n").into_bytes();
-    assert!(header.len() <= MOST[0]);
+    assert!(header.len() <= MAX_SIZE[0]);
     (header, Some(SocketAddr::new(source.to_canonical(), from)))
 }
 
-/// Section 2.2.
+/// Encodes a header of version 2 (section 2.2).
 fn version_2(input: &mut Input<'_>) -> (Vec<u8>, Option<SocketAddr>) {
     let kind = input.below(6);
     let (command, family) =
@@ -105,12 +105,12 @@ fn version_2(input: &mut Input<'_>) -> (Vec<u8>, Option<SocketAddr>) {
         body.extend(value);
     }
     let header = [SIGNATURE, &[command, family], &(body.len() as u16).to_be_bytes(), &body].concat();
-    assert!(header.len() <= MOST[1]);
+    assert!(header.len() <= MAX_SIZE[1]);
     (header, client)
 }
 
 enum Naive {
-    /// What it says, and how long it is.
+    /// The client's address and the size of the header.
     Header(Option<SocketAddr>, usize),
     More,
     Other,
@@ -121,10 +121,10 @@ fn naive(bytes: &[u8]) -> Naive {
     if begins(b"PROXY ") {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n");
         return match end {
-            Some(end) if end + 2 <= MOST[0] => {
+            Some(end) if end + 2 <= MAX_SIZE[0] => {
                 naive_1(&bytes[..end]).map_or(Naive::Other, |client| Naive::Header(client, end + 2))
             }
-            None if bytes.len() < MOST[0] => Naive::More,
+            None if bytes.len() < MAX_SIZE[0] => Naive::More,
             _ => Naive::Other,
         };
     }
@@ -135,14 +135,14 @@ fn naive(bytes: &[u8]) -> Naive {
         return Naive::More;
     }
     let len = 16 + 256 * usize::from(bytes[14]) + usize::from(bytes[15]);
-    if len > MOST[1] {
+    if len > MAX_SIZE[1] {
         return Naive::Other;
     }
     if bytes.len() < len {
         return Naive::More;
     }
     let body = &bytes[16..len];
-    // Where it begins, and where its port does.
+    // Reads an address of `size` bytes and its port.
     let client = |size: usize| -> Option<Option<SocketAddr>> {
         let ip: IpAddr = match size {
             4 => <[u8; 4]>::try_from(body.get(..4)?).ok()?.into(),
@@ -161,11 +161,11 @@ fn naive(bytes: &[u8]) -> Naive {
     said.map_or(Naive::Other, |client| Naive::Header(client, len))
 }
 
-/// A line of version 1 without its end.
+/// Decodes a line of version 1 without its line ending.
 fn naive_1(line: &[u8]) -> Option<Option<SocketAddr>> {
     let rest = line.strip_prefix(b"PROXY ")?;
     if rest.starts_with(b"UNKNOWN") {
-        // The book has all of it ignored; that there is no other end of a line in it is ours.
+        // The specification ignores the rest of the line. Our choice: it must not have a CR.
         return (!rest.contains(&b'\r')).then_some(None);
     }
     let text = std::str::from_utf8(rest).ok()?;
@@ -178,7 +178,7 @@ fn naive_1(line: &[u8]) -> Option<Option<SocketAddr>> {
         }
     };
     address(target)?;
-    // More than the book allows, which has no zeros before and no sign.
+    // This accepts more than the specification, which allows no leading zeros and no sign.
     let port = |text: &str| -> Option<u16> { text.parse().ok() };
     port(to)?;
     Some(Some(SocketAddr::new(address(source)?.to_canonical(), port(from)?)))

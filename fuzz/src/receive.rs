@@ -1,4 +1,4 @@
-//! Receiving any bytes: the events depend on the bytes alone, never on how they were divided or read.
+//! Receives any bytes: the events depend on the bytes only, never on how they were split or read.
 
 use wirespeed_protocol::{Connection, Delivery, Limits, Side};
 
@@ -6,8 +6,8 @@ use crate::input::{Input, pieces};
 use crate::support::model::model;
 use crate::support::{Rng, Seen, connection_with, feed, feed_all, params};
 
-/// The first byte chooses the side, the delivery and so on, the second the limits, two more the pieces; the
-/// others are received.
+/// The first byte selects the side, the delivery and the compression, the second the limits, the next two the pieces.
+/// The others are received.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Reads what is missing of a large payload straight into the message, as a driver does.
+/// Reads the missing part of a large payload straight into the message, as the driver does.
 fn through_destinations(connection: &mut Connection, mut bytes: &[u8], rng: &mut Rng) -> Vec<Seen> {
     let mut events = Vec::new();
     loop {

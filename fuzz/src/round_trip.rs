@@ -1,4 +1,4 @@
-//! Sending anything: the naive decoder finds the frames that were asked for, the other end the messages.
+//! Sends random messages: a simple decoder finds the requested frames, and the peer receives the messages.
 
 use wirespeed_protocol::deflate::Params;
 use wirespeed_protocol::{CloseCode, CloseFrame, Delivery, Limits, MessageKind, SendError, Side, State};
@@ -10,7 +10,7 @@ use crate::support::{Frame, Rng, Seen, connection_with, feed_all};
 
 const LIMITS: Limits = Limits { message_size: None, fragment_size: None, fragments: None };
 
-/// The first bytes choose the side and the parameters of the compression, the others the steps.
+/// The first bytes select the side and the parameters of the compression, the others the steps.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -82,7 +82,7 @@ pub fn run(data: &[u8]) {
             6 if step & 0x78 == 0x78 => {
                 let code = CloseCode(1000 + u16::from(step >> 7));
                 if allowed(sender.send_close(Some(code), "end", || key, &mut out), Ok(())) {
-                    // In the middle of a message it says that the message is lost.
+                    // Inside a message, the close frame reports that the message is lost.
                     let (code, reason) = match open {
                         Some(_) => (CloseCode::INTERNAL_ERROR, "close during fragmented message"),
                         None => (code, "end"),
@@ -103,13 +103,13 @@ pub fn run(data: &[u8]) {
     }
 
     let frames = Frame::decode_all(&out);
-    assert_eq!(taken_apart(&frames, side, deflate), expected, "frame by frame");
+    assert_eq!(decode(&frames, side, deflate), expected, "frame by frame");
     let received = Params { remote_no_context_takeover: choice & 4 != 0, ..deflate.unwrap_or(NO_PARAMS) };
     let make = || connection_with(peer, LIMITS, deflate.map(|_| received));
     let mut receiver = make();
     assert_eq!(feed_all(&mut receiver, pieces(&out, &mut rng)), expected, "received");
 
-    // As fragments the bytes of each message are the same.
+    // Delivered in fragments, each message has the same bytes.
     let mut receiver = make();
     receiver.set_delivery(Delivery::Fragments);
     let mut open = Vec::new();
@@ -138,14 +138,14 @@ const NO_PARAMS: Params = Params {
     threshold: 0,
 };
 
-/// What the frames say, by the RFCs alone.
-fn taken_apart(frames: &[Frame], side: Side, deflate: Option<Params>) -> Vec<Seen> {
+/// Decodes the frames with the simple codec.
+fn decode(frames: &[Frame], side: Side, deflate: Option<Params>) -> Vec<Seen> {
     let mut inflater = Inflater::default();
     let mut events = Vec::new();
     let mut open: Option<(u8, bool, Vec<u8>)> = None;
     for frame in frames {
         assert_eq!(frame.key.is_some(), side == Side::Client);
-        assert!(!matches!(events.last(), Some(Seen::Close(_))), "a frame behind the close frame");
+        assert!(!matches!(events.last(), Some(Seen::Close(_))), "a frame after the close frame");
         match frame.opcode {
             8 => {
                 let code = CloseCode(u16::from_be_bytes([frame.payload[0], frame.payload[1]]));

@@ -1,5 +1,5 @@
-//! Paths of routes: any texts are added or refused; a request goes to one whose path it has, if there is any, with
-//! the names that the path gives; and a relay's topic is one.
+//! Paths of routes: any text is added or rejected. A request is routed to a matching path, if there is one, with its
+//! parameters. The topic of a relay is valid.
 
 use wirespeed_engine::fuzzing;
 use wirespeed_engine::topics::Topic;
@@ -54,7 +54,7 @@ const TARGETS: [&str; 20] = [
     "*",
 ];
 
-/// The first byte chooses how much; then come the paths, and the targets of requests.
+/// The first byte selects the number of routes; the next bytes are the paths, then the targets of requests.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -92,7 +92,7 @@ pub fn run(data: &[u8]) {
     subprotocols(input, &config);
 }
 
-/// Of those of the route the first that the client offers, as it is.
+/// The selected subprotocol is the first of the route that the client offers.
 fn subprotocols(mut input: Input<'_>, config: &Config) {
     const NAMES: [&str; 6] = ["chat", "Chat", "a", "b", "chat.v2", "x"];
     const OFFERS: [&str; 12] = ["chat", "Chat", "a", "b", "chat.v2", ",", ",", " ", "\t", "\"a\"", "chatx", ";"];
@@ -103,7 +103,7 @@ fn subprotocols(mut input: Input<'_>, config: &Config) {
     for _ in 0..input.below(4) {
         let value = input.words(9, &OFFERS);
         offered.extend(value.split(',').map(|name| name.trim_matches([' ', '\t']).to_owned()));
-        headers.push("Sec-WebSocket-Protocol", value).expect("it breaks no line");
+        headers.push("Sec-WebSocket-Protocol", value).expect("it has no line breaks");
     }
     let first = route.subprotocols.iter().find(|name| offered.contains(name)).map(String::as_str);
     assert_eq!(fuzzing::subprotocol(&route, &headers), first, "{:?} of {offered:?}", route.subprotocols);
@@ -119,16 +119,16 @@ fn check(routes: &Routes, added: &[String], request: &Request) {
     }
     let fitting: Vec<&String> = added.iter().filter(|pattern| !path.is_empty() && fits(pattern, path)).collect();
     let Some(route) = fuzzing::find(routes, request) else {
-        assert!(fitting.is_empty(), "{path:?} is not found by {fitting:?} of {added:?}");
+        assert!(fitting.is_empty(), "{path:?} matches {fitting:?} of {added:?}, but no route is found");
         return;
     };
-    let pattern = route.pattern().expect("there is no other");
-    assert!(fitting.iter().any(|fitting| *fitting == pattern), "{path:?} goes to {pattern:?}");
+    let pattern = route.pattern().expect("the route was added with a pattern");
+    assert!(fitting.iter().any(|fitting| *fitting == pattern), "{path:?} is routed to {pattern:?}");
     let params = route.params(path);
     let (mut filled, mut left) = (String::new(), pattern);
     for (name, value) in &params {
-        let (text, behind) = left.split_once('{').expect("as many places as names");
-        let (place, behind) = behind.split_once('}').expect("what was opened");
+        let (text, behind) = left.split_once('{').expect("as many placeholders as names");
+        let (place, behind) = behind.split_once('}').expect("the end of the placeholder");
         assert!(!value.is_empty());
         assert_eq!(place.strip_prefix('*').unwrap_or(place), *name);
         assert!(!value.contains('/') || place.starts_with('*'), "{value:?} for {name:?} of {pattern:?}");
@@ -148,7 +148,7 @@ fn check(routes: &Routes, added: &[String], request: &Request) {
     let _: &PathPattern = &route.pattern;
 }
 
-/// Tries every way: a name is for one letter or more that is no slash, one with a star for all that follow.
+/// Matches by backtracking. A placeholder matches one or more characters except slashes; with a star, slashes too.
 fn fits(pattern: &str, path: &str) -> bool {
     if let Some(rest) = pattern.strip_prefix('{')
         && let Some((name, behind)) = rest.split_once('}')

@@ -1,5 +1,4 @@
-//! Any bytes as a request: the verdict depends on the bytes alone, and what is accepted is what RFC 6455
-//! 4.2.1 asks for.
+//! Any bytes as a request. The result depends on the bytes only, and accepted requests obey RFC 6455 4.2.1.
 
 use wirespeed_protocol::deflate::Config;
 use wirespeed_protocol::handshake::{
@@ -11,7 +10,7 @@ use crate::client_head::{head_lines, tokens, values, without_excerpt};
 use crate::input::{Input, pieces};
 use crate::support::Rng;
 
-/// Two bytes choose the limits and the pieces; the others are the request.
+/// Two bytes select the limits and the pieces. The others are the request.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let limits = match input.byte() & 3 {
@@ -35,7 +34,7 @@ pub fn run(data: &[u8]) {
             match handshake.accept(handshake.select_subprotocol(), &HeaderList::new()) {
                 Ok(accepted) => {
                     check(&bytes[..consumed]);
-                    a_client_agrees(&bytes[..consumed], &accepted.response.to_bytes());
+                    check_client_accepts(&bytes[..consumed], &accepted.response.to_bytes());
                     return;
                 }
                 Err(error) => error,
@@ -46,11 +45,11 @@ pub fn run(data: &[u8]) {
     let response = handshake.reject_error(&error);
     let text = format!("{error}");
     assert!(text.len() < 1500 && !text.chars().any(char::is_control), "{text:?}");
-    // An answer that a client can read.
+    // A client can parse the response.
     let mut client = client([0; 16]);
     match client.receive(&response.to_bytes()) {
         Err(HandshakeError::Rejected(read)) => assert_eq!((read.status, &read.body), (error.status(), &response.body)),
-        // RFC 9110 9.3.2: to this one a body is announced, and none is sent.
+        // RFC 9110 9.3.2: the response to HEAD announces a body, but has none.
         Ok(Progress::Incomplete) if bytes.trim_ascii_start().starts_with(b"HEAD ") => {}
         other => panic!("{other:?}"),
     }
@@ -81,7 +80,7 @@ fn client(nonce: [u8; 16]) -> ClientHandshake {
     ClientHandshake::new(&request, nonce, Limits::default()).unwrap()
 }
 
-/// RFC 6455 4.2.1, line by line.
+/// Checks an accepted head line by line (RFC 6455 4.2.1).
 fn check(head: &[u8]) {
     let lines = head_lines(head);
     let start: Vec<&[u8]> = lines[0].split(|byte| *byte == b' ').collect();
@@ -97,8 +96,8 @@ fn check(head: &[u8]) {
     assert!(values(&lines, "transfer-encoding").is_empty());
 }
 
-/// A client with the nonce of that request takes the answer, unless it offered something else.
-fn a_client_agrees(request: &[u8], response: &[u8]) {
+/// Checks that a client with the nonce of the request accepts the response, if it made the same offers.
+fn check_client_accepts(request: &[u8], response: &[u8]) {
     let lines = head_lines(request);
     let offered = tokens(&lines, "sec-websocket-extensions");
     let subprotocols = tokens(&lines, "sec-websocket-protocol");
@@ -110,7 +109,7 @@ fn a_client_agrees(request: &[u8], response: &[u8]) {
     }
 }
 
-/// The 16 bytes of a key, if its unused bits are zero: only then does encoding them give it back.
+/// Returns the 16 bytes of a key if its unused bits are zero. Only then does encoding them give the same key.
 fn decode_base64(key: &[u8]) -> Option<[u8; 16]> {
     let mut bits: Vec<u8> = Vec::new();
     for byte in key.strip_suffix(b"==")? {

@@ -1,4 +1,4 @@
-//! Topics and patterns: which texts are, who gets what, and who may, against lists that are gone through.
+//! Topics and patterns: their syntax, the index of subscribers, and permissions, compared with linear searches in lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -8,13 +8,13 @@ use wirespeed_engine::topics::{Index, Pattern, Registry, Topic, WorkerId};
 
 use crate::input::Input;
 
-/// The first byte chooses what is compared.
+/// The first byte selects the comparison.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     match input.byte() % 3 {
         0 => texts(input),
         1 => subscribers(input),
-        _ => rights(input),
+        _ => permissions(input),
     }
 }
 
@@ -26,9 +26,9 @@ fn texts(input: Input<'_>) {
     for error in [Topic::new(&text).err(), Pattern::new(&text).err()].into_iter().flatten() {
         assert!(error.at() <= text.len() && !error.to_string().chars().any(char::is_control), "{error}");
     }
-    // One and the same thing is a pattern here and there, but for what brokers and peers could not tell apart.
+    // Every pattern is also valid in an access control list.
     if is_pattern {
-        // There it may name the user, who needs a name then.
+        // There it may have a placeholder for the user, so a user name is given.
         assert!(Acl::new(&[&*text], &[], "u").is_ok(), "{text:?}");
         assert!(Acl::all().may(&text), "{text:?}");
     }
@@ -51,7 +51,7 @@ fn is_pattern(text: &str) -> bool {
     text.len() <= 255 && (words.is_empty() || is_topic(&words.join(".")))
 }
 
-/// A pattern of a few words, so that many match.
+/// Returns a pattern of a few different words, so that many topics match.
 fn pattern(input: &mut Input<'_>) -> Vec<&'static str> {
     let byte = input.byte();
     let mut segments: Vec<&str> = (0..1 + byte % 3).map(|_| *input.pick(&["a", "b", "c", "*"])).collect();
@@ -71,7 +71,7 @@ fn matches(pattern: &[&str], topic: &[&str]) -> bool {
     }
 }
 
-/// All topics of one to `most` of these words.
+/// Returns all topics of one to `most` of the words.
 fn topics(words: &[&'static str], most: usize) -> Vec<Vec<&'static str>> {
     let (mut all, mut longest) = (Vec::new(), vec![Vec::new()]);
     for _ in 0..most {
@@ -82,19 +82,19 @@ fn topics(words: &[&'static str], most: usize) -> Vec<Vec<&'static str>> {
     all
 }
 
-/// The index of a worker and the registry of all, step by step.
+/// Checks the index of a worker and the registry of all workers after random steps.
 fn subscribers(mut input: Input<'_>) {
     const LIMIT: usize = 4;
     let mut index: Index<u64> = Index::new();
     let registry = Registry::new(LIMIT);
     let wanted: Arc<Mutex<BTreeMap<String, bool>>> = Arc::default();
-    let told = Arc::clone(&wanted);
+    let notified = Arc::clone(&wanted);
     registry.set_interest(Box::new(move |pattern, is_wanted| {
-        let before = told.lock().unwrap().insert(pattern.as_str().to_owned(), is_wanted);
-        assert_ne!(before.unwrap_or(false), is_wanted, "{pattern} is told of once");
+        let before = notified.lock().unwrap().insert(pattern.as_str().to_owned(), is_wanted);
+        assert_ne!(before.unwrap_or(false), is_wanted, "{pattern} is notified once");
     }));
     let mut model: BTreeSet<(Vec<&str>, u64)> = BTreeSet::new();
-    let worker = |id: u64| WorkerId::new(id as usize % 3).expect("there are more");
+    let worker = |id: u64| WorkerId::new(id as usize % 3).expect("it is below the maximum");
     for _ in 0..60 {
         if input.is_empty() {
             break;
@@ -159,14 +159,15 @@ fn subscribers(mut input: Input<'_>) {
     }
 }
 
-/// Who may have a pattern may have each of its topics, and none that is denied; and who may have each may have it.
-fn rights(mut input: Input<'_>) {
+/// A pattern is permitted if, and only if, each of its topics is allowed and none is denied.
+fn permissions(mut input: Input<'_>) {
     let lists = [input.below(5), input.below(4)];
     let [allow, deny] = lists.map(|count| (0..count).map(|_| pattern(&mut input)).collect::<Vec<_>>());
     let texts = |list: &[Vec<&str>]| list.iter().map(|segments| segments.join(".")).collect::<Vec<_>>();
     let acl = Acl::new(&texts(&allow), &texts(&deny), "").unwrap();
     let question = pattern(&mut input);
-    // One word that no pattern names stands for all such; one segment more than the longest for all that are longer.
+    // A word that occurs in no pattern stands for all such words; one more segment than the longest pattern has stands for
+    // all longer topics.
     let all = topics(&["a", "b", "c", "strange"], 5);
     let expected = all.iter().filter(|topic| matches(&question, topic)).all(|topic| {
         allow.iter().any(|pattern| matches(pattern, topic)) && !deny.iter().any(|pattern| matches(pattern, topic))

@@ -1,16 +1,16 @@
-//! The corpora and a number of inputs made from them, on any compiler. With `FUZZ_SECONDS` set, each target
-//! runs for that long instead: fuzzing without libFuzzer, blind but better than nothing.
+//! Runs all targets on their corpora and on random mutations of them, with any compiler. If `FUZZ_SECONDS` is set, each
+//! target runs for this time: fuzzing without libFuzzer and its coverage feedback.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use wirespeed_fuzz::TARGETS;
 
-/// Inputs per target without `FUZZ_SECONDS`: a few seconds in all.
+/// Number of mutations per target without `FUZZ_SECONDS`, which take a few seconds together.
 const INPUTS: u64 = 2000;
 
 #[test]
-fn corpora_and_mutations() {
+fn targets_accept_corpora_and_mutations() {
     let seconds = std::env::var("FUZZ_SECONDS").ok().map(|seconds| seconds.parse().expect("FUZZ_SECONDS: a number"));
     let (mut kept, mut made) = (0, 0);
     for (name, run) in TARGETS {
@@ -20,7 +20,7 @@ fn corpora_and_mutations() {
             guarded(run, seed, path);
         }
         let start = Instant::now();
-        // Another place to begin each time, where time is what limits.
+        // With a time limit, each run begins at another number.
         let first = if seconds.is_some() { u64::from(std::process::id()) << 32 } else { 0 };
         let mut count = 0;
         while match seconds {
@@ -38,7 +38,7 @@ fn corpora_and_mutations() {
     println!("fuzz: {} targets, {kept} seeds, {made} mutations", TARGETS.len());
 }
 
-/// Runs one input; if it fails, shows the input that did it.
+/// Runs a target on an input, and prints the input if it fails.
 fn guarded(run: fn(&[u8]), input: &[u8], name: &str) {
     let outcome = std::panic::catch_unwind(|| run(input));
     if let Err(panic) = outcome {
@@ -58,7 +58,7 @@ fn seeds(name: &str) -> Vec<(String, Vec<u8>)> {
     seeds
 }
 
-/// A seed with bytes changed, inserted, removed, repeated or taken from another seed.
+/// Returns a seed with bytes changed, inserted, removed, repeated or taken from another seed.
 fn mutate(seeds: &[(String, Vec<u8>)], number: u64) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut below = |bound: usize| {

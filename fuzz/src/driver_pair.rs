@@ -1,4 +1,4 @@
-//! Two drives after an opening handshake whose bytes came in pieces, with TLS or without.
+//! Opens two connected drivers, with TLS or without. The bytes of the opening handshake arrive in pieces.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -16,22 +16,22 @@ use wirespeed_protocol::{Limits, MessageKind};
 use crate::pipe::Pipe;
 use crate::support::Rng;
 
-/// How long a drive may take to close.
+/// The close timeout of the drivers.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a keepalive pings, and how long it waits.
+/// The interval of keepalive pings; their timeout is half of it.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// What the openings agree on.
+/// The parameters of the opening handshakes.
 pub(crate) struct Choices {
     pub(crate) tls: Option<client::Version>,
     pub(crate) deflate: bool,
     pub(crate) keepalive: bool,
-    /// Messages that the server sends with its response.
+    /// Number of messages that the server sends with its response.
     pub(crate) early: usize,
 }
 
-/// The client and the server, and the pipe between them.
+/// Opens a connection. Returns the client's and the server's driver, and the pipe between them.
 pub(crate) fn open(choices: &Choices, now: Instant, rng: &mut Rng) -> ([ConnectionDriver<Vec<u8>>; 2], Pipe) {
     let ((client_socket, client_far), (server_socket, server_far)) = (sockets(), sockets());
     let mut pipe = Pipe::new([client_far, server_far]);
@@ -82,12 +82,12 @@ pub(crate) fn open(choices: &Choices, now: Instant, rng: &mut Rng) -> ([Connecti
     panic!("the opening handshake does not end");
 }
 
-/// What the server sends with its response.
+/// Returns a message that the server sends with its response.
 pub(crate) fn early(number: usize) -> Vec<u8> {
     vec![number as u8; 1 + 1000 * number]
 }
 
-/// Both ends of a stream with little room.
+/// Returns both ends of a stream with small buffers.
 fn sockets() -> (Socket, Socket) {
     let (left, right) = UnixStream::pair().unwrap();
     let wrap = |stream: UnixStream| {
@@ -110,7 +110,7 @@ pub(crate) fn layers(version: client::Version) -> (Box<dyn Layer>, Box<dyn Layer
             server::Options { certificate: certificate.clone(), key: key.clone(), ..server::Options::default() };
         options.build().unwrap()
     });
-    // Each time another one, which has no session to resume: what an input does depends on no other.
+    // A new configuration each time has no session to resume, so the result of an input depends on no other input.
     let options = client::Options { insecure: true, versions: vec![version], ..client::Options::default() };
     let client = RustlsLayer::client(options.build().unwrap(), client::server_name("localhost").unwrap()).unwrap();
     (Box::new(client), Box::new(RustlsLayer::server(Arc::clone(server)).unwrap()))

@@ -1,5 +1,4 @@
-//! Input that is lent out and put back at any moment: what is received is what one sees who has all bytes at
-//! once.
+//! Input that is checked out and returned at any time: the events are those of an endpoint that gets all bytes at once.
 
 use std::time::Instant;
 
@@ -12,21 +11,21 @@ use wirespeed_protocol::{CloseFrame, Delivery, Limits, Side, State};
 use crate::input::{Input, pieces};
 use crate::support::{Rng, Seen, connection_with, owned, params};
 
-/// What is seen of a connection, from its first byte to its end.
+/// The events of a connection and its final state.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     events: Vec<Seen>,
-    /// That nothing more will be received was told so often.
+    /// Number of `Closing` events.
     closings: usize,
     state: Option<State>,
     failure: Option<String>,
     close: Option<CloseFrame>,
-    /// What was answered; not by a client, whose keys are random.
+    /// The output of a server. The output of clients differs, as their keys are random.
     output: Vec<u8>,
 }
 
-/// The first bytes choose the side, the parameters and the limits, as those of `receive` do; the others are
-/// what the peer sends, and its end.
+/// The first bytes select the side, the parameters and the limits, as in `receive`. The others are the peer's bytes,
+/// after which the stream ends.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -43,13 +42,13 @@ pub fn run(data: &[u8]) {
     let mut rng = Rng::new(u64::from(input.number()));
     let bytes = input.rest();
     let bytes = &bytes[..bytes.len().min(buffer_pool::READ_SIZE / 2 - 1)];
-    let whole = at_once(peer(side, delivery, limits, deflate), bytes);
+    let whole = at_once(endpoint(side, delivery, limits, deflate), bytes);
     for _ in 0..3 {
-        assert_eq!(lent(peer(side, delivery, limits, deflate), bytes, &mut rng), whole);
+        assert_eq!(checked_out(endpoint(side, delivery, limits, deflate), bytes, &mut rng), whole);
     }
 }
 
-fn peer(side: Side, delivery: Delivery, limits: Limits, deflate: Option<Params>) -> Endpoint {
+fn endpoint(side: Side, delivery: Delivery, limits: Limits, deflate: Option<Params>) -> Endpoint {
     let keepalive = Keepalive::new(None, None, Instant::now());
     let mut peer = Endpoint::new(connection_with(side, limits, deflate), None, &[], Vec::new(), keepalive);
     peer.set_delivery(delivery);
@@ -64,8 +63,8 @@ fn at_once(mut peer: Endpoint, bytes: &[u8]) -> Outcome {
     end(peer, outcome)
 }
 
-/// The same bytes in pieces, while what was read is lent out, kept by somebody else, and put back.
-fn lent(mut peer: Endpoint, bytes: &[u8], rng: &mut Rng) -> Outcome {
+/// Receives the bytes in pieces, while the input is checked out and returned, sometimes as a copy.
+fn checked_out(mut peer: Endpoint, bytes: &[u8], rng: &mut Rng) -> Outcome {
     let mut outcome = Outcome::default();
     let mut pieces = pieces(bytes, rng).into_iter().filter(|piece| !piece.is_empty()).peekable();
     let mut out: Option<(ReadBuffer, usize)> = None;
@@ -91,13 +90,13 @@ fn lent(mut peer: Endpoint, bytes: &[u8], rng: &mut Rng) -> Outcome {
             }
         }
         if out.is_some() || more && peer.has_input() {
-            assert!(peer.has_input() && !peer.poll_eof(), "what is lent out is still to come");
+            assert!(peer.has_input() && !peer.poll_eof(), "checked-out input is still to be processed");
         }
     }
     end(peer, outcome)
 }
 
-/// Takes an event; false: there is none.
+/// Polls an event. Returns false if there is none.
 fn poll(peer: &mut Endpoint, outcome: &mut Outcome) -> bool {
     let seen = match peer.poll_event() {
         Some(PeerEvent::Message { kind, payload }) => Seen::Message(kind, owned(payload)),
@@ -110,7 +109,7 @@ fn poll(peer: &mut Endpoint, outcome: &mut Outcome) -> bool {
         }
         None => return false,
     };
-    assert_eq!(outcome.closings, 0, "an event behind the end: {seen:?}");
+    assert_eq!(outcome.closings, 0, "an event after the end: {seen:?}");
     outcome.events.push(seen);
     true
 }

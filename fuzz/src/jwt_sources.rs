@@ -1,5 +1,5 @@
-//! Where a request has its token: what is found is what one finds who takes the request apart himself, by the order
-//! of the places; and who offers a token as a subprotocol is not answered with it.
+//! The sources of tokens in a request: a simple parser finds the same token, in the order of the sources. A token that is
+//! offered as a subprotocol is never selected as the subprotocol.
 
 use wirespeed_engine::auth::{Denied, Head, Identity, Jwt, JwtOptions, Source};
 use wirespeed_protocol::handshake::{Header, Limits, Progress, Request, ServerConfig, ServerHandshake};
@@ -9,7 +9,7 @@ use crate::keys::{pairs, sign};
 
 const NOW: u64 = 1_700_000_000;
 
-/// `TOKEN` stands for one that is good.
+/// Parts of requests. `TOKEN` stands for a valid token.
 const WORDS: [&str; 26] = [
     "TOKEN",
     "token",
@@ -51,7 +51,7 @@ impl Head for Fields<'_> {
     }
 }
 
-/// The first bytes say where it is looked for; the others what is there.
+/// The first bytes select the sources; the others are the request.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let pair = &pairs()[0];
@@ -97,7 +97,7 @@ pub fn run(data: &[u8]) {
 
 type Found<'a> = Result<Option<(String, &'a Source)>, ()>;
 
-/// `Err`: the request may mean one thing to one reader and another to the next.
+/// Finds the token with a simple parser. An error means that the request is ambiguous.
 fn find<'a>(head: &str, sources: &'a [Source]) -> Found<'a> {
     let lines: Vec<(&str, &str)> = head.lines().skip(1).filter_map(|line| line.split_once(':')).collect();
     let values = |wanted: &str| -> Vec<&str> {
@@ -156,7 +156,7 @@ fn find<'a>(head: &str, sources: &'a [Source]) -> Found<'a> {
     Ok(None)
 }
 
-/// RFC 3986 2.1; what is not encoded so stands for itself.
+/// Decodes percent-encoding (RFC 3986 2.1). Malformed sequences are left as they are.
 fn decode(text: &str) -> Vec<u8> {
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
     while at < bytes.len() {

@@ -1,5 +1,5 @@
-//! Two drives that send, receive and close in any order, each step when the input says so: messages arrive
-//! whole and in order, what is sent before a close frame arrives before it, and all ends in its time.
+//! Two drivers send, receive and close in any order of steps, which the input determines. Messages arrive whole, in
+//! order and before the close frame, and both ends close in time.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +10,25 @@ use wirespeed_driver::endpoint::{LargeSend, PeerEvent};
 use wirespeed_driver::tls::client::Version;
 use wirespeed_protocol::{CloseCode, MessageKind, SendError, State};
 
+use crate::driver_pair::{Choices, early, open};
 use crate::input::Input;
-use crate::opened::{Choices, early, open};
 use crate::pipe::Pipe;
 use crate::support::{Rng, owned};
 
 type Message = (MessageKind, Vec<u8>);
 
-/// One drive, and what its application does.
+/// A driver and its application.
 struct End {
     driver: ConnectionDriver<Vec<u8>>,
-    /// Messages of which everything was queued.
+    /// Messages that were queued completely.
     sent: Vec<Message>,
     received: Vec<Message>,
-    /// A message whose rest has yet to be queued, and where that begins.
+    /// A message that is queued in part, and the start of the rest.
     large: Option<(LargeSend, Message, usize)>,
     fragments: Option<Message>,
     pings: Vec<Vec<u8>>,
     pongs: Vec<Vec<u8>>,
-    /// Something was read, and not all events were taken.
+    /// Whether bytes were read and not all events were polled.
     unpolled: bool,
 }
 
@@ -36,30 +36,30 @@ struct World {
     ends: [End; 2],
     pipe: Pipe,
     now: Instant,
-    /// The stream was cut, or somebody was slower than a timeout: not everything has to arrive.
+    /// Whether the stream was cut or a timeout has expired, so that messages may be lost.
     cut: bool,
-    /// Drives ping by themselves, and who answers such a ping need not answer one before it.
-    pings: bool,
+    /// Whether the drivers send keepalive pings. A peer that answers one need not answer an earlier ping.
+    keepalive: bool,
 }
 
-/// Without TLS.
+/// Runs the steps without TLS.
 pub fn run(data: &[u8]) {
     World::run(data, false);
 }
 
-/// With TLS at both ends, whose records are cut and joined anywhere.
+/// Runs the steps with TLS, whose records are split and joined anywhere.
 pub fn run_tls(data: &[u8]) {
     World::run(data, true);
 }
 
-/// The same while so many read buffers are out that each read has a small one, which a record of TLS may fill.
-pub fn run_crowded(data: &[u8]) {
-    let _crowd: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+/// Runs the steps while so many read buffers are checked out that reads get small ones, which a TLS record can fill.
+pub fn run_small_buffers(data: &[u8]) {
+    let _checked_out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     World::run(data, data.first().is_none_or(|choice| choice & 128 == 0));
 }
 
 impl World {
-    /// The first bytes choose what the openings agree on, the others the steps.
+    /// The first bytes select the parameters of the opening handshake, the others the steps.
     fn run(data: &[u8], tls: bool) {
         let mut input = Input::new(data);
         let choice = input.byte();
@@ -72,7 +72,7 @@ impl World {
         };
         let (mut rng, now) = (Rng::new(u64::from(input.byte())), Instant::now());
         let (drives, pipe) = open(&choices, now, &mut rng);
-        let mut world = Self { ends: drives.map(End::new), pipe, now, cut: false, pings: choices.keepalive };
+        let mut world = Self { ends: drives.map(End::new), pipe, now, cut: false, keepalive: choices.keepalive };
         world.ends[1].sent = (0..choices.early).map(|number| (MessageKind::Binary, early(number))).collect();
         for _ in 0..300 {
             if input.is_empty() {
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Time passes. Whoever is too slow for it may lose something.
+    /// Advances the time. If a timeout expires, messages may be lost.
     fn pass(&mut self, time: Duration) {
         self.now += time;
         let now = self.now;
@@ -127,13 +127,13 @@ impl World {
         }
     }
 
-    /// What holds at any moment.
+    /// Checks the invariants.
     fn check(&self) {
         for (end, other) in [(&self.ends[0], &self.ends[1]), (&self.ends[1], &self.ends[0])] {
             let send_half = end.driver.send_half();
-            assert!(other.sent.starts_with(&end.received), "what arrives is what was sent, in order");
+            assert!(other.sent.starts_with(&end.received), "sent messages arrive in order");
             if send_half.close_received().is_some() {
-                assert_eq!(end.received.len(), other.sent.len(), "what was sent before a close arrives before it");
+                assert_eq!(end.received.len(), other.sent.len(), "sent messages arrive before the close frame");
             }
             let mut pings = end.pings.iter();
             assert!(end.pongs.iter().all(|pong| pings.any(|ping| ping == pong)), "pongs answer pings, in order");
@@ -141,8 +141,8 @@ impl World {
         }
     }
 
-    /// Lets everything happen that can happen without time.
-    fn rest(&mut self) {
+    /// Runs both ends until nothing changes any more, without advancing the time.
+    fn run_until_idle(&mut self) {
         for _ in 0..100_000 {
             let mut moved = false;
             for at in 0..2 {
@@ -154,24 +154,24 @@ impl World {
                 return;
             }
         }
-        panic!("it does not come to rest");
+        panic!("the ends never become idle");
     }
 
-    /// `closer`: who closes, unless somebody has.
+    /// Runs to the end and checks the results. `closer` is the end that closes, unless one has closed already.
     fn finish(mut self, closer: usize) {
-        self.rest();
+        self.run_until_idle();
         if !self.cut && self.ends.iter().all(|end| end.driver.send_half().state() == State::Open) {
             for (end, other) in [(&self.ends[0], &self.ends[1]), (&self.ends[1], &self.ends[0])] {
                 assert_eq!(end.received.len(), other.sent.len(), "everything arrives");
                 let answered = end.pongs.last() == end.pings.last();
-                assert!(answered || self.pings, "the last ping is answered");
+                assert!(answered || self.keepalive, "the last ping is answered");
                 assert_eq!(end.driver.send_half().queued(), 0);
             }
             self.ends[closer].driver.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", self.now).unwrap();
-            self.rest();
+            self.run_until_idle();
         }
         if self.cut {
-            // The stream has ended for one: whoever is left waits no longer than it may.
+            // The stream has ended at one end. Each end must still be over at its close deadline.
             let now = self.now;
             for end in &mut self.ends {
                 end.driver.start_close_timeout(now);
@@ -182,9 +182,9 @@ impl World {
             return;
         }
         for end in &self.ends {
-            assert!(end.driver.is_over(), "nobody has to wait for a timeout");
+            assert!(end.driver.is_over(), "both ends close without a timeout");
             assert_eq!(end.driver.send_half().state(), State::Closed);
-            // But for a part of the other's last record of TLS: its last word, or pongs that came after its close frame.
+            // Except for a part of the peer's last TLS record, and pongs received after its close frame.
             let most = if end.pings.is_empty() { 64 } else { 1 << 15 };
             assert!(end.driver.endpoint.held_capacity() < most, "{}", end.driver.endpoint.held_capacity());
         }
@@ -203,11 +203,11 @@ impl End {
             fragments: None,
             pings: Vec::new(),
             pongs: Vec::new(),
-            unpolled: true, // something may have come with the opening
+            unpolled: true, // bytes may have arrived with the opening handshake
         }
     }
 
-    /// Whether something was queued; it is refused only in the middle of a message, or after the end.
+    /// Returns whether a call succeeded. Checks that it fails only inside a message or after the close.
     fn allows(&self, result: Result<(), SendError>, in_message: bool) -> bool {
         let send_half = self.driver.send_half();
         let expected = if send_half.is_mid_frame() {
@@ -231,10 +231,10 @@ impl End {
         }
     }
 
-    /// A message that is not queued at once, unless the step says so.
+    /// Begins a message that is queued in parts, or sends it at once if the step selects that.
     fn send_large(&mut self, step: u8, more: u16) {
         if self.sent.iter().filter(|(_, bytes)| bytes.len() > WRITE_SIZE).count() > 2 {
-            return; // enough of them
+            return; // limits the run time
         }
         let payload: Vec<u8> = (0..WRITE_SIZE + 1 + usize::from(more)).map(|at| (at % 251) as u8).collect();
         if step & 64 != 0 {
@@ -250,7 +250,7 @@ impl End {
         }
     }
 
-    /// Queues up to `most` bytes more of a large message; whether there was one.
+    /// Queues up to `most` more bytes of the large message. Returns whether there is one.
     fn append(&mut self, most: usize) -> bool {
         let Some((mut large, message, start)) = self.large.take() else { return false };
         let stop = message.1.len().min(start + most.max(1));
@@ -291,13 +291,13 @@ impl End {
 
     fn ping(&mut self, mut payload: Vec<u8>) {
         payload.truncate(120);
-        payload.extend_from_slice(&(self.pings.len() as u32).to_le_bytes()); // no two are the same
+        payload.extend_from_slice(&(self.pings.len() as u32).to_le_bytes()); // all payloads differ
         if self.driver.send_half_mut().send_ping(&payload).is_ok() {
             self.pings.push(payload);
         }
     }
 
-    /// Reads once, if all that came before was taken.
+    /// Reads once, if all events were polled.
     fn read(&mut self, wanted: bool) -> bool {
         if self.unpolled || self.driver.send_half().is_eof() {
             return false;
@@ -306,7 +306,7 @@ impl End {
         self.driver.read(wanted, usize::MAX)
     }
 
-    /// Takes up to `most` events; whether there were any.
+    /// Polls up to `most` events. Returns whether there were any.
     fn poll(&mut self, most: usize) -> bool {
         for taken in 0..most {
             match self.driver.poll_event() {
@@ -318,7 +318,7 @@ impl End {
                     }
                 }
                 Some(PeerEvent::Ping(_) | PeerEvent::Closing) => {}
-                Some(PeerEvent::Fragment { .. }) => panic!("whole messages were asked for"),
+                Some(PeerEvent::Fragment { .. }) => panic!("messages are delivered whole"),
                 None => {
                     self.unpolled = false;
                     return taken > 0;
@@ -328,7 +328,7 @@ impl End {
         most > 0
     }
 
-    /// Does all that can be done at once; whether that was anything.
+    /// Does everything that is possible at once. Returns whether anything changed.
     fn turn(&mut self, now: Instant) -> bool {
         if self.driver.is_over() {
             self.large = None;
@@ -351,7 +351,7 @@ impl End {
     }
 }
 
-/// A message; the step chooses its kind.
+/// Returns a message whose kind the step selects.
 fn message(step: u8, mut payload: Vec<u8>) -> Message {
     if step & 32 == 0 {
         return (MessageKind::Binary, payload);

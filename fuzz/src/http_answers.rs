@@ -1,5 +1,5 @@
-//! What an engine answers over HTTP to any request: what is there to those who have its token, and to nobody else;
-//! nothing at all to who wants a WebSocket.
+//! The responses of an engine to any HTTP request: data are returned only with their token. Requests for a WebSocket get
+//! no HTTP response on this path.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use wirespeed_protocol::handshake::{Limits, Progress, Request, ServerConfig, Ser
 use crate::client_head::{head_lines, tokens, values};
 use crate::input::Input;
 
-/// Of the page, and of the metrics.
+/// The tokens of the page and of the metrics.
 const TOKENS: [&str; 2] = ["PageToken", "MetricsToken"];
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "OPTIONS", "get"];
@@ -66,7 +66,7 @@ fn engine() -> &'static Engine {
     })
 }
 
-/// The first byte chooses; the others are a request, or what one is made of.
+/// The first byte selects the form of the input: the others are a request, or the parts of one.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -111,7 +111,7 @@ fn check(request: &Request, lines: &[&[u8]], head: &[u8], body: &[u8]) {
     assert_eq!(status == "401", !values(&answer, "www-authenticate").is_empty());
     assert!(TOKENS.iter().all(|token| !text.contains(token) || status == "200"));
     assert!(!text.contains(TOKENS[1]) && (!text.contains(TOKENS[0]) || text.starts_with("<!")), "{text}");
-    // Who has learned anything has one of the tokens, in the one field that says so.
+    // Data require their token in the only Authorization field.
     let given = values(lines, "authorization");
     let has = |token: &str| matches!(&given[..], [one] if one.len() == 7 + token.len() && one[..7].eq_ignore_ascii_case(b"bearer ") && one.ends_with(token.as_bytes()));
     let kind = values(&answer, "content-type").concat();
