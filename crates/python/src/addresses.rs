@@ -1,4 +1,4 @@
-//! The addresses of a connection's ends, in the form of Python's `socket` once somebody asks.
+//! The local and remote address of a connection, converted to the form of Python's `socket` on access.
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -6,22 +6,22 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use wirespeed_driver::socket::Socket;
 
-/// One end.
+/// The address of one end of a connection.
 #[derive(Default)]
-pub(crate) enum End {
-    /// Nobody knows: the other end has gone, perhaps.
+pub(crate) enum Address {
+    /// Not known, for example because the peer has already disconnected.
     #[default]
     Unknown,
-    /// Of the internet, as it was.
+    /// An IPv4 address.
     V4(SocketAddrV4),
-    /// The same; larger, and rarer.
+    /// An IPv6 address, boxed because it is larger and rarer.
     V6(Box<SocketAddrV6>),
-    /// As Python has given it.
-    AssignedMessage(Py<PyAny>),
+    /// An address object passed by Python code.
+    Python(Py<PyAny>),
 }
 
-impl End {
-    /// What `socket.getsockname()` would return.
+impl Address {
+    /// Returns the address as `socket.getsockname()` would.
     pub(crate) fn to_python(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(match self {
             Self::Unknown => py.None(),
@@ -30,11 +30,11 @@ impl End {
                 .into_pyobject(py)?
                 .into_any()
                 .unbind(),
-            Self::AssignedMessage(address) => address.clone_ref(py),
+            Self::Python(address) => address.clone_ref(py),
         })
     }
 
-    /// That with an address, or without.
+    /// Wraps an optional address.
     pub(crate) fn of(address: Option<SocketAddr>) -> Self {
         match address {
             None => Self::Unknown,
@@ -45,33 +45,34 @@ impl End {
 
     /// For objects whose `__traverse__` is PyO3's.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if let Self::AssignedMessage(address) = self { visit.call(address) } else { Ok(()) }
+        if let Self::Python(address) = self { visit.call(address) } else { Ok(()) }
     }
 }
 
-/// Both.
+/// The addresses of both ends.
 #[derive(Default)]
 pub(crate) struct Addresses {
-    pub(crate) local: End,
-    pub(crate) remote: End,
+    pub(crate) local: Address,
+    pub(crate) remote: Address,
 }
 
 impl Addresses {
-    /// Those of a socket.
+    /// Reads both addresses of a socket.
     pub(crate) fn of(socket: &Socket) -> Self {
-        Self { local: Self::local_of(socket), remote: End::of(socket.remote_address()) }
+        Self { local: Self::local_of(socket), remote: Address::of(socket.remote_address()) }
     }
 
-    /// This end of a socket.
-    pub(crate) fn local_of(socket: &Socket) -> End {
-        End::of(socket.local_address())
+    /// Reads the local address of a socket.
+    pub(crate) fn local_of(socket: &Socket) -> Address {
+        Address::of(socket.local_address())
     }
 
-    /// The same, but for what Python has given.
-    pub(crate) fn given(self, local: Option<Bound<'_, PyAny>>, remote: Option<Bound<'_, PyAny>>) -> Self {
-        let end =
-            |given: Option<Bound<'_, PyAny>>, known| given.map_or(known, |given| End::AssignedMessage(given.unbind()));
-        Self { local: end(local, self.local), remote: end(remote, self.remote) }
+    /// Replaces the addresses that Python code has passed.
+    pub(crate) fn with_overrides(self, local: Option<Bound<'_, PyAny>>, remote: Option<Bound<'_, PyAny>>) -> Self {
+        let select = |address: Option<Bound<'_, PyAny>>, known| {
+            address.map_or(known, |address| Address::Python(address.unbind()))
+        };
+        Self { local: select(local, self.local), remote: select(remote, self.remote) }
     }
 
     /// For objects whose `__traverse__` is PyO3's.

@@ -1,4 +1,4 @@
-//! The one map from errors below to Python exceptions.
+//! Maps errors of the crates below to Python exceptions. No other module does.
 
 use std::io;
 use std::sync::OnceLock;
@@ -20,14 +20,14 @@ use wirespeed_driver::tls;
 
 use crate::headers;
 
-/// A class of `wirespeed.exceptions`.
+/// Returns a class of `wirespeed.exceptions`.
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || Ok::<_, PyErr>(py.import("wirespeed.exceptions")?.unbind()))?;
     module.bind(py).getattr(name)
 }
 
-/// An exception of one.
+/// Creates an exception of the class `name`.
 fn exception<'py>(py: Python<'py>, name: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
     match class(py, name).and_then(|class| class.call1(arguments)) {
         Ok(exception) => PyErr::from_value(exception),
@@ -44,23 +44,24 @@ fn close<'py>(py: Python<'py>, frame: Option<&CloseFrame>) -> PyResult<Option<Bo
     CLOSE.import(py, "wirespeed.close_codes", "Close")?.call1((code, frame.reason.as_str())).map(Some)
 }
 
-/// What tells a connection from others as long as it lives: where its state lies.
+/// Identifies a connection while it lives: the address of its state.
 pub(crate) fn origin<T>(connection: &T) -> usize {
     std::ptr::from_ref(connection).addr()
 }
 
-/// What the exceptions of one connection that is closed have in common, once it cannot change: made once, for
-/// who runs into it again and again. It refers to nothing that refers to anything.
+/// The class and arguments of the exceptions of one closed connection, created once they cannot change: callers
+/// may run into the exception many times. Refers to no object that could be part of a cycle.
 #[derive(Default)]
 pub(crate) struct CloseErrorCache(OnceLock<Py<PyTuple>>);
 
 impl CloseErrorCache {
-    /// What [`Self::exception`] needs.
-    pub(crate) fn lacks(&self, closing: impl FnOnce() -> Closing) -> Option<Closing> {
+    /// Returns the argument `closing` of [`Self::exception`], or `None` if the cache has its arguments already.
+    pub(crate) fn closing_if_empty(&self, closing: impl FnOnce() -> Closing) -> Option<Closing> {
         self.0.get().is_none().then(closing)
     }
 
-    /// `ConnectionClosedOK` or `ConnectionClosedError`, with its cause, and which connection it tells of.
+    /// Creates `ConnectionClosedOK` or `ConnectionClosedError`, with its cause and the `origin` of its
+    /// connection.
     pub(crate) fn exception(
         &self,
         py: Python<'_>,
@@ -70,7 +71,7 @@ impl CloseErrorCache {
     ) -> PyErr {
         let make = || {
             let arguments = self.arguments(py, closing)?;
-            // As the constructor of the class does, which takes three calls in Python for it.
+            // Does the same as the constructor of the class, which takes three calls in Python for it.
             static NEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let new = NEW.get_or_try_init(py, || {
                 PyResult::Ok(py.get_type::<PyBaseException>().getattr(intern!(py, "__new__"))?.unbind())
@@ -84,12 +85,12 @@ impl CloseErrorCache {
         make().unwrap_or_else(|failed| failed)
     }
 
-    /// The class, and what its constructor takes.
+    /// Returns the arguments of `BaseException.__new__`: the class, and the arguments of its constructor.
     fn arguments<'py>(&self, py: Python<'py>, closing: Option<Closing>) -> PyResult<Bound<'py, PyTuple>> {
         if let Some(arguments) = self.0.get() {
             return Ok(arguments.bind(py).clone());
         }
-        // There is none only if the arguments were there, and they stay.
+        // `closing` is missing only if the cache was filled, and it stays filled.
         let closing = closing.unwrap_or_default();
         let Closing { received, sent, received_then_sent } = &closing;
         let name = if closing.is_clean() { "ConnectionClosedOK" } else { "ConnectionClosedError" };
@@ -103,7 +104,7 @@ impl CloseErrorCache {
     }
 }
 
-/// Why the connection failed, as the cause of a `ConnectionClosedError`.
+/// Creates the cause of a `ConnectionClosedError`: the reason for which the connection failed.
 pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
     match failure {
         Failure::Fault(fault) => Some(self::fault(py, fault)),
@@ -116,7 +117,7 @@ pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> Option<PyErr> {
     }
 }
 
-/// What a call raises in which we have panicked, where PyO3 does not see it.
+/// Creates the exception for a panic inside a call, where PyO3 does not create one.
 pub(crate) fn panicked() -> PyErr {
     PyRuntimeError::new_err("internal error: a panic, see standard error")
 }
@@ -132,7 +133,7 @@ fn fault(py: Python<'_>, fault: &Fault) -> PyErr {
     }
 }
 
-/// An `OSError` of the right subclass.
+/// Creates an `OSError` of the right subclass.
 pub(crate) fn io_error(error: &io::Error) -> PyErr {
     match error.raw_os_error() {
         Some(code) => PyOSError::new_err((code, system_text(error))),
@@ -140,14 +141,14 @@ pub(crate) fn io_error(error: &io::Error) -> PyErr {
     }
 }
 
-/// What the system says, without the number that Rust appends.
+/// Returns the text of the operating system, without the number that Rust appends.
 fn system_text(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// An exception for a failure of TLS: `ssl.SSLCertVerificationError` or `ssl.SSLError`, as users of ssl catch
-/// them.
+/// Creates the exception for a TLS failure, of the classes that users of `ssl` catch:
+/// `ssl.SSLCertVerificationError` or `ssl.SSLError`.
 pub(crate) fn tls_error(py: Python<'_>, error: tls::Error) -> PyErr {
     if let tls::Error::Other(other) = error {
         return match other.downcast::<PyErr>() {
@@ -181,7 +182,7 @@ fn tls_ref(py: Python<'_>, error: &tls::Error) -> PyErr {
     make().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// An exception for a client's opening that has failed.
+/// Creates the exception for a client whose opening failed.
 pub(crate) fn opening(py: Python<'_>, error: opening::Error) -> PyErr {
     match error {
         opening::Error::Io(error) => io_error(&error),
@@ -191,7 +192,7 @@ pub(crate) fn opening(py: Python<'_>, error: opening::Error) -> PyErr {
     }
 }
 
-/// An exception for a server's.
+/// Creates the exception for a server whose opening failed.
 pub(crate) fn server_opening(py: Python<'_>, error: opening::Error) -> PyErr {
     match error {
         opening::Error::Handshake(error) => server_handshake(py, &error),
@@ -199,7 +200,7 @@ pub(crate) fn server_opening(py: Python<'_>, error: opening::Error) -> PyErr {
     }
 }
 
-/// An exception for an opening handshake that did not succeed.
+/// Creates the exception for a failed opening handshake.
 pub(crate) fn handshake(py: Python<'_>, error: &HandshakeError) -> PyErr {
     use HandshakeError as E;
     let text = error.to_string();
@@ -244,7 +245,7 @@ pub(crate) fn handshake(py: Python<'_>, error: &HandshakeError) -> PyErr {
     }
 }
 
-/// An exception for an opening handshake that a server did not accept.
+/// Creates the exception for an opening handshake that a server refused.
 pub(crate) fn server_handshake(py: Python<'_>, error: &HandshakeError) -> PyErr {
     use HandshakeError as E;
     match error {
@@ -259,7 +260,7 @@ pub(crate) fn server_handshake(py: Python<'_>, error: &HandshakeError) -> PyErr 
     }
 }
 
-/// An exception for a tunnel through a proxy that did not come about.
+/// Creates the exception for a proxy that did not open a tunnel.
 pub(crate) fn tunnel(py: Python<'_>, error: &HandshakeError) -> PyErr {
     match error {
         HandshakeError::Rejected(response) => match headers::response(py, response) {
@@ -279,7 +280,7 @@ pub(crate) fn tunnel(py: Python<'_>, error: &HandshakeError) -> PyErr {
     }
 }
 
-/// A header that cannot be sent: the argument that it was made of is named.
+/// Creates the exception for a header that cannot be sent. It names the argument that the header came from.
 pub(crate) fn header_argument(_: Python<'_>, error: &HeaderError) -> PyErr {
     let name = match error {
         HeaderError::Name { name } | HeaderError::Value { name } => name.to_ascii_lowercase(),
@@ -294,7 +295,7 @@ pub(crate) fn header_argument(_: Python<'_>, error: &HeaderError) -> PyErr {
     PyValueError::new_err(format!("{argument}: {error}"))
 }
 
-/// A call that was wrong in itself.
+/// Creates the exception for an invalid call.
 pub(crate) fn refused(py: Python<'_>, error: SendError) -> PyErr {
     match error {
         SendError::MessageOpen | SendError::NoMessageOpen => exception(py, "ConcurrencyError", (error.to_string(),)),
@@ -303,7 +304,7 @@ pub(crate) fn refused(py: Python<'_>, error: SendError) -> PyErr {
     }
 }
 
-/// The same of a fragment, which is shown if a text is no text with it.
+/// Like [`refused`] for a fragment, which the exception contains if the text is not UTF-8.
 pub(crate) fn refused_fragment(py: Python<'_>, error: SendError, fragment: &[u8]) -> PyErr {
     match error {
         SendError::InvalidUtf8 => {
@@ -318,7 +319,7 @@ pub(crate) fn refused_fragment(py: Python<'_>, error: SendError, fragment: &[u8]
     }
 }
 
-/// The session of an engine, or the engine, is over.
+/// Creates the exception for calls after an engine has stopped.
 pub(crate) fn engine_stopped(py: Python<'_>) -> PyErr {
     exception(py, "InvalidState", ("the engine has stopped",))
 }
@@ -327,7 +328,7 @@ pub(crate) fn session_closed(py: Python<'_>) -> PyErr {
     exception(py, "InvalidState", ("the session is closed",))
 }
 
-/// A blocking call that did not end well; `closed` makes the exception for a connection that is closed.
+/// Creates the exception for a failed blocking call. `closed` creates the exception for a closed connection.
 pub(crate) fn blocking(py: Python<'_>, error: blocking::Error<PyErr>, closed: impl FnOnce() -> PyErr) -> PyErr {
     match error {
         blocking::Error::Interrupted(error) => error,
@@ -344,18 +345,18 @@ pub(crate) fn blocking(py: Python<'_>, error: blocking::Error<PyErr>, closed: im
     }
 }
 
-/// A whole message is wanted in the middle of one.
+/// Creates the exception for receiving a whole message while `recv_streaming` is receiving one.
 pub(crate) fn streaming(py: Python<'_>) -> PyErr {
     exception(py, "ConcurrencyError", ("a message is being received by recv_streaming; receive all of it first",))
 }
 
-/// A task would wait for the end of a message that it is sending itself.
+/// Creates the exception for a task that sends inside its own fragmented message, and would wait for itself.
 pub(crate) fn fragmenting(py: Python<'_>) -> PyErr {
     let text = "this task is sending a message in fragments: what they come from cannot send on the same connection";
     exception(py, "ConcurrencyError", (text,))
 }
 
-/// A second ping with the same payload could not be told from the first.
+/// Creates the exception for a second ping with the same payload: its pong could not be assigned to either.
 pub(crate) fn ping_outstanding(py: Python<'_>) -> PyErr {
     exception(py, "ConcurrencyError", ("already waiting for a pong with the same data",))
 }

@@ -1,17 +1,17 @@
-//! Python functions that arm failpoints, for tests/panics. Released packages are built without this module.
+//! Failpoints for tests/panics. Not compiled into packages.
 
 use pyo3::prelude::*;
 use wirespeed_driver::protocol::failpoint;
 
-/// Arms one failpoint and disarms all others. It panics once, in any thread, after `passes` passes without a panic. An
-/// empty name arms none.
+/// Makes the failpoint `name` panic once, in any thread, after it was passed `passes` times. Disarms all
+/// others. An empty name disarms all.
 #[pyfunction]
 #[pyo3(signature = (name, passes = 0))]
 fn arm_failpoint(name: &str, passes: usize) {
     failpoint::arm(name, passes);
 }
 
-/// Returns the number of failpoints that have panicked since the process started.
+/// Returns how many failpoints have panicked.
 #[pyfunction]
 fn failpoints_hit() -> usize {
     failpoint::hits()

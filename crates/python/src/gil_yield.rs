@@ -1,11 +1,11 @@
-//! Handing the interpreter's lock over to other threads.
+//! Yields the interpreter's lock (GIL) to other threads.
 //!
-//! A thread that wants the lock sleeps until it is given up, and asks for it only if that takes longer than
-//! the switch interval. A busy connection gives it up all the time, around system calls that return at once:
-//! the other thread is woken, finds the lock taken again, and its patience begins anew. So it would never
-//! ask, and starve. Therefore once per [`INTERVAL`] the lock is given up for as long as another thread takes
-//! to wake, if there are other threads; or around each call that moves
-//! [`BULK_IO_BYTES`](wirespeed_driver::thread::BULK_IO_BYTES), until they have had [`SHARE`].
+//! A thread that wants the GIL sleeps until it is released, and requests it only after the switch interval. A
+//! busy connection releases the GIL all the time, around system calls that return at once. The other thread
+//! then wakes, finds the GIL taken again, and starts a new interval: it would never request the GIL, and
+//! starve. Therefore, if there are other threads, the GIL is released once per [`INTERVAL`] for long enough
+//! that another thread can wake. Calls that move [`MUCH`](wirespeed_driver::thread::MUCH) bytes release it
+//! while they run, until other threads have used_by_others it for [`SHARE`].
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -15,130 +15,133 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use wirespeed_driver::thread::processor_time;
 
-/// How long a thread works, giving the lock up for moments only, before it hands it over: half of the
-/// interpreter's own switch interval, so that a thread that waits is served before it has to ask. Time of the
-/// processor: while this thread sleeps, or waits for the lock, others have it.
+/// The processor time that a thread works before it yields the GIL. It is half of the interpreter's switch
+/// interval, so that a waiting thread gets the GIL before it has to request it. Processor time is counted
+/// because other threads have the GIL while this thread sleeps or waits for it.
 const INTERVAL: Duration = Duration::from_micros(2500);
 
-/// How long the lock is left alone: a sleeping thread on another core takes 10 to 50 us to wake.
+/// How long the GIL stays released: a sleeping thread on another core takes 10 to 50 us to wake.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Turns between two looks at the clock, which would be a hundredth of a small round trip.
-const LOOK_EVERY: u8 = 8;
+/// Turns between two readings of the clock. A reading takes about 1 % of a small round trip.
+const TURNS_PER_CHECK: u8 = 8;
 
-/// What is others' share, once per [`INTERVAL`], of calls that move much: such a call takes as long as a
-/// thread takes to wake, so the lock is best handed over around it, and around each until others have had this.
-/// A thread that sleeps and works for moments takes nothing to speak of, and is late if it is not let in as soon
-/// as it wakes; one that computes keeps what it gets for a switch interval, and a message takes several calls.
-/// Where nobody waits, or whoever does was not awake before the call was over, nothing of it was had.
+/// The time that other threads get, once per [`INTERVAL`], during calls that move many bytes. Such a call takes
+/// as long as a thread takes to wake, so the GIL is released around each such call until this time is used up.
+/// A thread that works only briefly uses little of it, but is late unless it gets the GIL as soon as it wakes.
+/// A thread that computes keeps the GIL for a switch interval. If no thread took the GIL before the call
+/// returned, no time is counted.
 const SHARE: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// Whatever this thread does: run loops, wait by itself, or both.
-    static HANDOFF: RefCell<GilYield> = const { RefCell::new(GilYield::new()) };
+    /// One state for each thread, whether it runs event loops, blocks in calls, or both.
+    static YIELD_STATE: RefCell<GilYield> = const { RefCell::new(GilYield::new()) };
 }
 
-/// When a thread last handed the lock over.
+/// When the current thread last yielded the GIL.
 struct GilYield {
-    /// The thread's time of the processor then.
+    /// The processor time of the thread at that moment.
     worked: Duration,
-    /// When to look next: it cannot be due before.
-    look: Option<Instant>,
-    /// How long others have had the lock since then.
-    had: Duration,
+    /// The earliest time at which the thread can be due again.
+    next_check: Option<Instant>,
+    /// How long other threads have used_by_others the GIL since then.
+    used_by_others: Duration,
     turns: u8,
 }
 
 impl GilYield {
     const fn new() -> Self {
-        Self { worked: Duration::ZERO, look: None, had: Duration::ZERO, turns: 0 }
+        Self { worked: Duration::ZERO, next_check: None, used_by_others: Duration::ZERO, turns: 0 }
     }
 
-    /// A turn begins; whether to hand over first.
+    /// Counts a turn. Returns whether the thread should yield first.
     #[inline]
     fn is_due(&mut self) -> bool {
         self.turns += 1;
-        if self.turns < LOOK_EVERY {
+        if self.turns < TURNS_PER_CHECK {
             return false;
         }
         self.turns = 0;
         self.is_due_now()
     }
 
-    /// The same, whatever turn it is: for whoever is about to be busy without the interpreter.
+    /// Returns whether the thread should yield now, without counting a turn. For calls that are about to be
+    /// busy without the GIL.
     #[inline]
     fn is_due_now(&mut self) -> bool {
         let now = Instant::now();
-        self.look.is_none_or(|look| look <= now) && self.has_worked(now)
+        self.next_check.is_none_or(|next_check| next_check <= now) && self.has_worked(now)
     }
 
     #[cold]
     fn has_worked(&mut self, now: Instant) -> bool {
         let worked = processor_time();
-        // In a forked child this time begins anew.
+        // Processor time restarts at zero in a forked child.
         let since = worked.checked_sub(self.worked).unwrap_or(INTERVAL);
-        self.look = Some(now + INTERVAL.saturating_sub(since));
+        self.next_check = Some(now + INTERVAL.saturating_sub(since));
         since >= INTERVAL
     }
 
-    /// It was handed over.
-    fn note(&mut self) {
+    /// Records that the thread has yielded.
+    fn record_yield(&mut self) {
         self.worked = processor_time();
-        self.look = Some(Instant::now() + INTERVAL);
-        self.had = Duration::ZERO;
+        self.next_check = Some(Instant::now() + INTERVAL);
+        self.used_by_others = Duration::ZERO;
     }
 
-    /// Others had it for so long, beyond a call that moved much: handed over it is once that is their share.
-    fn note_had(&mut self, had: Duration) {
-        self.had = self.had.saturating_add(had);
-        if self.had >= SHARE {
-            self.note();
+    /// Records that other threads used_by_others the GIL for `time` beyond a long call. Counts as a yield once the sum
+    /// reaches [`SHARE`].
+    fn record_used(&mut self, time: Duration) {
+        self.used_by_others = self.used_by_others.saturating_add(time);
+        if self.used_by_others >= SHARE {
+            self.record_yield();
         }
     }
 }
 
-/// A turn begins in which much may be done: another thread has its chance first, if it is due one. To be called
-/// with no lock of ours held.
+/// Begins a turn, which may do a lot of work: yields to another thread first if that is due. No lock of this
+/// library may be held.
 #[inline]
 pub(crate) fn begin_turn(py: Python<'_>) {
-    if HANDOFF.with_borrow_mut(GilYield::is_due) {
-        hand_over(py);
+    if YIELD_STATE.with_borrow_mut(GilYield::is_due) {
+        yield_gil(py);
     }
 }
 
-/// The same, whatever turn it is, before something that moves much and needs the interpreter. The lock of a blocking
-/// connection may be held: whoever waits for that has let the interpreter go (`Blocking::lock`), so it takes nothing that
-/// the others need.
-pub(crate) fn before_bulk_io(py: Python<'_>) {
-    if HANDOFF.with_borrow_mut(GilYield::is_due_now) {
-        hand_over(py);
+/// Yields if that is due, without counting a turn, before an operation that moves many bytes and needs the GIL.
+/// The lock of a blocking connection may be held: threads that wait for that lock have released the GIL
+/// (`Blocking::lock`), so other threads can still run.
+pub(crate) fn before_transfer(py: Python<'_>) {
+    if YIELD_STATE.with_borrow_mut(GilYield::is_due_now) {
+        yield_gil(py);
     }
 }
 
 #[cold]
-fn hand_over(py: Python<'_>) {
+fn yield_gil(py: Python<'_>) {
     if has_others() {
         py.detach(pause);
     }
-    HANDOFF.with_borrow_mut(GilYield::note);
+    YIELD_STATE.with_borrow_mut(GilYield::record_yield);
 }
 
-/// Runs `f`, which does not sleep. If it moves `much` and another thread is due its chance, this is it.
+/// Runs `f`, which does not sleep. Releases the GIL meanwhile if `large` is set and a yield is due.
 #[inline]
-pub(crate) fn moving<R: Send>(py: Python<'_>, much: bool, f: impl FnOnce() -> R + Send) -> R {
-    if !much || !HANDOFF.with_borrow_mut(GilYield::is_due_now) || !has_others() {
+pub(crate) fn run_transfer<R: Send>(py: Python<'_>, large: bool, f: impl FnOnce() -> R + Send) -> R {
+    if !large || !YIELD_STATE.with_borrow_mut(GilYield::is_due_now) || !has_others() {
         return f();
     }
     let (result, over) = py.detach(|| (f(), Instant::now()));
-    // At most: the system may have kept this thread waiting as well.
-    HANDOFF.with_borrow_mut(|handoff| handoff.note_had(over.elapsed()));
+    // An upper bound: the system may have delayed this thread as well.
+    YIELD_STATE.with_borrow_mut(|state| state.record_used(over.elapsed()));
     result
 }
 
-/// Runs `f`, which may sleep, without the lock; if this thread is due to hand it over, for long enough.
+/// Runs `f`, which may sleep, without the GIL. If a yield is due, the GIL stays released for at least
+/// [`PAUSE`].
 #[inline]
 pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
-    let due = HANDOFF.with_borrow_mut(GilYield::is_due);
+    let due = YIELD_STATE.with_borrow_mut(GilYield::is_due);
     if !due {
         return py.detach(f);
     }
@@ -151,14 +154,14 @@ pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) ->
         }
         result
     });
-    HANDOFF.with_borrow_mut(GilYield::note);
+    YIELD_STATE.with_borrow_mut(GilYield::record_yield);
     result
 }
 
 fn pause() {
     let until = Instant::now() + PAUSE;
     loop {
-        // Also for a thread that waits for this core.
+        // Yields the core too, to a thread that waits for it.
         std::thread::yield_now();
         if Instant::now() >= until {
             return;
@@ -166,11 +169,11 @@ fn pause() {
     }
 }
 
-/// Whether the interpreter knows other threads than this one.
+/// Returns whether the interpreter has threads other than this one.
 #[allow(unsafe_code)] // the list of threads
 fn has_others() -> bool {
-    // SAFETY: attached. The list of the interpreter's threads is looked at, not followed: whether this thread
-    // is its only member.
+    // SAFETY: the thread is attached. The list of the interpreter's threads is compared, not followed: the code
+    // checks whether this thread is its only member.
     unsafe {
         let this = ffi::PyThreadState_Get();
         let first = ffi::PyInterpreterState_ThreadHead(ffi::PyInterpreterState_Get());
@@ -178,13 +181,13 @@ fn has_others() -> bool {
     }
 }
 
-/// Whether the interpreter finalizes: of its threads there is this one only, whatever others have left behind.
+/// Returns whether the interpreter is finalizing. Then only this thread still runs Python code.
 #[allow(unsafe_code)] // the interpreter's flag
 pub(crate) fn is_shutting_down() -> bool {
     unsafe extern "C" {
         #[cfg_attr(Py_3_13, link_name = "Py_IsFinalizing")]
         fn _Py_IsFinalizing() -> c_int;
     }
-    // SAFETY: it reads a flag, for whoever asks.
+    // SAFETY: it only reads a flag, from any thread.
     unsafe { _Py_IsFinalizing() != 0 }
 }

@@ -1,4 +1,5 @@
-//! The opening handshake as a connection knows it, at either end; at a server's, up to its answer.
+//! The opening handshake of a connection, client or server. For a server also its pending answer: a connection
+//! creates a [`Handshake`], then calls `draft` any number of times, and `answer` or `respond` once.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -14,34 +15,34 @@ use crate::errors;
 use crate::headers::{self, Heads};
 use crate::payload::PyPayload;
 
-/// Bytes that a client which was refused may still send: as much as the engine reads.
+/// Bytes that a refused client may still send: the same limit as in the engine.
 pub(crate) const REFUSED_BYTES: u64 = 256 * 1024;
 
-/// See the module.
+/// The opening handshake of one connection.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Handshake {
     heads: Heads,
     subprotocol: OnceLock<Box<str>>,
-    /// A server's that was not answered.
+    /// A server's handshake that is not answered yet.
     pending: Mutex<Option<Box<Pending>>>,
 }
 
-/// What a server knows before it answers.
+/// The state of a server's handshake before it answers.
 struct Pending {
     handshake: ServerHandshake,
-    /// The application gets the same object whenever it asks, which may change it.
+    /// The application gets the same object on each access, and may change it.
     request: Option<Py<PyAny>>,
 }
 
-/// The answer of a server, for its connection to send.
+/// The answer of a server, which its connection sends.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Answer {
     head: Vec<u8>,
-    /// It accepts.
+    /// Whether it accepts.
     opens: bool,
-    /// It grants compression, if that was to be granted.
+    /// Whether it grants compression, if compression was negotiated.
     compresses: bool,
-    /// Why it does not, if that is the client's fault.
+    /// The error of the client that caused the refusal, if there is one.
     error: Option<Py<PyAny>>,
 }
 
@@ -54,7 +55,7 @@ impl Answer {
         self.error.as_ref().map(|error| error.clone_ref(py))
     }
 
-    /// Queues it, and makes of the peer what it says.
+    /// Queues the answer, and applies it to the endpoint.
     pub(crate) fn queue(&self, endpoint: &mut Endpoint<PyPayload>) {
         endpoint.send_half.send_head(&self.head);
         if !self.opens {
@@ -66,7 +67,7 @@ impl Answer {
 }
 
 impl Handshake {
-    /// Of a client: it was accepted.
+    /// Creates the handshake of a client, which the server has accepted.
     pub(crate) fn client(request: &Request, accepted: Accepted) -> Self {
         let heads = Heads::new(request);
         heads.set_response(&accepted.response);
@@ -74,16 +75,17 @@ impl Handshake {
         Self { heads, subprotocol, pending: Mutex::new(None) }
     }
 
-    /// Of a server; `None` if the request is not complete.
+    /// Creates the handshake of a server. `None` if the request is not complete.
     pub(crate) fn server(handshake: ServerHandshake) -> Option<Self> {
         let heads = Heads::new(handshake.request()?);
         let pending = Mutex::new(Some(Box::new(Pending { handshake, request: None })));
         Some(Self { heads, subprotocol: OnceLock::new(), pending })
     }
 
-    /// For this and for objects that have one.
+    /// Visits the objects of this handshake, for itself and for objects that own one.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
+        // If it is locked, the objects are not visited: the collector then takes them for referenced and keeps
+        // them.
         let Ok(pending) = self.pending.try_lock() else { return Ok(()) };
         pending.as_ref().map_or(Ok(()), |pending| visit.call(&pending.request))
     }
@@ -92,7 +94,7 @@ impl Handshake {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a server has yet to answer.
+    /// Returns whether a server has yet to answer.
     pub(crate) fn is_pending(&self) -> bool {
         self.lock().is_some()
     }
@@ -113,7 +115,7 @@ impl Handshake {
         Ok(request)
     }
 
-    /// Its response, once there is one.
+    /// The response, or `None` before there is one.
     #[getter]
     fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.heads.response(py)
@@ -125,7 +127,7 @@ impl Handshake {
         self.subprotocol.get().map(|name| &**name)
     }
 
-    /// The subprotocols that the client offers; empty once it was answered.
+    /// The subprotocols that the client offers. Empty once the handshake is answered.
     fn offered_subprotocols(&self) -> Vec<String> {
         let pending = self.lock();
         pending
@@ -133,9 +135,8 @@ impl Handshake {
             .map_or_else(Vec::new, |pending| pending.handshake.offered_subprotocols().map(str::to_owned).collect())
     }
 
-    /// The answer that the request deserves, for the application to look at: a `Response`, and why it refuses
-    /// if it does. `choose`: whether the subprotocol is chosen by the configuration; `subprotocol` is used if
-    /// it is not.
+    /// Returns the automatic answer to the request, for the application to inspect: a `Response`, and the error
+    /// if it refuses. `choose`: the configuration selects the subprotocol. Otherwise `subprotocol` is used.
     #[pyo3(signature = (choose, subprotocol, fields))]
     fn draft(
         &self,
@@ -156,7 +157,7 @@ impl Handshake {
         Ok((headers::response(py, &response)?.unbind(), error))
     }
 
-    /// The answer that the request deserves, with further fields.
+    /// Creates the automatic answer to the request, with additional header fields.
     fn answer(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Answer> {
         let additional = headers::from_python(py, fields)?;
         let handshake = self.lock().take().ok_or_else(answered)?.handshake;
@@ -165,7 +166,7 @@ impl Handshake {
                 let head = accepted.response.to_bytes();
                 self.heads.set_response(&accepted.response);
                 if let Some(name) = accepted.subprotocol {
-                    let _ = self.subprotocol.set(name.into_boxed_str()); // once
+                    let _ = self.subprotocol.set(name.into_boxed_str()); // set once
                 }
                 Ok(Answer { head, opens: true, compresses: true, error: None })
             }
@@ -182,7 +183,7 @@ impl Handshake {
         }
     }
 
-    /// The answer that a `Response` of the application's is.
+    /// Creates the answer from a `Response` of the application.
     fn respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<Answer> {
         let mut made = headers::response_from_python(response)?;
         if !(100..=999).contains(&made.status) {
@@ -192,17 +193,17 @@ impl Handshake {
         let handshake = &pending.as_ref().ok_or_else(answered)?.handshake;
         let opens = made.status == 101;
         if opens {
-            // RFC 6455 4.2.2: only who asked for a WebSocket may get one.
+            // RFC 6455 4.2.2: only a request for a WebSocket may be answered with 101.
             handshake.check().map_err(|error| errors::server_handshake(py, &error))?;
             made.body.clear();
             if let Some(name) = made.headers.value_str("Sec-WebSocket-Protocol") {
-                let _ = self.subprotocol.set(name.into()); // once
+                let _ = self.subprotocol.set(name.into()); // set once
             }
         } else {
             let headers = &mut made.headers;
             let bodiless = made.status == 204 || made.status == 304;
             if !bodiless && !headers.contains("Content-Length") && !headers.contains("Transfer-Encoding") {
-                let _ = headers.push("Content-Length", made.body.len().to_string()); // digits
+                let _ = headers.push("Content-Length", made.body.len().to_string()); // digits are always valid
             }
             if !headers.contains("Connection") {
                 let _ = headers.push("Connection", "close");
@@ -225,7 +226,7 @@ impl Handshake {
 
     fn __clear__(&self) {
         let request = self.pending.try_lock().ok().and_then(|mut pending| pending.as_mut()?.request.take());
-        drop(request); // not under the lock
+        drop(request); // dropped outside the lock
     }
 }
 
@@ -236,7 +237,7 @@ impl Answer {
     }
 }
 
-/// The response to an error of a handshake, with further fields.
+/// Returns the response to a handshake error, with additional header fields.
 pub(crate) fn reject(handshake: &ServerHandshake, error: &HandshakeError, additional: &HeaderList) -> Response {
     let mut response = handshake.reject_error(error);
     response.headers.extend(additional);

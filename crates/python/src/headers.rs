@@ -1,4 +1,4 @@
-//! Header fields and HTTP messages, to and from Python.
+//! Conversion of header fields and HTTP messages to and from Python objects.
 
 use std::sync::OnceLock;
 
@@ -9,16 +9,16 @@ use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, Versi
 
 use crate::errors;
 
-/// Fields as (name, value) pairs; values in Latin-1, which any byte survives.
+/// Returns the fields as (name, value) pairs. Values are decoded as Latin-1, which preserves every byte.
 pub(crate) fn to_python(headers: &HeaderList) -> Vec<(String, String)> {
     headers.iter().map(|header| (header.name().to_owned(), latin1(header.value()))).collect()
 }
 
-/// The reverse of [`to_python`]; raises for what cannot stand in a head.
+/// The reverse of [`to_python`]. Raises an exception for fields that an HTTP head cannot contain.
 pub(crate) fn from_python(py: Python<'_>, pairs: Vec<(String, String)>) -> PyResult<HeaderList> {
     let mut headers = HeaderList::default();
     for (name, value) in pairs {
-        // Latin-1 where it goes, as HTTP had it; UTF-8 beyond, as HTTP leaves to the peers.
+        // HTTP text is Latin-1. Other characters are sent as UTF-8, whose meaning HTTP leaves to the peers.
         let bytes = if value.chars().all(|c| u32::from(c) < 256) {
             value.chars().map(|c| c as u8).collect()
         } else {
@@ -33,15 +33,15 @@ fn latin1(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| char::from(byte)).collect()
 }
 
-/// The heads of an opening handshake, kept as text, of which objects are made when somebody asks: an idle
-/// connection holds no objects for what is seldom read.
+/// The heads of an opening handshake, kept as text. Python objects are created on access, so an idle connection
+/// holds none.
 pub(crate) struct Heads {
     request: Box<[u8]>,
-    /// Its status, and the rest; a server has yet to make it.
+    /// Status, and reason with fields. Empty until a server has answered.
     response: OnceLock<(u16, Box<[u8]>)>,
 }
 
-/// What stands in the first line, and the fields; each ends with LF, which none can contain.
+/// Serializes the first line and the fields. Each ends with LF, which none of them can contain.
 fn write(first: &str, headers: &HeaderList) -> Box<[u8]> {
     let mut text = Vec::with_capacity(512);
     text.extend_from_slice(first.as_bytes());
@@ -55,7 +55,7 @@ fn write(first: &str, headers: &HeaderList) -> Box<[u8]> {
     text.into_boxed_slice()
 }
 
-/// The first line and the fields.
+/// Parses the output of [`write`]: the first line, and the fields.
 fn read(text: &[u8]) -> (String, Vec<(String, String)>) {
     let mut lines = text.split(|&byte| byte == b'\n');
     let first = lines.next().map(|line| String::from_utf8_lossy(line).into_owned()).unwrap_or_default();
@@ -69,21 +69,21 @@ fn read(text: &[u8]) -> (String, Vec<(String, String)>) {
 }
 
 impl Heads {
-    /// Without a response.
+    /// Keeps the request. The response is set later.
     pub(crate) fn new(request: &Request) -> Self {
         let Request { method, target, version, headers } = request;
-        // What nearly all have is left out; there is no space in any of it.
+        // The usual method and version are left out. None of the three parts contains a space.
         let is_usual = method == "GET" && *version == Version::Http11;
         let first = if is_usual { target } else { &format!("{target} {method} {}", version.as_str()) };
         Self { request: write(first, headers), response: OnceLock::new() }
     }
 
-    /// The response that was received, or is sent. A body is not kept: one that accepts has none.
+    /// Keeps the response that was received or is sent, without its body: a response that accepts has none.
     pub(crate) fn set_response(&self, response: &Response) {
         let _ = self.response.set((response.status, write(&response.reason, &response.headers))); // once
     }
 
-    /// A new `wirespeed.datastructures.Request`.
+    /// Returns a new `wirespeed.datastructures.Request`.
     pub(crate) fn request(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (first, fields) = read(&self.request);
         let mut parts = first.splitn(3, ' ');
@@ -94,7 +94,7 @@ impl Heads {
         Ok(request.call1((target, make_headers(py, fields)?, method, version))?.unbind())
     }
 
-    /// A new `wirespeed.datastructures.Response`, if there is one yet.
+    /// Returns a new `wirespeed.datastructures.Response`, or `None` before the response is set.
     pub(crate) fn response(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some((status, text)) = self.response.get() else { return Ok(None) };
         let (reason, fields) = read(text);
@@ -102,7 +102,7 @@ impl Heads {
     }
 }
 
-/// The reverse of [`response`]: status, reason, fields and body of a `wirespeed.datastructures.Response`.
+/// The reverse of [`response`]: reads status, reason, fields and body of a `wirespeed.datastructures.Response`.
 pub(crate) fn response_from_python(response: &Bound<'_, PyAny>) -> PyResult<Response> {
     let py = response.py();
     let fields = response.getattr("headers")?.call_method0("raw_items")?.try_iter()?;
@@ -113,7 +113,7 @@ pub(crate) fn response_from_python(response: &Bound<'_, PyAny>) -> PyResult<Resp
     Ok(made)
 }
 
-/// A `wirespeed.datastructures.Response`.
+/// Returns a `wirespeed.datastructures.Response`.
 pub(crate) fn response<'py>(py: Python<'py>, response: &Response) -> PyResult<Bound<'py, PyAny>> {
     make_response(py, response.status, response.reason.as_str(), to_python(&response.headers), &response.body)
 }
@@ -130,7 +130,7 @@ fn make_response<'py>(
     response.call1((status, reason, make_headers(py, fields)?, PyBytes::new(py, body)))
 }
 
-/// A `wirespeed.datastructures.Headers` of what a peer has sent, which is not checked again.
+/// Returns a `wirespeed.datastructures.Headers` of fields that a peer has sent. They are not validated again.
 pub(crate) fn make_headers(py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<Bound<'_, PyAny>> {
     static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     HEADERS.import(py, "wirespeed.datastructures", "Headers")?.call_method1("from_raw", (fields,))

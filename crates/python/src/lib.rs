@@ -1,7 +1,7 @@
-//! Python bindings: they convert, call, map errors, and stop. Protocol and sockets are the business of the
-//! crates below.
+//! Python bindings: conversion of arguments and results, calls into the crates below, and mapping of errors.
+//! The protocol, the sockets and the engine live in those crates.
 
-// What a peer causes is no reason for a panic.
+// No input of a peer may cause a panic.
 #![deny(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -21,11 +21,12 @@ mod failpoint;
 mod gil_yield;
 mod handshake;
 mod headers;
+mod leaked;
 mod opening;
 mod payload;
 mod source;
 mod ssl_layer;
-mod tables;
+
 #[cfg(threads_are_unwound)]
 mod thread_exit;
 mod tls;
@@ -33,8 +34,8 @@ mod view;
 
 use pyo3::prelude::*;
 
-/// The native part of wirespeed. Private: use the names of the `wirespeed` package.
-// Until the suites have run on an interpreter without its lock.
+/// The native part of wirespeed. Private: import from the `wirespeed` package instead.
+// The module needs the GIL until the test suites have run on a free-threaded interpreter.
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
@@ -87,13 +88,13 @@ mod _native {
 
     use pyo3::prelude::*;
 
-    /// To be called in the child after a fork, so that it draws masking keys of its own.
+    /// Must be called in the child process after a fork, so that it draws its own masking keys.
     #[pyfunction]
     fn after_fork() {
         wirespeed_driver::after_fork();
     }
 
-    /// Sets how many bytes all connections together may keep for compression; what it was before.
+    /// Sets how many bytes all connections together may keep for compression. Returns the previous limit.
     #[pyfunction]
     #[pyo3(signature = (limit = None))]
     fn compression_memory(limit: Option<usize>) -> usize {
@@ -104,7 +105,7 @@ mod _native {
         before
     }
 
-    /// Why no browser sends exactly this as an `Origin`; `None` if one may.
+    /// Returns why no browser sends exactly this `Origin` header, or `None` if a browser may send it.
     #[pyfunction]
     fn origin_problem(origin: &str) -> Option<String> {
         wirespeed_engine::exact_origin_problem(origin)

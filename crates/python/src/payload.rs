@@ -1,8 +1,8 @@
-//! Where received bytes become Python objects.
+//! Creates Python objects from received bytes.
 //!
-//! A binary message is written once, into the `bytes` object that the application gets: from the read buffer,
-//! or by the kernel itself when it is large. Text is decoded once, from the read buffer or from where it was
-//! assembled.
+//! A binary message is written once, directly into the `bytes` object that the application gets: from the read
+//! buffer, or by the kernel if it is large. Text is decoded once, from the read buffer or from the buffer in
+//! which it was assembled.
 
 #![allow(unsafe_code)] // uninitialised bytes objects: PyO3 can only make initialised ones
 
@@ -14,35 +14,35 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use wirespeed_driver::protocol::{MessageKind, OutOfMemory, Payload, PayloadBuffer};
 
-/// Room for a first piece whose message's size is unknown.
+/// Initial capacity for a message of unknown size.
 const FIRST_ROOM: usize = 256;
 
 unsafe extern "C" {
-    /// Of CPython's stable ABI since 3.2; pyo3-ffi does not declare it.
+    /// In CPython's stable ABI since 3.2. pyo3-ffi does not declare it.
     fn _PyBytes_Resize(bytes: *mut *mut ffi::PyObject, newsize: ffi::Py_ssize_t) -> std::ffi::c_int;
 }
 
-/// What a message is assembled in.
+/// The buffer in which a message is assembled.
 pub(crate) enum PyPayload {
-    /// The bytes object to be.
+    /// The future bytes object.
     Binary(BytesBuilder),
-    /// UTF-8 that will be decoded when it is complete.
+    /// UTF-8, decoded once it is complete.
     Text(Vec<u8>),
 }
 
-/// A `bytes` object that nobody else knows of yet.
+/// A `bytes` object that only this builder refers to.
 ///
-/// Every method but `room`, `as_slice` and `as_mut_slice` needs the interpreter's lock, and asserts nothing
-/// about it: the connection's lock is taken only with it held, and [`PayloadBuffer`] promises that other
-/// threads call `room` alone.
+/// Every method except `room`, `as_slice` and `as_mut_slice` needs the GIL. They do not check this: the
+/// connection's lock is taken only by threads that hold the GIL, and [`PayloadBuffer`] promises that other
+/// threads call `room` only.
 pub(crate) struct BytesBuilder {
-    /// Invariant: null, or a bytes object with one reference, ours, and at least `len` initialised bytes.
+    /// Invariant: null, or a bytes object with one reference, held here, and at least `len` initialised bytes.
     /// Never the shared empty object.
     object: *mut ffi::PyObject,
     len: usize,
 }
 
-// SAFETY: the object is referenced from here only, so moving the builder moves the only reference.
+// SAFETY: only the builder refers to the object, so moving the builder moves the only reference.
 unsafe impl Send for BytesBuilder {}
 
 impl BytesBuilder {
@@ -58,7 +58,7 @@ impl BytesBuilder {
         if self.object.is_null() {
             return 0;
         }
-        // SAFETY: not null, so a live bytes object by the invariant; its size is not negative.
+        // SAFETY: not null, so a live bytes object by the invariant. Its size is not negative.
         unsafe { ffi::Py_SIZE(self.object) as usize }
     }
 
@@ -72,9 +72,9 @@ impl BytesBuilder {
 
     fn grow(&mut self, capacity: usize) -> Result<(), OutOfMemory> {
         let size = ffi::Py_ssize_t::try_from(capacity).map_err(|_| OutOfMemory)?;
-        // SAFETY: the interpreter's lock is held. A null source asks for an object with uninitialised
-        // content; a resize needs the only reference, which is ours. Both return null, with an exception set,
-        // if there is no memory; the resize has then released the old object.
+        // SAFETY: the GIL is held. A null source requests an object with uninitialised content. A resize needs
+        // the only reference, which is held here. Both store null, with an exception set, if there is no
+        // memory; the resize has then released the old object.
         unsafe {
             if self.object.is_null() {
                 self.object = ffi::PyBytes_FromStringAndSize(ptr::null(), size);
@@ -98,7 +98,7 @@ impl BytesBuilder {
             self.grow(self.len).map_err(|OutOfMemory| PyMemoryError::new_err("no memory for the message"))?;
         }
         let object = std::mem::replace(&mut self.object, ptr::null_mut());
-        // SAFETY: a new reference to a bytes object, all of whose bytes are initialised now.
+        // SAFETY: a new reference to a bytes object, and all its bytes are initialised.
         Ok(unsafe { Bound::from_owned_ptr(py, object) }.unbind())
     }
 }
@@ -125,8 +125,8 @@ impl PayloadBuffer for PyPayload {
 
     fn as_slice(&self) -> &[u8] {
         match self {
-            // SAFETY: by the invariant, `len` initialised bytes that nobody else writes to; dangling only for
-            // no bytes.
+            // SAFETY: by the invariant, `len` initialised bytes that no other code writes to. The pointer
+            // dangles only if `len` is zero.
             Self::Binary(builder) => unsafe { std::slice::from_raw_parts(builder.data(), builder.len) },
             Self::Text(text) => text,
         }
@@ -134,7 +134,7 @@ impl PayloadBuffer for PyPayload {
 
     fn as_mut_slice(&mut self) -> &mut [u8] {
         match self {
-            // SAFETY: as above, and nobody else reads them either: the object is unknown to Python.
+            // SAFETY: as above, and no other code reads them: Python does not know the object yet.
             Self::Binary(builder) => unsafe { std::slice::from_raw_parts_mut(builder.data(), builder.len) },
             Self::Text(text) => text,
         }
@@ -144,7 +144,7 @@ impl PayloadBuffer for PyPayload {
         if let Self::Binary(builder) = self {
             let wanted = builder.len.checked_add(additional.max(1)).ok_or(OutOfMemory)?;
             if wanted > builder.capacity() {
-                // Doubling, so that many small fragments are copied twice at most on average.
+                // Doubling, so that many small fragments are copied at most twice on average.
                 builder.grow(wanted.max(builder.capacity().saturating_mul(2)).max(FIRST_ROOM))?;
             }
         } else if let Self::Text(text) = self {
@@ -157,8 +157,8 @@ impl PayloadBuffer for PyPayload {
         match self {
             Self::Binary(builder) => {
                 let room = builder.capacity() - builder.len;
-                // SAFETY: the bytes behind `len` up to the capacity belong to the object, which is ours
-                // alone; they may be uninitialised. With a dangling pointer the room is zero.
+                // SAFETY: the bytes from `len` up to the capacity belong to the object, and only this builder
+                // refers to it. They may be uninitialised. With a dangling pointer the room is zero.
                 unsafe { std::slice::from_raw_parts_mut(builder.data().add(builder.len).cast(), room) }
             }
             Self::Text(text) => text.spare_capacity_mut(),
@@ -168,7 +168,7 @@ impl PayloadBuffer for PyPayload {
     unsafe fn advance(&mut self, written: usize) {
         match self {
             Self::Binary(builder) => builder.len += written,
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise that `written` bytes of the room are initialised.
             Self::Text(text) => unsafe { text.advance(written) },
         }
     }
@@ -180,16 +180,16 @@ impl PayloadBuffer for PyPayload {
             return Ok(());
         }
         let room = self.spare(data.len())?;
-        #[allow(clippy::indexing_slicing, reason = "as much as was asked for, or an error")]
+        #[allow(clippy::indexing_slicing, reason = "`spare` returns at least the requested length, or an error")]
         room[..data.len()].write_copy_of_slice(data);
-        // SAFETY: the line above initialised them.
+        // SAFETY: the line above initialised these bytes.
         unsafe { self.advance(data.len()) };
         Ok(())
     }
 }
 
-/// The object that the application gets. `decode`: text as `str` and binary as `bytes` if `None`, otherwise
-/// as it says.
+/// Creates the object that the application gets. `decode` requests `str` or `bytes`; `None` means `str` for
+/// text and `bytes` for binary messages.
 #[inline]
 pub(crate) fn message(
     py: Python<'_>,
@@ -211,7 +211,7 @@ pub(crate) fn message(
     }
 }
 
-/// One message of the fragments that it came in, which are `bytes`.
+/// Joins the fragments of a message, which are `bytes`, to one message.
 pub(crate) fn join(py: Python<'_>, kind: MessageKind, fragments: &[Py<PyAny>]) -> PyResult<Py<PyAny>> {
     let mut joined = Vec::new();
     for fragment in fragments {
@@ -222,17 +222,18 @@ pub(crate) fn join(py: Python<'_>, kind: MessageKind, fragments: &[Py<PyAny>]) -
 
 #[inline]
 fn copy_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
-    // SAFETY: attached; the pointer and length are those of a slice. Null means that an exception is set.
+    // SAFETY: attached. Pointer and length are those of a slice. Null means that an exception is set.
     unsafe {
         let object = ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t);
         Bound::from_owned_ptr_or_err(py, object).map(Bound::unbind)
     }
 }
 
-/// Text as `str`. It was validated if the peer called it text; if not, this raises `UnicodeDecodeError`.
+/// Decodes text to `str`. Text frames are valid UTF-8 already. For other bytes this may raise
+/// `UnicodeDecodeError`.
 #[inline]
 pub(crate) fn decode_utf8(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
-    // SAFETY: as above.
+    // SAFETY: attached. Pointer and length are those of a slice. Null means that an exception is set.
     unsafe {
         let object = ffi::PyUnicode_DecodeUTF8(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t, ptr::null());
         Bound::from_owned_ptr_or_err(py, object).map(Bound::unbind)

@@ -1,10 +1,10 @@
-//! TLS by the standard library's `ssl`, for applications that bring an `ssl.SSLContext`: honoured whole, at
-//! the price of Python calls. Memory BIOs on both sides, so the sockets stay ours.
+//! TLS by the standard library's `ssl`, for applications that pass an `ssl.SSLContext`. All settings of the
+//! context apply, at the cost of Python calls. Both sides are memory BIOs, so this library keeps the sockets.
 //!
-//! The object under `ssl.SSLObject` is called, not that class, so that no Python code is on the way. It still
-//! looks for signals while it works, makes objects, and gives up the interpreter's lock, all with the
-//! connection locked: handlers and finalizers that run then cannot use the connection, and other threads
-//! wait. The locks know their owners for this.
+//! The code calls the object under `ssl.SSLObject`, not that class, so no Python code runs in between. That
+//! object still checks for signals while it works, creates objects, and releases the GIL, all while the
+//! connection is locked. Signal handlers and finalizers that run then cannot use the connection, and other
+//! threads wait. The connection's locks know their owner for this reason.
 
 use std::any::Any;
 
@@ -14,11 +14,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::tls::{Error, Layer};
 
-/// Plain bytes taken from OpenSSL at once: four records.
+/// Plain bytes that one read takes from OpenSSL: four records.
 const READ_SIZE: usize = 64 * 1024;
 
 pub(crate) struct SslLayer {
-    /// The `ssl.SSLObject`, for whoever asks what was negotiated.
+    /// The `ssl.SSLObject`, which applications ask for the negotiated parameters.
     ssl_object: Py<PyAny>,
     object: Py<PyAny>,
     incoming: Py<PyAny>,
@@ -30,7 +30,8 @@ pub(crate) struct SslLayer {
     peer_closed: bool,
 }
 
-/// For objects that have a layer: an `ssl.SSLContext` may have attributes that refer to anything.
+/// Visits the objects of a layer for the garbage collector: attributes of an `ssl.SSLContext` may refer to any
+/// object.
 pub(crate) fn traverse(layer: Option<&dyn Layer>, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
     let mut result = Ok(());
     if let Some(layer) = layer {
@@ -46,12 +47,12 @@ pub(crate) fn traverse(layer: Option<&dyn Layer>, visit: &PyVisit<'_>) -> Result
 }
 
 impl SslLayer {
-    /// A client's end under `context`.
+    /// Creates the client side of TLS with `context`.
     pub(crate) fn client(context: &Bound<'_, PyAny>, server_hostname: Option<&str>) -> PyResult<Self> {
         Self::new(context, false, server_hostname)
     }
 
-    /// A server's end.
+    /// Creates the server side of TLS with `context`.
     pub(crate) fn server(context: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::new(context, true, None)
     }
@@ -62,7 +63,7 @@ impl SslLayer {
         let bio = ssl.getattr("MemoryBIO")?;
         let (incoming, outgoing) = (bio.call0()?, bio.call0()?);
         let object = context.call_method1("wrap_bio", (&incoming, &outgoing, server, server_hostname))?;
-        // A subclass of SSLContext may make objects of a kind of its own: then there is nothing under them.
+        // A subclass of SSLContext may create other objects, which have no `_sslobj`.
         let ssl_object = object.clone().unbind();
         let object = object.getattr("_sslobj").unwrap_or(object);
         Ok(Self {
@@ -78,7 +79,6 @@ impl SslLayer {
         })
     }
 
-    /// The `ssl.SSLObject`.
     pub(crate) fn ssl_object(&self) -> &Py<PyAny> {
         &self.ssl_object
     }
@@ -98,32 +98,34 @@ impl SslLayer {
             match self.object.bind(py).call_method1("read", (READ_SIZE,)) {
                 Ok(bytes) => {
                     let bytes = bytes.cast::<PyBytes>()?.as_bytes();
-                    // An SSLObject reports the peer's close_notify as an empty read, where
-                    // suppress_ragged_eofs is its rule.
+                    // An SSLObject reports the peer's close_notify as an empty read if suppress_ragged_eofs
+                    // applies.
                     self.peer_closed = bytes.is_empty();
                     plain.extend_from_slice(bytes);
                 }
                 Err(error) if error.matches(py, self.want_read.bind(py))? => break,
                 Err(error) if error.matches(py, self.zero_return.bind(py))? => self.peer_closed = true,
-                Err(error) if self.is_of_another(py, &error)? => break,
+                Err(error) if self.belongs_to_other_connection(py, &error)? => break,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Whether a read that only wants more bytes has raised what befell another connection of this thread.
+    /// Returns whether `error` belongs to another connection of this thread, and this read only needs more
+    /// bytes.
     ///
-    /// OpenSSL keeps errors for each thread, and tells why a call has failed by the first of them. From 3.6
-    /// on it keeps those of system calls as well, and `ssl` leaves them there when it raises them, so that
-    /// every later read of that thread fails alike: <https://github.com/python/cpython/issues/148594>. Memory
-    /// BIOs make no system calls. What a signal handler or a subclass in Python raises has a traceback.
-    fn is_of_another(&self, py: Python<'_>, error: &PyErr) -> PyResult<bool> {
+    /// OpenSSL keeps an error queue for each thread and reports the first entry when a call fails. Since 3.6
+    /// the queue also holds errors of system calls. `ssl` raises them without removing them, so every later
+    /// read in that thread fails with the same error: <https://github.com/python/cpython/issues/148594>. Memory
+    /// BIOs make no system calls. Exceptions from signal handlers and from subclasses in Python have a
+    /// traceback, so they are not mistaken for such errors.
+    fn belongs_to_other_connection(&self, py: Python<'_>, error: &PyErr) -> PyResult<bool> {
         let system = error.is_instance_of::<PyOSError>(py) && !error.matches(py, self.ssl_error.bind(py))?;
         Ok(system && error.traceback(py).is_none())
     }
 
-    /// Moves what OpenSSL wants to send.
+    /// Moves the bytes that OpenSSL wants to send to `outgoing`.
     fn drain(&self, py: Python<'_>, outgoing: &mut Vec<u8>) -> PyResult<()> {
         let bytes = self.outgoing.bind(py).call_method0("read")?;
         outgoing.extend_from_slice(bytes.cast::<PyBytes>()?.as_bytes());
@@ -139,7 +141,7 @@ impl Layer for SslLayer {
     fn receive(&mut self, incoming: &mut [u8], plain: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<usize, Error> {
         Python::attach(|py| {
             let received = self.receive_python(py, incoming, plain);
-            // Also after an error: the alert that tells the peer why.
+            // Also after an error: the output then holds the alert for the peer.
             self.drain(py, outgoing).map_err(other)?;
             received.map(|()| incoming.len()).map_err(other)
         })
@@ -147,7 +149,7 @@ impl Layer for SslLayer {
 
     fn send(&mut self, _pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
         Python::attach(|py| {
-            // A memory BIO takes everything: one write is all it needs.
+            // A memory BIO accepts all bytes, so one write is enough.
             self.object.call_method1(py, "write", (PyBytes::new(py, plain),)).map_err(other)?;
             self.drain(py, outgoing).map_err(other)
         })
@@ -155,7 +157,8 @@ impl Layer for SslLayer {
 
     fn close(&mut self, _pending: &mut [u8], outgoing: &mut Vec<u8>) {
         Python::attach(|py| {
-            // This sends our notice and then wants the peer's, which may never come: that is not waited for.
+            // This sends our close_notify and then wants the peer's, which may never come. The code does not
+            // wait for it.
             let _ = self.object.call_method0(py, "shutdown");
             let _ = self.drain(py, outgoing);
         });

@@ -1,17 +1,18 @@
-//! Threads that the interpreter ends while they call it.
+//! Protects native frames when the interpreter ends a thread that is calling it.
 //!
-//! Before CPython 3.14 the interpreter ends daemon threads, once it finalizes, by `pthread_exit` wherever they
-//! take its lock again: at the next bytecode that they run, and so inside of any call that may run Python code,
-//! be it that of a finalizer. With glibc that is an unwinding, which must not pass native frames: it runs
-//! their destructors without the lock, and where it meets a `catch_unwind` the process is aborted.
+//! Before CPython 3.14, a finalizing interpreter ends daemon threads with `pthread_exit` when they next take
+//! the GIL. This can happen at any bytecode, so inside every call that may run Python code, including
+//! finalizers. With glibc, `pthread_exit` unwinds the stack. Unwinding must not pass native frames: it runs
+//! their destructors without the GIL, and a `catch_unwind` on the way aborts the process.
 //!
-//! So each function of the interpreter that may run Python code is called by way of a function of the same form
-//! that sleeps for ever when it is unwound through, which is what CPython 3.14 does by itself. The linker puts
-//! them in between (`--wrap`, build.rs), for `PyO3`'s calls as for our own: nobody has to remember it. `PyO3` does
-//! the same where it takes the lock by itself. `tests/test_exit.py` looks for functions that are missing here.
+//! Therefore each interpreter function that may run Python code is called through a wrapper with the same
+//! signature. The wrapper parks the thread permanently when it is unwound, as CPython 3.14 does by itself. The
+//! linker inserts the wrappers (`--wrap`, see build.rs) for the calls of `PyO3` and for our own, so callers
+//! need not know them. `PyO3` does the same where it takes the GIL. `tests/test_exit.py` checks that no
+//! function is missing here.
 //!
-//! Not covered: what the collector runs while an object of a class of ours is allocated, before 3.12. It is
-//! asked for by a pointer.
+//! Not covered: Python code run by the garbage collector while an object of one of our classes is allocated,
+//! before 3.12. The allocator is called through a pointer, which the linker cannot wrap.
 
 #![allow(unsafe_code)] // the interpreter's calling convention
 #![allow(non_snake_case)] // its names
@@ -20,10 +21,11 @@ use std::ffi::{c_char, c_int, c_long};
 
 use pyo3::ffi::{Py_buffer, Py_ssize_t, PyObject, PyTypeObject};
 
-/// Dropped by an unwinding only: the thread ends here, in its sleep.
-struct SleepForEver;
+/// Parks the thread permanently when dropped. Only unwinding drops it: [`park_on_unwind`] forgets it after a normal
+/// return.
+struct ParkOnUnwind;
 
-impl Drop for SleepForEver {
+impl Drop for ParkOnUnwind {
     #[cold]
     fn drop(&mut self) {
         loop {
@@ -32,21 +34,21 @@ impl Drop for SleepForEver {
     }
 }
 
-// build.rs reads the names of this list.
-macro_rules! asleep_when_ended {
-    ($($(#[$attributes:meta])* fn $name:ident($($argument:ident: $of:ty),*) $(-> $result:ty)?;)*) => {$(
+// build.rs reads the function names of the list below.
+macro_rules! park_on_unwind {
+    ($($(#[$attributes:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         /// # Safety
         ///
-        /// That of the interpreter's function.
+        /// The caller keeps the contract of the interpreter's function.
         $(#[$attributes])*
         #[unsafe(export_name = concat!("__wrap_", stringify!($name)))]
-        unsafe extern "C" fn $name($($argument: $of),*) $(-> $result)? {
+        unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? {
             unsafe extern "C-unwind" {
                 #[link_name = concat!("__real_", stringify!($name))]
-                fn real($($argument: $of),*) $(-> $result)?;
+                fn real($($argument: $type),*) $(-> $result)?;
             }
-            let guard = SleepForEver;
-            // SAFETY: the caller's promise.
+            let guard = ParkOnUnwind;
+            // SAFETY: the caller keeps the contract of the wrapped function.
             let result = unsafe { real($($argument),*) };
             std::mem::forget(guard);
             result
@@ -55,9 +57,9 @@ macro_rules! asleep_when_ended {
 }
 
 type Object = *mut PyObject;
-type Objects = *const *mut PyObject;
+type ObjectArray = *const *mut PyObject;
 
-asleep_when_ended! {
+park_on_unwind! {
     fn PyBuffer_Release(view: *mut Py_buffer);
     fn PyContext_CopyCurrent() -> Object;
     fn PyDict_Clear(dict: Object);
@@ -109,8 +111,8 @@ asleep_when_ended! {
     fn PyObject_SetItem(object: Object, key: Object, value: Object) -> c_int;
     fn PyObject_Size(object: Object) -> Py_ssize_t;
     fn PyObject_Str(object: Object) -> Object;
-    fn PyObject_Vectorcall(callable: Object, arguments: Objects, count: usize, names: Object) -> Object;
-    fn PyObject_VectorcallMethod(name: Object, arguments: Objects, count: usize, names: Object) -> Object;
+    fn PyObject_Vectorcall(callable: Object, arguments: ObjectArray, count: usize, names: Object) -> Object;
+    fn PyObject_VectorcallMethod(name: Object, arguments: ObjectArray, count: usize, names: Object) -> Object;
     fn PySlice_Unpack(slice: Object, start: *mut Py_ssize_t, stop: *mut Py_ssize_t, step: *mut Py_ssize_t) -> c_int;
     fn PyTraceBack_Print(traceback: Object, file: Object) -> c_int;
     fn PyTuple_GetSlice(tuple: Object, low: Py_ssize_t, high: Py_ssize_t) -> Object;
@@ -127,7 +129,7 @@ asleep_when_ended! {
     fn _PyObject_MakeTpCall(
         thread: *mut pyo3::ffi::PyThreadState,
         callable: Object,
-        arguments: Objects,
+        arguments: ObjectArray,
         count: Py_ssize_t,
         names: Object
     ) -> Object;
@@ -143,11 +145,12 @@ asleep_when_ended! {
     fn PyObject_HasAttrWithError(object: Object, name: Object) -> c_int;
 }
 
-/// What calls an object by its own function: `PyO3` asks for it before CPython 3.12, and then calls it.
+/// Returns the function that calls an object. Before CPython 3.12 `PyO3` asks for this function and then calls
+/// it.
 ///
 /// # Safety
 ///
-/// That of the interpreter's function.
+/// The caller keeps the contract of the interpreter's function.
 #[cfg(not(Py_3_12))]
 #[unsafe(export_name = "__wrap_PyVectorcall_Function")]
 unsafe extern "C" fn PyVectorcall_Function(callable: Object) -> Option<pyo3::ffi::vectorcallfunc> {
@@ -155,6 +158,6 @@ unsafe extern "C" fn PyVectorcall_Function(callable: Object) -> Option<pyo3::ffi
         #[link_name = "__real_PyVectorcall_Function"]
         fn real(callable: *mut PyObject) -> Option<pyo3::ffi::vectorcallfunc>;
     }
-    // SAFETY: the caller's promise. The function instead has the same form and does the same.
+    // SAFETY: the caller keeps the contract. `PyObject_Vectorcall` has the same signature and calls the same function.
     unsafe { real(callable) }.map(|_| PyObject_Vectorcall as pyo3::ffi::vectorcallfunc)
 }

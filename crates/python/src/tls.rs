@@ -1,4 +1,4 @@
-//! The native TLS configurations.
+//! The native TLS configurations of servers and clients, and the errors of building them.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use wirespeed_driver::tls::server;
 
 use crate::errors;
 
-/// Returns a number that is another one once the files of the system's authorities have changed.
+/// Returns a number that changes when the files of the system's certificate authorities change.
 #[pyfunction]
 pub(crate) fn system_authorities(py: Python<'_>) -> u64 {
     py.detach(wirespeed_driver::tls::authorities)
 }
 
-/// A TLS configuration for servers. Private: `wirespeed.TLS` reads the files and makes one.
+/// A TLS configuration for servers. Private: `wirespeed.TLS` reads the files and creates it.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ServerTLS {
     pub(crate) config: Arc<server::ServerConfig>,
@@ -52,11 +52,11 @@ pub(crate) fn versions(min_version: Option<&str>, max_version: Option<&str>) -> 
     }
 }
 
-/// A TLS configuration for clients. Private: `wirespeed.TLS` reads the files and makes one.
+/// A TLS configuration for clients. Private: `wirespeed.TLS` reads the files and creates it.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ClientTLS {
     pub(crate) config: Arc<ClientConfig>,
-    /// It accepts any certificate.
+    /// Whether any certificate is accepted.
     pub(crate) insecure: bool,
 }
 
@@ -88,7 +88,7 @@ impl ClientTLS {
             versions,
             key_log,
         };
-        // Reading the system's certificates takes milliseconds, the first time.
+        // The first call reads the system's certificates, which takes milliseconds.
         let config = py.detach(|| options.build()).map_err(|error| errors::tls_error(py, error))?;
         Ok(Self { config, insecure: !verify })
     }

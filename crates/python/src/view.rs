@@ -1,4 +1,4 @@
-//! What Python sees of a connection, whoever drives it.
+//! Properties of a connection as Python objects, for blocking and asyncio connections alike.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -8,7 +8,7 @@ use wirespeed_driver::protocol::State;
 use crate::payload::PyPayload;
 use crate::ssl_layer::SslLayer;
 
-/// 1 open, 2 closing, 3 closed: the values of `wirespeed.State`. `over`: TCP is.
+/// Returns a value of `wirespeed.State`: 1 open, 2 closing, 3 closed. `over` is whether TCP is closed.
 pub(crate) fn state(state: State, over: bool) -> u8 {
     match (state, over) {
         (_, true) => 3,
@@ -17,7 +17,8 @@ pub(crate) fn state(state: State, over: bool) -> u8 {
     }
 }
 
-/// Code and reason of the close frame that arrived, else 1006; none while the connection is open.
+/// Returns code and reason of the received close frame, or 1006 if there was none. `None` while the connection
+/// is open.
 pub(crate) fn close(send_half: &SendHalf<PyPayload>, over: bool) -> Option<(u16, String)> {
     if !over && send_half.state().can_receive() {
         return None;
@@ -30,8 +31,8 @@ pub(crate) fn close(send_half: &SendHalf<PyPayload>, over: bool) -> Option<(u16,
     }
 }
 
-/// What is known of the TLS of a connection, if there is any: the `ssl.SSLObject`, or else a tuple of what
-/// the constructor of `wirespeed.TLSInfo` takes.
+/// Returns the properties of the connection's TLS, if it has TLS: the `ssl.SSLObject`, or else a tuple with the
+/// arguments of the constructor of `wirespeed.TLSInfo`.
 pub(crate) fn tls(py: Python<'_>, send_half: &SendHalf<PyPayload>) -> PyResult<Option<Py<PyAny>>> {
     let Some(layer) = send_half.layer() else { return Ok(None) };
     if let Some(layer) = layer.as_any().downcast_ref::<SslLayer>() {
@@ -40,12 +41,13 @@ pub(crate) fn tls(py: Python<'_>, send_half: &SendHalf<PyPayload>) -> PyResult<O
     let alpn = layer.alpn().map(|alpn| String::from_utf8_lossy(&alpn).into_owned());
     let Some(session) = layer.session() else { return Ok(None) };
     let certificates: Vec<_> = session.peer_certificates.iter().map(|der| PyBytes::new(py, der)).collect();
-    let told =
+    let info =
         (layer.version(), session.cipher, session.secret_bits, alpn, PyTuple::new(py, certificates)?, session.verified);
-    Ok(Some(told.into_pyobject(py)?.into_any().unbind()))
+    Ok(Some(info.into_pyobject(py)?.into_any().unbind()))
 }
 
-/// Counters as a dict; `messages` and `bytes` wait to be received, `unsent` bytes to be written.
+/// Returns the counters as a dict. `messages` and `bytes` are queued to be received, `unsent` bytes are queued
+/// to be written.
 pub(crate) fn stats(
     py: Python<'_>,
     stats: Stats,
@@ -64,7 +66,7 @@ pub(crate) fn stats(
     Ok(result)
 }
 
-/// `str` or `bytes` as the other, if `text` asks for it.
+/// Converts between `str` and `bytes` if the message does not have the type that `text` requests.
 pub(crate) fn convert(message: &Bound<'_, PyAny>, text: bool) -> PyResult<Py<PyAny>> {
     let is_text = message.is_instance_of::<pyo3::types::PyString>();
     if is_text == text {

@@ -108,7 +108,7 @@ impl AsyncConnection {
         let (failure, closing) = match self.lock(py) {
             Ok(state) => {
                 let send_half = state.driver.send_half();
-                (send_half.failure().cloned(), self.about.ending.lacks(|| send_half.closing()))
+                (send_half.failure().cloned(), self.metadata.close_errors.closing_if_empty(|| send_half.closing()))
             }
             Err(error) => return error,
         };
@@ -117,7 +117,7 @@ impl AsyncConnection {
         if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py)) {
             return cause.clone_ref(py);
         }
-        self.about.ending.exception(py, closing, cause, errors::origin(self))
+        self.metadata.close_errors.exception(py, closing, cause, errors::origin(self))
     }
 
     pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {

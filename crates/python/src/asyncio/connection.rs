@@ -61,14 +61,14 @@ pub(crate) struct AsyncConnection {
     /// The loop is in debug mode: tasks are resumed by itself, so that it sees how long their steps take.
     pub(super) debug: bool,
     handshake: Py<Handshake>,
-    pub(super) about: About,
+    pub(super) metadata: Metadata,
 }
 
 /// What the connection only carries along.
-pub(super) struct About {
+pub(super) struct Metadata {
     logger: Py<PyAny>,
-    ends: Addresses,
-    pub(super) ending: CloseErrorCache,
+    addresses: Addresses,
+    pub(super) close_errors: CloseErrorCache,
     /// Made when it is asked for.
     id: OnceLock<Py<PyAny>>,
     /// Of a server's connection.
@@ -129,10 +129,10 @@ impl AsyncConnection {
             listener,
             debug: r#loop.call_method0("get_debug")?.is_truthy()?,
             handshake: Py::new(py, parts.handshake)?,
-            about: About {
-                ending: CloseErrorCache::default(),
+            metadata: Metadata {
+                close_errors: CloseErrorCache::default(),
                 logger: logger.unbind(),
-                ends: parts.ends.given(local_address, remote_address),
+                addresses: parts.addresses.with_overrides(local_address, remote_address),
                 id: OnceLock::new(),
                 server: server.map(Bound::unbind),
             },
@@ -453,35 +453,35 @@ impl AsyncConnection {
     /// A UUID, for logs.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        if let Some(id) = self.about.id.get() {
+        if let Some(id) = self.metadata.id.get() {
             return Ok(id.clone_ref(py));
         }
         let id = py.import("uuid")?.call_method0("uuid4")?.unbind();
-        Ok(self.about.id.get_or_init(|| id).clone_ref(py))
+        Ok(self.metadata.id.get_or_init(|| id).clone_ref(py))
     }
 
     /// The server that has accepted it.
     #[getter]
     fn _server(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.about.server.as_ref().map(|server| server.clone_ref(py))
+        self.metadata.server.as_ref().map(|server| server.clone_ref(py))
     }
 
     /// The logger given to `connect`.
     #[getter]
     fn logger(&self, py: Python<'_>) -> Py<PyAny> {
-        self.about.logger.clone_ref(py)
+        self.metadata.logger.clone_ref(py)
     }
 
     /// Address of this end, as it was when the connection was opened.
     #[getter]
     fn local_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.about.ends.local.to_python(py)
+        self.metadata.addresses.local.to_python(py)
     }
 
     /// Address of the other end.
     #[getter]
     fn remote_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.about.ends.remote.to_python(py)
+        self.metadata.addresses.remote.to_python(py)
     }
 
     /// Whether this is a copy in a child process: the connection is the parent's.
@@ -560,9 +560,9 @@ impl AsyncConnection {
         visit.call(&self.event_loop)?;
         visit.call(&self.loop_state)?;
         visit.call(&self.handshake)?;
-        visit.call(&self.about.logger)?;
-        visit.call(&self.about.server)?;
-        self.about.ends.traverse(&visit)?;
+        visit.call(&self.metadata.logger)?;
+        visit.call(&self.metadata.server)?;
+        self.metadata.addresses.traverse(&visit)?;
         if let Some(port) = self.port.get() {
             visit.call(port)?;
         }

@@ -142,7 +142,7 @@ impl AsyncConnection {
                 let most = state.inbox.room();
                 let came = state.driver.read_by(wanted, most, |operation, socket| {
                     let much = operation.is_large();
-                    let result = gil_yield::moving(py, much, || operation.read(socket, Mode::NonBlocking));
+                    let result = gil_yield::run_transfer(py, much, || operation.read(socket, Mode::NonBlocking));
                     filled = operation.filled(&result);
                     result
                 });

@@ -12,7 +12,7 @@ use pyo3::types::PyTuple;
 use super::connection::AsyncConnection;
 use super::operation::{Kind, Operation};
 use super::raw::c;
-use crate::tables::for_ever;
+use crate::leaked::leak_static;
 
 /// Runs a raw method: a panic becomes an exception.
 ///
@@ -178,7 +178,7 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
     let kind = py.get_type::<AsyncConnection>();
     let method = |name, function: ffi::PyCFunctionFastWithKeywords, doc| {
         // Leaked: the descriptor refers to it for ever.
-        for_ever(ffi::PyMethodDef {
+        leak_static(ffi::PyMethodDef {
             ml_name: name,
             ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: function },
             ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,

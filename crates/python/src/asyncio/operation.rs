@@ -27,7 +27,7 @@ pub(super) use super::kind::{Kind, delivery};
 use super::raw::{self, FreeList, c};
 use super::waiter::WaiterRef;
 use crate::errors;
-use crate::tables::for_ever;
+use crate::leaked::leak_static;
 
 /// How far it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -517,7 +517,7 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
         ml_doc: ptr::null(),
     };
     // Leaked: the type refers to them for ever.
-    let methods = for_ever([
+    let methods = leak_static([
         method(c!("send"), send as ffi::PyCFunction, ffi::METH_O),
         method(c!("throw"), throw as ffi::PyCFunction, ffi::METH_VARARGS),
         method(c!("close"), close as ffi::PyCFunction, ffi::METH_NOARGS),
@@ -525,7 +525,8 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
     ]);
     let attribute =
         |text| ffi::PyGetSetDef { name: text, get: Some(name), set: None, doc: ptr::null(), closure: ptr::null_mut() };
-    let attributes = for_ever([attribute(c!("__name__")), attribute(c!("__qualname__")), ffi::PyGetSetDef::default()]);
+    let attributes =
+        leak_static([attribute(c!("__name__")), attribute(c!("__qualname__")), ffi::PyGetSetDef::default()]);
     let slot = |slot, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
     let mut slots = [
         slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),

@@ -60,7 +60,7 @@ impl AsyncConnection {
         let (driver, send) = (&mut state.driver, &mut large.send);
         let rest = bytes.get(large.offset..).unwrap_or_default(); // there is that much, by how it came to be
         // It cannot change while others run: see `begin_large`.
-        let written = gil_yield::moving(py, rest.len() >= BULK_IO_BYTES, || driver.write_large(send, rest));
+        let written = gil_yield::run_transfer(py, rest.len() >= MUCH, || driver.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
             let piece = rest.get(..buffer_pool::WRITE_SIZE).unwrap_or(rest);
             driver.send_half_mut().append_large(send, piece);

@@ -1,4 +1,8 @@
-//! The blocking connection: what `wirespeed.sync.connect` returns, but for the methods off the hot path.
+//! The blocking connection: base of what `wirespeed.sync.connect` returns. Rarely used methods are in Python.
+//!
+//! Order of calls: a client's connection is open from the start. On a server, [`Handshake`] creates an answer
+//! and `_give` sends it; until then, calls that send or receive raise an exception. `close`, `_leave` or
+//! `abort` end the connection, and `_wait_closed` waits for its end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +16,7 @@ use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
 
 use super::deadline;
-use super::host::{PythonHost, learn_how_to_wait};
+use super::host::{PythonHost, detect_green_threads};
 use super::ping::Ping;
 use crate::addresses::Addresses;
 use crate::asyncio::is_filled;
@@ -22,41 +26,43 @@ use crate::opening::{Opened, duration};
 use crate::payload::PyPayload;
 use crate::{errors, source, ssl_layer, view};
 
-/// What a server's answer that refuses may take to be read: as `LINGER` in `_handshake/negotiation.py`.
-const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a refusing answer may take to be read by the client. The same as `LINGER` in
+/// `_handshake/negotiation.py`.
+const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A WebSocket connection for threads that wait. Base of `wirespeed.sync.ClientConnection`.
+/// A WebSocket connection for blocking threads. Base of `wirespeed.sync.ClientConnection`.
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct BlockingConnection {
     inner: Blocking<PyPayload, Py<PyAny>>,
     handshake: Py<Handshake>,
-    /// A server has yet to answer it.
+    /// Whether a server has yet to answer the handshake.
     connecting: AtomicBool,
-    ends: Addresses,
-    /// An exception that ended the connection from inside a foreign layer was raised.
-    interrupt_told: AtomicBool,
-    /// Not visited by the collector: it refers to nothing that refers to anything.
-    ending: CloseErrorCache,
+    addresses: Addresses,
+    /// Whether the exception that ended the connection from inside an `ssl.SSLContext` was raised already.
+    interrupt_raised: AtomicBool,
+    /// Not visited by the garbage collector: it refers to no object that could be part of a cycle.
+    close_errors: CloseErrorCache,
 }
 
-/// The argument of `pong`, where `None` is no value.
+/// The argument of `pong`, where `None` is not a valid value.
 enum PongData<'py> {
     Empty,
-    AssignedMessage(Bound<'py, PyAny>),
+    Value(Bound<'py, PyAny>),
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for PongData<'py> {
     type Error = std::convert::Infallible;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> std::result::Result<Self, Self::Error> {
-        Ok(Self::AssignedMessage(object.to_owned()))
+        Ok(Self::Value(object.to_owned()))
     }
 }
 
 type Result<T> = std::result::Result<T, Error<PyErr>>;
 
 impl BlockingConnection {
-    /// This thread, as the driver sees it.
+    /// Returns the driver's view of this thread. Raises an exception if this thread is already using the
+    /// connection.
     #[inline]
     fn host<'py>(&self, py: Python<'py>, decode: Option<bool>) -> PyResult<PythonHost<'py>> {
         if self.inner.is_reentrant() {
@@ -67,8 +73,8 @@ impl BlockingConnection {
         Ok(PythonHost { py, decode })
     }
 
-    /// The same for what takes part in the conversation, which begins with the answer to the opening
-    /// handshake.
+    /// Like [`Self::host`], for calls that send or receive. They raise an exception before the opening
+    /// handshake is answered.
     #[inline]
     fn open_host<'py>(&self, py: Python<'py>, decode: Option<bool>) -> PyResult<PythonHost<'py>> {
         if self.connecting.load(Ordering::Relaxed) {
@@ -81,19 +87,19 @@ impl BlockingConnection {
 
     fn closed(&self, py: Python<'_>) -> PyErr {
         let host = PythonHost { py, decode: None };
-        // Exceptions are made outside the connection's lock: their constructors are Python.
+        // Exceptions are created outside the connection's lock: their constructors are Python code.
         let (failure, closing) = self.inner.with_endpoint(&host, |endpoint| {
-            (endpoint.send_half.failure().cloned(), self.ending.lacks(|| endpoint.send_half.closing()))
+            (endpoint.send_half.failure().cloned(), self.close_errors.closing_if_empty(|| endpoint.send_half.closing()))
         });
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
-        // A signal handler that raised inside an ssl.SSLContext ended the connection; what it raised goes on,
-        // once.
+        // A signal handler that raised inside an ssl.SSLContext has ended the connection. Its exception is
+        // raised once, by itself.
         if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py))
-            && !self.interrupt_told.swap(true, Ordering::Relaxed)
+            && !self.interrupt_raised.swap(true, Ordering::Relaxed)
         {
             return cause.clone_ref(py);
         }
-        self.ending.exception(py, closing, cause, errors::origin(self))
+        self.close_errors.exception(py, closing, cause, errors::origin(self))
     }
 
     fn map<T>(&self, py: Python<'_>, result: Result<T>) -> PyResult<T> {
@@ -104,14 +110,14 @@ impl BlockingConnection {
     fn receive(
         &self,
         py: Python<'_>,
-        patience: Timeout,
+        timeout: Timeout,
         decode: Option<bool>,
         delivery: Delivery,
     ) -> Result<Item<Py<PyAny>>> {
         let host = self.open_host(py, decode).map_err(Error::Interrupted)?;
-        let mut item = self.inner.receive(&host, patience, delivery)?;
+        let mut item = self.inner.receive(&host, timeout, delivery)?;
         if let Some(text) = decode {
-            // A message that was queued while nobody received has the form that its kind suggests.
+            // A message that was queued meanwhile has the type of its frame.
             item.message = view::convert(item.message.bind(py), text).map_err(Error::Interrupted)?;
         }
         Ok(item)
@@ -128,7 +134,7 @@ impl BlockingConnection {
     }
 }
 
-fn patience(timeout: Option<f64>, busy_poll: f64) -> PyResult<Timeout> {
+fn parse_timeout(timeout: Option<f64>, busy_poll: f64) -> PyResult<Timeout> {
     let deadline = deadline(timeout)?;
     if busy_poll == 0.0 {
         return Ok(Timeout::Until(deadline));
@@ -157,38 +163,38 @@ impl BlockingConnection {
         let parts = opened.take()?;
         let socket = parts.socket.ok_or_else(|| PyTypeError::new_err("opened has no socket of its own"))?;
         if parts.handshake.is_pending() {
-            learn_how_to_wait(py)?; // of a client, the opening has done this
+            detect_green_threads(py)?; // the opening of a client has done this
         }
         Ok(Self {
             inner: Blocking::new(parts.endpoint, socket, parts.settings),
             connecting: AtomicBool::new(parts.handshake.is_pending()),
             handshake: Py::new(py, parts.handshake)?,
-            ends: parts.ends.given(local_address, remote_address),
-            interrupt_told: AtomicBool::new(false),
-            ending: CloseErrorCache::default(),
+            addresses: parts.addresses.with_overrides(local_address, remote_address),
+            interrupt_raised: AtomicBool::new(false),
+            close_errors: CloseErrorCache::default(),
         })
     }
 
-    /// Address of this end, as `socket.getsockname()` returned it when the connection was opened.
+    /// Address of this end, as returned by `socket.getsockname()` when the connection was opened.
     #[getter]
     fn local_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.ends.local.to_python(py)
+        self.addresses.local.to_python(py)
     }
 
-    /// Address of the other end, that of the proxy if there is one.
+    /// Address of the other end: that of the proxy, if there is one.
     #[getter]
     fn remote_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.ends.remote.to_python(py)
+        self.addresses.remote.to_python(py)
     }
 
     /// Receives the next message.
     #[pyo3(signature = (timeout = None, decode = None, *, busy_poll = 0.0))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>, decode: Option<bool>, busy_poll: f64) -> PyResult<Py<PyAny>> {
-        let result = self.receive(py, patience(timeout, busy_poll)?, decode, Delivery::Messages);
+        let result = self.receive(py, parse_timeout(timeout, busy_poll)?, decode, Delivery::Messages);
         self.map(py, result).map(|item| item.message)
     }
 
-    /// Receives a message that is there already.
+    /// Receives a message that has already arrived.
     #[pyo3(signature = (decode = None))]
     fn recv_nowait(&self, py: Python<'_>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
         match self.receive(py, Timeout::Until(Some(Instant::now())), decode, Delivery::Messages) {
@@ -197,7 +203,7 @@ impl BlockingConnection {
         }
     }
 
-    /// Receives all messages that are there, waiting for the first.
+    /// Receives all messages that have arrived. Waits for the first.
     #[pyo3(signature = (limit = 1024, timeout = None, decode = None))]
     fn recv_many<'py>(
         &self,
@@ -213,7 +219,7 @@ impl BlockingConnection {
         let host = self.open_host(py, None)?;
         let result = self.inner.receive_many(&host, Timeout::Until(deadline(timeout)?), limit);
         let mut items = self.map(py, result)?.into_iter();
-        // The list is made outside the connection's lock: a collection may start here.
+        // The list is created outside the connection's lock: this may start a garbage collection.
         let list = PyList::empty(py);
         while let Some(item) = items.next() {
             let message = match decode {
@@ -222,7 +228,8 @@ impl BlockingConnection {
             };
             match message {
                 Ok(message) => list.append(message)?,
-                // What cannot be decoded is raised by a call of its own, after what came before it.
+                // A message that cannot be decoded is raised by a call of its own, after the messages before
+                // it.
                 Err(error) if list.is_empty() => {
                     self.inner.put_back(&host, items);
                     return Err(error);
@@ -236,15 +243,15 @@ impl BlockingConnection {
         Ok(list)
     }
 
-    /// The next fragment and whether it is the last: for `recv_streaming`.
+    /// Returns the next fragment, whether it is text, and whether it is the last, for `recv_streaming`.
     #[pyo3(signature = (timeout = None))]
     fn _recv_fragment(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Py<PyAny>, bool, bool)> {
-        // As bytes: a fragment of text may end inside a character.
+        // Bytes, because a text fragment may end inside a character.
         let result = self.receive(py, Timeout::Until(deadline(timeout)?), Some(false), Delivery::Fragments);
         self.map(py, result).map(|item| (item.message, item.kind == MessageKind::Text, item.fin))
     }
 
-    /// Drops the rest of a message whose fragments were being received.
+    /// Drops the rest of a message whose fragments are being received.
     fn _discard_message(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.discard_message(&self.open_host(py, None)?);
         Ok(())
@@ -258,7 +265,7 @@ impl BlockingConnection {
         match self.receive(py, Timeout::Until(None), None, Delivery::Messages) {
             Ok(item) => Ok(Some(item.message)),
             Err(error) => {
-                // A clean close ends the iteration; it is not an error.
+                // A clean close addresses the iteration; it is not an error.
                 let closed = matches!(error, Error::Closed);
                 if closed && self.inner.closing(&self.host(py, None)?).is_clean() {
                     return Ok(None);
@@ -307,7 +314,7 @@ impl BlockingConnection {
             match queued {
                 Ok(result) => self.map(py, result)?,
                 Err(error) => {
-                    // What came before a wrong message was accepted, so it leaves.
+                    // The messages before an invalid one were accepted, so they are sent.
                     self.flush(py)?;
                     return Err(error);
                 }
@@ -316,12 +323,12 @@ impl BlockingConnection {
         self.flush(py)
     }
 
-    /// Returns when every byte has been handed to the kernel.
+    /// Returns when the kernel has accepted all queued bytes.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.map(py, self.inner.flush(&self.open_host(py, None)?))
     }
 
-    /// Sends a ping; the answer can be waited on.
+    /// Sends a ping. The pong can be awaited with the returned object.
     #[pyo3(signature = (data = None))]
     fn ping(slf: &Bound<'_, Self>, data: Option<&Bound<'_, PyAny>>) -> PyResult<Ping> {
         let py = slf.py();
@@ -331,7 +338,7 @@ impl BlockingConnection {
         let sent = loop {
             let drawn = entropy::draw_key();
             match this.inner.ping(&host, given.as_deref().unwrap_or(&drawn)) {
-                Err(Error::PingOutstanding) if given.is_none() => {} // one in four thousand million
+                Err(Error::PingOutstanding) if given.is_none() => {} // the random payload is in use: once in 2^32
                 sent => break sent,
             }
         };
@@ -339,31 +346,31 @@ impl BlockingConnection {
         Ok(Ping { ticket, connection: slf.clone().unbind() })
     }
 
-    /// Sends a pong that nobody asked for.
+    /// Sends an unsolicited pong.
     #[pyo3(signature = (data = PongData::Empty), text_signature = "($self, data=b'')")]
     fn pong(&self, py: Python<'_>, data: PongData<'_>) -> PyResult<()> {
         let payload = match data {
             PongData::Empty => Vec::new(),
-            PongData::AssignedMessage(data) => source::control(&data)?,
+            PongData::Value(data) => source::control(&data)?,
         };
         self.map(py, self.inner.pong(&self.open_host(py, None)?, &payload))
     }
 
-    /// Makes the closing handshake.
+    /// Performs the closing handshake.
     #[pyo3(signature = (code = 1000, reason = ""))]
     fn close(&self, py: Python<'_>, code: i64, reason: &str) -> PyResult<()> {
-        // 0 is no more of a close code than what does not fit.
+        // Codes that do not fit are invalid like 0.
         let code = u16::try_from(code).unwrap_or(0);
         // RFC 6455 7.4.1: 1005 stands for a close frame without a code.
         let code = if code == 1005 { None } else { Some(CloseCode(code)) };
         if self.connecting.load(Ordering::Relaxed) {
-            return self.abort(py); // nobody was told that there is a connection
+            return self.abort(py); // the peer does not know of a connection yet
         }
         let result = self.inner.close(&self.host(py, None)?, code, reason);
         self.map(py, result)
     }
 
-    /// Waits until the connection is over; whether it is.
+    /// Waits until the connection is closed. Returns whether it is.
     #[pyo3(signature = (timeout = None))]
     fn _wait_closed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = deadline(timeout)?;
@@ -371,13 +378,13 @@ impl BlockingConnection {
         self.map(py, result)
     }
 
-    /// Ends the connection at once.
+    /// Closes the connection immediately.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.abort(&self.host(py, None)?);
         Ok(())
     }
 
-    /// Sends a close frame without waiting, and ends the connection at once.
+    /// Sends a close frame without waiting, and closes the connection immediately.
     fn _leave(&self, py: Python<'_>, code: u16) -> PyResult<()> {
         let host = self.host(py, None)?;
         if self.connecting.load(Ordering::Relaxed) {
@@ -388,7 +395,7 @@ impl BlockingConnection {
         Ok(())
     }
 
-    /// Changes how long a closing may take that begins from now on.
+    /// Changes the timeout of closing handshakes that begin from now on.
     fn _set_close_timeout(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let timeout = duration("close_timeout", seconds)?;
         self.inner.set_close_timeout(&self.host(py, None)?, timeout);
@@ -405,7 +412,8 @@ impl BlockingConnection {
         Ok(view::state(state, over))
     }
 
-    /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
+    /// Code and reason of the received close frame, or 1006 if there was none. `None` while the connection is
+    /// open.
     #[getter]
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let host = self.host(py, None)?;
@@ -419,69 +427,70 @@ impl BlockingConnection {
         self.handshake.clone_ref(py)
     }
 
-    /// Sends the answer of a server to it; why it refuses, if it does.
+    /// Sends the server's answer to the opening handshake. Returns the client's error if the answer refuses it.
     fn _give(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
         let host = self.host(py, None)?;
         self.connecting.store(false, Ordering::Relaxed);
         self.inner.with_endpoint(&host, |endpoint| answer.queue(endpoint));
-        // A refusal leaves with the closing.
+        // A refusal is written by the closing of the connection.
         if answer.opens() {
             let result = self.inner.flush(&host);
             self.map(py, result)?;
         } else {
-            self.inner.limit_closing(&host, REFUSED_PATIENCE, REFUSED_BYTES);
+            self.inner.limit_closing(&host, REFUSED_CLOSE_TIMEOUT, REFUSED_BYTES);
         }
         Ok(answer.error(py))
     }
 
-    /// The exception that a call raises now that the connection is closed.
+    /// Returns the exception that calls raise after the connection is closed.
     fn _closed_error(&self, py: Python<'_>) -> Py<PyAny> {
         self.closed(py).into_value(py).into_any()
     }
 
-    /// What its exceptions have as `_origin`.
+    /// The value of `_origin` of this connection's exceptions.
     #[getter]
     fn _origin(&self) -> usize {
         errors::origin(self)
     }
 
-    /// Seconds that the last ping and pong took; 0 before the first.
+    /// Seconds between the last ping and its pong; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<f64> {
         let latency = self.inner.with_endpoint(&self.host(py, None)?, |endpoint| endpoint.send_half.latency());
         Ok(latency.map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
-    /// The number of the socket's descriptor, -1 once it is closed.
+    /// Returns the number of the socket's descriptor, or -1 once it is closed.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.inner.socket(&self.host(py, None)?).map_or(-1, |socket| socket.raw()))
     }
 
-    /// What was negotiated by TLS, if there is TLS.
+    /// Properties of the TLS connection, if TLS is used.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.inner.with_endpoint(&self.host(py, None)?, |endpoint| view::tls(py, &endpoint.send_half))
     }
 
-    /// Counters.
+    /// Returns counters of the connection.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, messages, bytes, unsent) = self.inner.stats(&self.host(py, None)?);
         view::stats(py, stats, messages, bytes, unsent)
     }
 
-    // What it refers to does not change: what closes a cycle is an attribute, which PyO3 clears, or lies elsewhere.
+    // The fields never change, so there is no `__clear__`: a cycle is broken at an attribute, which PyO3
+    // clears, or at another object.
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         if !is_filled(&raw const self.handshake) {
             return Ok(());
         }
         visit.call(&self.handshake)?;
-        self.ends.traverse(&visit)?;
+        self.addresses.traverse(&visit)?;
         self.inner.peek(|endpoint| ssl_layer::traverse(endpoint.send_half.layer(), &visit)).unwrap_or(Ok(()))
     }
 }
 
 impl BlockingConnection {
-    /// Queues one of many messages: the outer error is the message's, the inner one the connection's.
+    /// Queues one of many messages. The outer error concerns the message, the inner one the connection.
     #[inline]
     fn queue(
         &self,
@@ -525,7 +534,7 @@ impl BlockingConnection {
             }
         }
         if kind.is_none() {
-            return Ok(()); // no fragments, no message
+            return Ok(()); // no fragments: no message is sent
         }
         let end: &[u8] = &[];
         let mut ended = false;
@@ -564,7 +573,7 @@ impl BlockingConnection {
             None => self.inner.send_first_fragment(&host, this, &bytes, compress, &mut queued),
             Some(_) => self.inner.send_fragment(&host, &bytes, false, &mut queued),
         };
-        // Whatever came while it waited for room.
+        // Also if an error followed while it waited for room.
         if queued {
             *kind = Some(this);
         }
@@ -574,9 +583,10 @@ impl BlockingConnection {
         }
     }
 
-    /// An iterable failed in the middle of its message. The message cannot be completed, and nothing else can
-    /// be sent before it is: the connection is closed with 1011, as in the `websockets` library. What interrupts the
-    /// thread or the greenlet, and is no [`PyException`], does not wait for the closing handshake.
+    /// Ends a fragmented message whose iterable failed. The message cannot be completed, and no other message
+    /// can be sent before it is, so the connection is closed with 1011, as in the `websockets` library. An
+    /// exception that interrupts the thread or greenlet, which is not a [`PyException`], does not wait for the
+    /// closing handshake.
     fn abandon_fragments(&self, py: Python<'_>, kind: Option<MessageKind>, error: PyErr) -> PyErr {
         if kind.is_some() {
             let host = PythonHost { py, decode: None };

@@ -1,4 +1,5 @@
-//! Python as the world that a blocking connection runs in.
+//! The driver's [`Host`] for Python threads: creates messages, releases the GIL while waiting, and checks for
+//! signals.
 
 use std::cell::Cell;
 use std::io;
@@ -16,21 +17,23 @@ use wirespeed_driver::socket::{Readiness, Socket};
 use crate::gil_yield;
 use crate::payload::{self, PyPayload};
 
-/// As `select.poll` takes them, on every system.
+/// The masks of `select.poll`, the same on every system.
 const POLLIN: u32 = 1;
 const POLLOUT: u32 = 4;
 
-/// The program has replaced `select.select`, as gevent and eventlet do: its greenlets share a thread, so that one that
-/// slept in a system call would keep all others from running.
+/// Whether the program has replaced `select.select`, as gevent and eventlet do. Their greenlets share a thread,
+/// so a greenlet that sleeps in a system call would block all others.
 static REPLACED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The exception of a wait by Python, until the call looks for interrupts: no other greenlet runs in between.
+    /// The exception raised by a wait in Python code, until the call checks for interrupts. No other greenlet
+    /// runs in between.
     static INTERRUPT: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Looks how this program waits; called for each connection, as a program may decide late.
-pub(crate) fn learn_how_to_wait(py: Python<'_>) -> PyResult<()> {
+/// Checks whether the program uses green threads. Called for each connection, as a program may patch `select`
+/// late.
+pub(crate) fn detect_green_threads(py: Python<'_>) -> PyResult<()> {
     static ORIGINAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let select = select_module(py)?.getattr(intern!(py, "select"))?;
     let replaced = !ORIGINAL.get(py).is_some_and(|original| select.is(original)) && is_replaced(&select)?;
@@ -51,17 +54,17 @@ fn is_replaced(function: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!function.getattr(intern!(py, "__module__"))?.eq(intern!(py, "select"))?)
 }
 
-/// An attached thread, and how it wants its messages.
+/// A thread attached to the interpreter, and the requested type of its messages.
 pub(crate) struct PythonHost<'py> {
     pub(crate) py: Python<'py>,
-    /// As in `recv(decode=...)`.
+    /// The argument of `recv(decode=...)`.
     pub(crate) decode: Option<bool>,
 }
 
 impl PythonHost<'_> {
-    /// Waits by what the program has put in place of Python's functions.
+    /// Waits with the functions that the program has put in place of Python's.
     #[cold]
-    fn wait_by_python(&self, socket: Option<(&Socket, Readiness)>, until: Option<Instant>) -> PyResult<Readiness> {
+    fn wait_in_python(&self, socket: Option<(&Socket, Readiness)>, until: Option<Instant>) -> PyResult<Readiness> {
         let py = self.py;
         let seconds = until.map(|until| until.saturating_duration_since(Instant::now()).as_secs_f64());
         let Some((socket, interest)) = socket else {
@@ -69,9 +72,10 @@ impl PythonHost<'_> {
             return Ok(Readiness::default());
         };
         let (fd, select) = (socket.raw(), select_module(py)?);
-        // gevent has this one, too, which takes all descriptors: those of select are below 1024.
+        // gevent replaces `poll`, too. It accepts all descriptors, while `select` accepts only those below
+        // 1024.
         let ready = match select.getattr(intern!(py, "poll")) {
-            // There is none on Windows.
+            // Windows has no `poll`.
             Err(error) if !error.is_instance_of::<PyAttributeError>(py) => return Err(error),
             Ok(poll) if is_replaced(&poll)? => {
                 let mask = if interest.readable { POLLIN } else { 0 } | if interest.writable { POLLOUT } else { 0 };
@@ -87,7 +91,7 @@ impl PythonHost<'_> {
                 ready.get_item(0)?.len()? + ready.get_item(1)?.len()? > 0
             }
         };
-        // What it is ready for exactly is found out by reading and writing.
+        // Reading and writing show which of the two the socket is ready for.
         Ok(if ready { interest } else { Readiness::default() })
     }
 }
@@ -99,8 +103,8 @@ impl Host for PythonHost<'_> {
 
     #[inline]
     fn message(&self, kind: MessageKind, payload: Payload<'_, PyPayload>, whole: bool) -> PyResult<Py<PyAny>> {
-        // Makes str and bytes only, which the garbage collector does not track: no collection starts here, so
-        // no finalizer can call back into the connection, whose lock is held.
+        // Creates only str and bytes objects, which the garbage collector does not track. No collection starts
+        // here, so no finalizer can call the connection while its lock is held.
         payload::message(self.py, kind, payload, if whole { self.decode } else { Some(false) })
     }
 
@@ -122,19 +126,19 @@ impl Host for PythonHost<'_> {
         if !REPLACED.load(Ordering::Relaxed) {
             return None;
         }
-        Some(self.wait_by_python(socket, until).map_err(|error| {
+        Some(self.wait_in_python(socket, until).map_err(|error| {
             INTERRUPT.set(Some(error));
             io::ErrorKind::Interrupted.into()
         }))
     }
 
     #[inline]
-    fn run_bulk_io<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        gil_yield::moving(self.py, true, f)
+    fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        gil_yield::run_transfer(self.py, true, f)
     }
 
-    fn before_bulk_io(&self) {
-        gil_yield::before_bulk_io(self.py);
+    fn before_much(&self) {
+        gil_yield::before_transfer(self.py);
     }
 
     fn is_shutting_down(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What `ping()` returns.
+//! The return value of `ping()`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use wirespeed_driver::blocking::PingTicket;
 use super::connection::BlockingConnection;
 use super::deadline;
 
-/// A ping that is on its way. `wait()` returns the latency when the pong arrives.
+/// A ping that was sent. `wait()` returns the latency when the pong arrives.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Ping {
     pub(super) ticket: Arc<PingTicket>,
@@ -18,7 +18,7 @@ pub(crate) struct Ping {
 
 #[pymethods]
 impl Ping {
-    /// Waits for the pong; the latency in seconds.
+    /// Waits for the pong and returns the latency in seconds.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<f64> {
         let deadline = deadline(timeout)?;

@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 
 use super::event::measure;
 use super::session::PySession;
-use crate::tables::for_ever;
+use crate::leaked::leak_static;
 
 /// The type, with a reference, from [`init`] on.
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
@@ -220,7 +220,7 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         doc: ptr::null(),
     };
     // For ever: until CPython 3.11 a type refers to what describes its members.
-    let members = for_ever([
+    let members = leak_static([
         member(c"session", offset_of!(Message, session)),
         member(c"data", offset_of!(Message, data)),
         NOTHING,

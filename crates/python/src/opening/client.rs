@@ -1,4 +1,4 @@
-//! The opening of a client.
+//! The opening of a client: TLS, a proxy's tunnel and the opening handshake, until it has a connection.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -15,17 +15,18 @@ use super::connected::ConnectedSocket;
 use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
 use crate::addresses::Addresses;
 use crate::blocking::deadline;
-use crate::blocking::host::{PythonHost, learn_how_to_wait};
+use crate::blocking::host::{PythonHost, detect_green_threads};
 use crate::handshake::Handshake;
 use crate::{errors, ssl_layer};
 
-/// Settings of TLS, and the name that the certificate must have.
+/// TLS configuration, and the name that the certificate must have.
 type Tls<'py> = (Bound<'py, PyAny>, Option<String>);
 
 /// Authority, headers, and Proxy-Authorization.
 type Tunnel = (String, Vec<(String, String)>, Option<String>);
 
-/// See the module.
+/// The opening of one client. Either call `run`, which blocks; or `proceed` for a socket, or `feed` and
+/// `take_output` for a transport, until `done`, and then `finish`.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ClientOpening {
     plan: Plan,
@@ -52,15 +53,15 @@ impl ClientOpening {
             .finish(self.plan.limits, keepalive)
             .ok_or_else(|| PyRuntimeError::new_err("the opening handshake is not complete"))?;
         let handshake = Handshake::client(handshake.request(), accepted);
-        let ends = socket.as_ref().map(Addresses::of).unwrap_or_default();
-        Ok(Opened::new(Parts { endpoint, socket, ends, settings: self.plan.settings, handshake }))
+        let addresses = socket.as_ref().map(Addresses::of).unwrap_or_default();
+        Ok(Opened::new(Parts { endpoint, socket, addresses, settings: self.plan.settings, handshake }))
     }
 }
 
 #[pymethods]
 impl ClientOpening {
-    /// Begins: in this order TLS with a proxy, the request for a tunnel, TLS with the server, the opening
-    /// handshake.
+    /// Starts the opening, in this order: TLS with a proxy, the request for a tunnel, TLS with the server, the
+    /// opening handshake.
     #[new]
     #[pyo3(signature = (plan, *, proxy_tls = None, tunnel = None, tls = None))]
     fn new(
@@ -85,22 +86,22 @@ impl ClientOpening {
         Ok(Self { plan: plan.plan, inner: Mutex::new(Some(Inner { client, carrier: Carrier::default() })) })
     }
 
-    /// Whether the server has agreed to the WebSocket.
+    /// Whether the server has accepted the WebSocket.
     #[getter]
     fn done(&self) -> bool {
         self.lock().as_ref().is_some_and(|inner| inner.client.stage() == Stage::Done)
     }
 
-    /// Whether TLS is what is waited for.
+    /// Whether a TLS handshake is in progress.
     #[getter]
     fn is_tls_handshaking(&self) -> bool {
         self.lock().as_ref().is_some_and(|inner| is_tls(inner.client.stage()))
     }
 
-    /// Moves what can be moved over a non-blocking socket; what it must be ready for then: 0 nothing, it is
-    /// done; 1 to be read, 3 to be read or written.
+    /// Reads and writes as far as the non-blocking socket allows. Returns what the socket must become ready
+    /// for: 0 nothing, it is done; 1 reading; 3 reading or writing.
     fn proceed(&self, py: Python<'_>, connected: &ConnectedSocket) -> PyResult<u8> {
-        // Not lent: under an `ssl.SSLContext` this runs Python, which may do anything, with the socket too.
+        // Taken out, not borrowed: an `ssl.SSLContext` runs Python code here, which may also use the socket.
         let socket = connected.take()?;
         let moved = self.with(|Inner { client, carrier }| {
             carrier.proceed(client, &socket).map_err(|error| errors::opening(py, error))
@@ -112,46 +113,47 @@ impl ClientOpening {
         }
     }
 
-    /// Takes bytes that were received.
+    /// Processes received bytes.
     fn feed(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
         self.with(|inner| inner.client.receive(data).map_err(|error| errors::opening(py, error)))
     }
 
-    /// Whether the server, or the proxy, has refused, and the body of its response is waited for.
+    /// Whether the server or the proxy has refused, and the body of its response is still incomplete.
     #[getter]
     fn is_refused(&self) -> bool {
         self.lock().as_ref().is_some_and(|inner| inner.client.is_refused())
     }
 
-    /// Ends it: nobody waits any longer. The refusal that has come, its body as far as that has.
+    /// Stops waiting for the body of a refusal. Returns the exception of the refusal, with the part of the body
+    /// that has arrived.
     fn give_up(&self, py: Python<'_>) -> Option<PyErr> {
-        let said = self.lock().as_mut().and_then(|inner| inner.client.give_up());
-        said.map(|error| errors::opening(py, error))
+        let refusal = self.lock().as_mut().and_then(|inner| inner.client.give_up());
+        refusal.map(|error| errors::opening(py, error))
     }
 
-    /// Bytes to send now.
+    /// Returns the bytes to send now.
     fn take_output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|inner| Ok(PyBytes::new(py, &inner.client.output().take())))
     }
 
-    /// The WebSocket that was opened: on this socket, which is taken over, or on what somebody else reads and
-    /// writes.
+    /// Returns the opened WebSocket: on `connected`, which is taken over, or on a transport that the caller
+    /// reads and writes.
     #[pyo3(signature = (connected = None))]
     fn finish(&self, connected: Option<&ConnectedSocket>) -> PyResult<Opened> {
         let socket = connected.map(ConnectedSocket::take).transpose()?;
         self.with(|inner| self.opened(&mut inner.client, socket))
     }
 
-    /// Opens the WebSocket over this socket, which is taken over, and blocks from then on: if this raises, it
-    /// is closed.
+    /// Opens the WebSocket over this socket, which is taken over, and blocks meanwhile. The socket is closed if
+    /// this raises.
     #[pyo3(signature = (connected, timeout))]
     fn run(&self, py: Python<'_>, connected: &ConnectedSocket, timeout: Option<f64>) -> PyResult<Opened> {
         let socket = connected.take()?;
         let deadline = deadline(timeout)?;
-        // Out of its lock: other threads run meanwhile, and signal handlers.
+        // Taken out of the lock, because other threads and signal handlers run meanwhile.
         let inner = self.lock().take();
         let mut client = inner.ok_or_else(|| PyRuntimeError::new_err("this opening is over"))?.client;
-        learn_how_to_wait(py)?;
+        detect_green_threads(py)?;
         let host = PythonHost { py, decode: None };
         match opening::complete(&mut client, &socket, &host, deadline) {
             Ok(()) => self.opened(&mut client, Some(socket)),
@@ -169,7 +171,7 @@ impl ClientOpening {
 
     fn __clear__(&self) {
         let inner = self.inner.try_lock().ok().and_then(|mut inner| inner.take());
-        drop(inner); // not under the lock
+        drop(inner); // dropped outside the lock
     }
 }
 

@@ -1,4 +1,4 @@
-//! A stream socket that nobody in Python needs to touch: dialled here, or taken over.
+//! A stream socket that is not a Python object: connected here, or taken over from Python.
 
 #![allow(unsafe_code)] // taking over a file descriptor
 
@@ -10,29 +10,28 @@ use pyo3::prelude::*;
 use wirespeed_driver::dial;
 use wirespeed_driver::socket::Socket;
 
-use crate::addresses::End;
+use crate::addresses::Address;
 use crate::blocking::deadline;
 use crate::blocking::host::PythonHost;
 use crate::errors;
 
-/// Accepts a connection that waits at a listening socket of the internet, without blocking: the descriptor,
-/// which does not block, and the address of the other end; `None`: there is none.
+/// Accepts a pending connection of a listening TCP socket, without blocking. Returns the non-blocking
+/// descriptor and the remote address, or `None` if no connection is pending.
 #[pyfunction]
 pub(crate) fn accept(py: Python<'_>, listening: RawFd) -> PyResult<Option<(RawFd, Py<PyAny>)>> {
     if listening < 0 {
         return Err(closed());
     }
-    // SAFETY: the caller has it open during this call.
+    // SAFETY: the caller keeps the descriptor open during this call.
     let listening = unsafe { BorrowedFd::borrow_raw(listening) };
     let Some((socket, address)) = Socket::accept(listening).map_err(|error| errors::io_error(&error))? else {
         return Ok(None);
     };
-    let address = End::of(address).to_python(py)?;
+    let address = Address::of(address).to_python(py)?;
     Ok(Some((socket.into_descriptor().into_raw_fd(), address)))
 }
 
-/// A connected stream socket, or one that is being connected. It is closed with this object, unless somebody
-/// takes it.
+/// A connected or connecting stream socket. Dropping this object closes it, unless it was taken.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ConnectedSocket {
     socket: Mutex<Option<Socket>>,
@@ -48,12 +47,12 @@ impl ConnectedSocket {
         self.lock().take().ok_or_else(closed)
     }
 
-    /// Gives it back.
+    /// Puts the socket back.
     pub(crate) fn put_back(&self, socket: Socket) {
         *self.lock() = Some(socket);
     }
 
-    /// Lends it to `f`, which must not call Python.
+    /// Calls `f` with the socket. `f` must not call Python.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&Socket) -> PyResult<R>) -> PyResult<R> {
         self.lock().as_ref().map_or_else(|| Err(closed()), f)
     }
@@ -65,7 +64,8 @@ fn closed() -> PyErr {
 
 #[pymethods]
 impl ConnectedSocket {
-    /// Begins to connect to a numeric address of this family, 0 for any; `None`: it is none.
+    /// Starts to connect to a numeric address of the address family, 0 for any. `None` if `host` is not
+    /// numeric.
     #[staticmethod]
     fn begin(host: &str, port: u16, family: i32) -> PyResult<Option<Self>> {
         let Some(address) = dial::numeric(host, port, family) else { return Ok(None) };
@@ -79,12 +79,12 @@ impl ConnectedSocket {
         if fd < 0 {
             return Err(closed());
         }
-        // SAFETY: the caller has detached the descriptor, so nobody else closes it.
+        // SAFETY: the caller has detached the descriptor, so no other code closes it.
         let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
         Ok(Self { socket: Mutex::new(Some(socket)) })
     }
 
-    /// Whether it is connected; raises why not, if the attempt has failed.
+    /// Returns whether it is connected. Raises the error if the attempt has failed.
     fn is_connected(&self) -> PyResult<bool> {
         self.with(|socket| {
             if socket.remote_address().is_some() {
@@ -94,11 +94,11 @@ impl ConnectedSocket {
         })
     }
 
-    /// Waits until it is connected, for `timeout` seconds at most: 0, or the number of the error with which
-    /// the attempt has failed, or `None`: the time is over.
+    /// Waits until it is connected, for at most `timeout` seconds. Returns 0, the errno of a failed attempt, or
+    /// `None` after the timeout.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<i32>> {
         let deadline = deadline(timeout)?;
-        // Out of its lock: other threads run meanwhile, and signal handlers.
+        // Taken out of the lock, because other threads and signal handlers run during the wait.
         let socket = self.take()?;
         if socket.remote_address().is_none() {
             let host = PythonHost { py, decode: None };
@@ -118,12 +118,12 @@ impl ConnectedSocket {
         self.with(|socket| Ok(socket.raw()))
     }
 
-    /// Gives the descriptor to the caller.
+    /// Transfers the descriptor to the caller.
     fn detach(&self) -> PyResult<RawFd> {
         Ok(self.take()?.into_descriptor().into_raw_fd())
     }
 
-    /// Closes it, unless somebody has taken it.
+    /// Closes the socket, unless it was taken.
     fn close(&self) {
         drop(self.lock().take());
     }

@@ -1,4 +1,4 @@
-//! Who of many half-open clients of a server goes first, for servers that are written in Python.
+//! The limit of pending handshakes, for servers written in Python: which handshake to close first.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use wirespeed_driver::opening::handshake_limiter::{BURST, Due, GRACE, HandshakeLimiter, IDLE_TIME};
 
-/// What an address counts for, in the words of the caller.
+/// The origin that a client is counted under, chosen by the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, FromPyObject)]
 enum Origin {
     Name(String),
     Prefix([u8; 8]),
 }
 
-/// See the module. Times are seconds of the caller's clock, from 0 up.
+/// Limits the pending handshakes of a server, see the driver's [`HandshakeLimiter`]. Times are seconds of the
+/// caller's clock, starting at 0.
 #[pyclass(frozen, name = "HandshakeLimiter", module = "wirespeed._native")]
 pub(crate) struct PyHandshakeLimiter {
     pending: Mutex<HandshakeLimiter<u64, Origin>>,
@@ -32,7 +33,7 @@ impl PyHandshakeLimiter {
         self.start.checked_add(since).unwrap_or(self.start)
     }
 
-    /// For how long the first to go still has time. Python is called without the lock: it may come back.
+    /// Returns how long the next victim still has. `unread` is called without the lock, as it may call back.
     fn left(&self, patience: Duration, now: f64, unread: &Bound<'_, PyAny>) -> PyResult<Duration> {
         let now = self.at(now);
         loop {
@@ -110,7 +111,7 @@ impl PyHandshakeLimiter {
         self.lock().first().map(|(key, _)| key)
     }
 
-    /// How many of the same origin there are.
+    /// Returns how many handshakes have the same origin.
     fn companions(&self, key: u64) -> usize {
         self.lock().count_same_origin(key)
     }

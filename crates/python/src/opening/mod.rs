@@ -1,5 +1,5 @@
-//! From a connected socket to a WebSocket: options and settings of Python's in, exceptions and connections
-//! out. The work is `driver::opening`.
+//! The opening handshake for Python: converts options and settings, and creates exceptions and connections. The
+//! protocol work is in `driver::opening`.
 
 #![allow(unsafe_code)] // taking over a file descriptor
 
@@ -34,21 +34,21 @@ use crate::ssl_layer::SslLayer;
 use crate::tls::ClientTLS;
 use crate::{errors, headers, ssl_layer};
 
-/// Runs `f` with an opening, if it goes on, else raises `over`. A panic, which is a defect of ours, ends it: what whoever
-/// accepts or dials gets is an exception that says so, of this one.
+/// Runs `f` with an opening that is in progress, else raises `over()`. A panic, which is a bug, addresses this
+/// opening only: the caller gets an exception.
 fn contain<T, R>(
     opening: &mut Option<T>,
     over: impl FnOnce() -> PyErr,
     f: impl FnOnce(&mut T) -> PyResult<R>,
 ) -> PyResult<R> {
-    let Some(going) = opening else { return Err(over()) };
-    catch_unwind(AssertUnwindSafe(|| f(going))).unwrap_or_else(|_| {
+    let Some(in_progress) = opening else { return Err(over()) };
+    catch_unwind(AssertUnwindSafe(|| f(in_progress))).unwrap_or_else(|_| {
         *opening = None;
         Err(errors::panicked())
     })
 }
 
-/// A WebSocket after its opening handshake: the argument of a connection's constructor.
+/// A WebSocket after its opening handshake, passed to the constructor of a connection.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Opened {
     parts: Mutex<Option<Parts>>,
@@ -56,29 +56,29 @@ pub(crate) struct Opened {
 
 pub(crate) struct Parts {
     pub(crate) endpoint: Endpoint<PyPayload>,
-    /// None if it came without I/O.
+    /// `None` if the opening was made without a socket.
     pub(crate) socket: Option<Socket>,
-    pub(crate) ends: Addresses,
+    pub(crate) addresses: Addresses,
     pub(crate) settings: Settings,
     pub(crate) handshake: Handshake,
 }
 
 #[pymethods]
 impl Opened {
-    /// Takes the descriptor of the connected socket over: it is closed with the connection, or with this
-    /// object if there will be none.
+    /// Takes over the descriptor of the connected socket. It is closed with the connection, or with this object
+    /// if no connection is created.
     fn _adopt(&self, fd: RawFd) -> PyResult<()> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.as_mut().ok_or_else(|| PyRuntimeError::new_err("this connection was taken already"))?;
-        // SAFETY: the caller detached the descriptor, so nobody else closes it.
+        // SAFETY: the caller detached the descriptor, so no other code closes it.
         let socket = Socket::new(unsafe { OwnedFd::from_raw_fd(fd) });
         socket.limit_unsent();
-        parts.ends.local = Addresses::local_of(&socket);
+        parts.addresses.local = Addresses::local_of(&socket);
         parts.socket = Some(socket);
         Ok(())
     }
 
-    /// Closes what no connection was made of.
+    /// Closes the socket and discards the endpoint, if no connection was created.
     fn _discard(&self) {
         drop(self.parts.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -86,7 +86,7 @@ impl Opened {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Ok(parts) = self.parts.try_lock() else { return Ok(()) };
         let Some(parts) = &*parts else { return Ok(()) };
-        parts.ends.traverse(&visit)?;
+        parts.addresses.traverse(&visit)?;
         parts.handshake.traverse(&visit)?;
         ssl_layer::traverse(parts.endpoint.send_half.layer(), &visit)
     }
@@ -108,8 +108,7 @@ impl Opened {
     }
 }
 
-/// What to ask for, and how the connection is to behave: the keyword arguments of `connect`, checked by
-/// Python.
+/// The keyword arguments of `connect`, checked by Python code: the request, and the settings of the connection.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Options {
@@ -117,7 +116,7 @@ struct Options {
     target: String,
     origin: Option<String>,
     subprotocols: Vec<String>,
-    /// `None`: no compression; else the keyword arguments of `wirespeed.Deflate`.
+    /// `None` disables compression. Otherwise the keyword arguments of `wirespeed.Deflate`.
     deflate: Option<DeflateOptions>,
     user_agent: Option<String>,
     authorization: Option<String>,
@@ -171,7 +170,7 @@ impl Options {
     }
 }
 
-/// How the connection is to behave, while the opening handshake is made.
+/// The settings of the connection, kept until the opening handshake is complete.
 #[derive(Clone, Copy)]
 struct Plan {
     limits: Limits,
@@ -180,8 +179,7 @@ struct Plan {
     ping_timeout: Option<Duration>,
 }
 
-/// What a client asks a server for, and how the connection is to behave: checked once, for any number of
-/// openings.
+/// The request and the connection settings of a client, checked once for any number of openings.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ClientPlan {
     request: ClientRequest,
@@ -190,7 +188,7 @@ pub(crate) struct ClientPlan {
 
 #[pymethods]
 impl ClientPlan {
-    /// Raises what is wrong with the options in themselves.
+    /// Raises an exception if the options are invalid.
     #[new]
     fn new(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut options: Options = options.extract()?;
@@ -222,7 +220,7 @@ impl ClientPlan {
     }
 }
 
-/// A duration that an option gives in seconds; none switches it off.
+/// Converts an option in seconds. `None` disables it.
 pub(crate) fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
@@ -233,7 +231,7 @@ pub(crate) fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Dura
     }
 }
 
-/// The client's end of TLS under a `ClientTLS` or an `ssl.SSLContext`.
+/// Creates the client side of TLS, with a `ClientTLS` or an `ssl.SSLContext`.
 fn client_layer(py: Python<'_>, config: &Bound<'_, PyAny>, server_hostname: Option<&str>) -> PyResult<Box<dyn Layer>> {
     if let Ok(native) = config.cast::<ClientTLS>() {
         let name = server_hostname.ok_or_else(|| PyTypeError::new_err("TLS needs a server_hostname"))?;
@@ -246,7 +244,7 @@ fn client_layer(py: Python<'_>, config: &Bound<'_, PyAny>, server_hostname: Opti
     }
 }
 
-/// The words for an HTTP proxy that is to make a tunnel to `authority` (host:port).
+/// Creates the handshake that requests a tunnel to `authority` (host:port) from an HTTP proxy.
 fn tunnel(
     py: Python<'_>,
     authority: &str,

@@ -1,4 +1,4 @@
-//! The opening of a server: up to a request. The connection made of it answers.
+//! The opening of a server up to a complete request. The connection that it creates sends the answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::ssl_layer::SslLayer;
 use crate::tls::ServerTLS;
 use crate::{errors, headers, ssl_layer};
 
-/// What all connections of a server share: the keyword arguments of `serve`, checked by Python.
+/// The settings that all connections of a server share: keyword arguments of `serve`, checked by Python code.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ServerSettings {
     config: ServerConfig,
@@ -63,7 +63,8 @@ impl ServerSettings {
     }
 }
 
-/// See the module.
+/// The opening of one server connection. Call `feed` and send `take_output()` until `done`, then `finish`.
+/// After an error, call `reject` and send the output.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ServerOpening {
     settings: Py<ServerSettings>,
@@ -82,7 +83,7 @@ impl ServerOpening {
 
 #[pymethods]
 impl ServerOpening {
-    /// Begins; with TLS, under a `ServerTLS` or an `ssl.SSLContext`, by its handshake.
+    /// Starts the opening, with a TLS handshake if `tls` is a `ServerTLS` or an `ssl.SSLContext`.
     #[new]
     #[pyo3(signature = (settings, tls = None))]
     fn new(py: Python<'_>, settings: Py<ServerSettings>, tls: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
@@ -97,7 +98,7 @@ impl ServerOpening {
         Ok(Self { settings, inner: Mutex::new(Some(server)) })
     }
 
-    /// Whether the TLS handshake goes on.
+    /// Whether the TLS handshake is in progress.
     #[getter]
     fn is_tls_handshaking(&self) -> bool {
         self.lock().as_ref().is_some_and(|server| server.stage() == Stage::Tls)
@@ -109,14 +110,14 @@ impl ServerOpening {
         self.lock().as_ref().is_some_and(|server| server.stage() == Stage::Done)
     }
 
-    /// Takes bytes that were received. After an error, what the client can be told is in the output, or made
-    /// by `reject`.
+    /// Processes received bytes. After an error, the output may already contain an answer to the client;
+    /// `reject` creates the other answers.
     fn feed(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
         self.with(|server| server.receive(data).map_err(|error| errors::server_opening(py, error)))
     }
 
-    /// Puts the response to what is no request into the output, with further fields; nothing if there is
-    /// nobody to read it.
+    /// Queues the response to an invalid request, with additional fields. Does nothing if no response can be
+    /// sent.
     fn reject(&self, py: Python<'_>, fields: Vec<(String, String)>) -> PyResult<()> {
         let additional = headers::from_python(py, fields)?;
         self.with(|server| {
@@ -128,17 +129,17 @@ impl ServerOpening {
         })
     }
 
-    /// The stream has ended.
+    /// Processes the end of the stream: raises the error that follows from it.
     fn feed_eof(&self, py: Python<'_>) -> PyResult<()> {
         self.with(|server| Err(errors::server_opening(py, server.receive_end(None))))
     }
 
-    /// Bytes to send now.
+    /// Returns the bytes to send now.
     fn take_output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|server| Ok(PyBytes::new(py, &server.output().take())))
     }
 
-    /// What a connection is made of, which then answers the request.
+    /// Returns the parts of a connection, which then answers the request.
     fn finish(&self) -> PyResult<Opened> {
         if !self.done() {
             return Err(incomplete());
@@ -151,7 +152,7 @@ impl ServerOpening {
         Ok(Opened::new(Parts {
             endpoint,
             socket: None,
-            ends: Addresses::default(),
+            addresses: Addresses::default(),
             settings: plan.settings,
             handshake,
         }))

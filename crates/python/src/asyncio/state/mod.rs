@@ -125,8 +125,8 @@ impl State {
     #[inline]
     pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
         let driver = &mut self.wait_state.driver;
-        let much = driver.send_half().queued() >= BULK_IO_BYTES;
-        gil_yield::moving(py, much, || driver.flush())
+        let much = driver.send_half().queued() >= MUCH;
+        gil_yield::run_transfer(py, much, || driver.flush())
     }
 
     /// As [`WaitState::is_quiescent`]; and nobody has anything to be told.

@@ -17,7 +17,7 @@ use super::super::gil_mutex::Guard;
 use super::super::raw::{self, c};
 use super::{FREE, Parts, Stage, TYPE, Waiter, WaiterRef};
 use crate::errors;
-use crate::tables::for_ever;
+use crate::leaked::leak_static;
 
 unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
     // SAFETY: the collector calls this with an object of this type.
@@ -407,7 +407,7 @@ const fn keywords(name: *const std::ffi::c_char, f: ffi::PyCFunctionWithKeywords
 /// Makes the type.
 pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
     // Leaked: the type refers to them for ever.
-    let methods = for_ever([
+    let methods = leak_static([
         no_arguments(c!("get_loop"), get_loop),
         no_arguments(c!("result"), result),
         no_arguments(c!("exception"), exception),
@@ -429,7 +429,7 @@ pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
         },
         ffi::PyMethodDef::zeroed(),
     ]);
-    let attributes = for_ever([
+    let attributes = leak_static([
         ffi::PyGetSetDef {
             name: c!("_asyncio_future_blocking"),
             get: Some(blocking_get),
@@ -439,7 +439,7 @@ pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
         },
         ffi::PyGetSetDef::default(),
     ]);
-    let members = for_ever([
+    let members = leak_static([
         ffi::PyMemberDef {
             name: c!("__vectorcalloffset__"),
             type_code: ffi::Py_T_PYSSIZET,
