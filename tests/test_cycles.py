@@ -239,7 +239,7 @@ def test_refusal_that_refers_to_its_answer() -> None:
     def make() -> Witness:
         connection = BlockingConnection(opened(REQUEST.replace(b"Version: 13", b"Version: 7")))
         answer = connection._handshake.answer([])
-        error: Any = connection._give(answer)
+        error: Any = connection._send_answer(answer)
         error.witness = Witness(answer)
         connection.abort()
         witness: Witness = error.witness

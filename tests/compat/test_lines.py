@@ -154,7 +154,7 @@ def test_a_quiet_log_costs_nothing(server: Any) -> None:
     from wirespeed.compat.websockets._lines import Logged
 
     class Base:
-        def _give(self, answer: Any) -> str:
+        def _send_answer(self, answer: Any) -> str:
             return f"gave {answer}"
 
     class Quiet(Logged, Base):
@@ -165,4 +165,4 @@ def test_a_quiet_log_costs_nothing(server: Any) -> None:
             raise AssertionError("nobody reads the log")
 
     Quiet.logger.setLevel(logging.WARNING)
-    assert Quiet()._give("it") == "gave it"
+    assert Quiet()._send_answer("it") == "gave it"

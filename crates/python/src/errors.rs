@@ -351,7 +351,7 @@ pub(crate) fn streaming(py: Python<'_>) -> PyErr {
 }
 
 /// Creates the exception for a task that sends inside its own fragmented message, and would wait for itself.
-pub(crate) fn fragmenting(py: Python<'_>) -> PyErr {
+pub(crate) fn sending_fragments(py: Python<'_>) -> PyErr {
     let text = "this task is sending a message in fragments: what they come from cannot send on the same connection";
     exception(py, "ConcurrencyError", (text,))
 }

@@ -97,11 +97,11 @@ def negotiation(
         response = plain_response(503, "Server is shutting down.\n")
         _add_server(response, options)
     try:
-        connection._give(handshake.respond(response))
+        connection._send_answer(handshake.respond(response))
     except InvalidHandshake as exc:
         # An application that accepts what is no request for a WebSocket.
         response = handshake.draft(True, None, common_fields(options.server_header))[0]
-        connection._give(handshake.respond(response))
+        connection._send_answer(handshake.respond(response))
         return exc
     except Exception as exc:
         if connection._state != State.CONNECTING:
@@ -123,7 +123,7 @@ def answer(connection: Any, options: ServerOptions) -> Exception | None:
         connection: A server's connection.
         options: Those of the server.
     """
-    error: Exception | None = connection._give(connection._handshake.answer(common_fields(options.server_header)))
+    error: Exception | None = connection._send_answer(connection._handshake.answer(common_fields(options.server_header)))
     return error
 
 
@@ -133,7 +133,7 @@ def refuse(connection: Any) -> None:
     Args:
         connection: A server's connection.
     """
-    connection._give(connection._handshake.respond(plain_response(500, _FAILED)))
+    connection._send_answer(connection._handshake.respond(plain_response(500, _FAILED)))
 
 
 def _add_server(response: Response, options: ServerOptions) -> None:

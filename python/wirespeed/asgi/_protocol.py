@@ -483,7 +483,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._send = connection.send if self._lines is None else self._lines.sending(connection.send)
 
     def _respond(self, connection: Connection, response: Response) -> None:
-        connection._give(connection._handshake.respond(response))
+        connection._send_answer(connection._handshake.respond(response))
         if self._lines is not None:
             self._lines.response(response)
 
@@ -534,7 +534,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def _hand_over(self, connection: Connection) -> None:
         """Give the transport to the core, which has something to send."""
-        port = self._port = connection._port
+        port = self._port = connection._loop_adapter
         port.connection_made(self._transport)
         if self._early:
             port.data_received(bytes(self._early))

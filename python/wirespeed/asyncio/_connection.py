@@ -423,7 +423,7 @@ async def attach(connection: Connection, sock: socket_module.socket | None, loop
     """
     try:
         if sock is not None and sock.fileno() >= 0:
-            await loop.create_connection(lambda: connection._port, sock=sock)
+            await loop.create_connection(lambda: connection._loop_adapter, sock=sock)
         connection._attach()
     except BaseException:
         connection.abort()

@@ -1,5 +1,5 @@
-//! What every part of a connection uses of it: its state, its loop, who keeps it alive, and the exception of
-//! its end.
+//! What all parts of a connection use: its state, its loop, what keeps it alive, and the exception after its
+//! end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -19,12 +19,13 @@ use super::owner_mutex::{Guard, OwnerCheckedMutex};
 use super::state::State;
 use crate::{errors, gil_yield};
 
-/// How long a connection without a close timeout may take to close once it was left: the default of that timeout.
-const LEFT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the close of a connection without a close timeout may take if the application does not wait for it:
+/// the default of that timeout.
+const UNATTENDED_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl AsyncConnection {
-    /// The one way to what the connection knows. After a panic, and in a child process, the connection is
-    /// over: seen to here.
+    /// Locks the state. All access goes through here. After a panic, and in a child process, this first marks
+    /// the connection as closed.
     #[inline]
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
         let Some(mut state) = self.state.lock(py)? else { return self.lock_replacement(py) };
@@ -35,7 +36,7 @@ impl AsyncConnection {
         Ok(state)
     }
 
-    /// What stands for the state where that cannot be looked at.
+    /// Locks a replacement for a state that must not be accessed.
     #[cold]
     fn lock_replacement(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
         let failure = || if gil_yield::is_shutting_down() { Failure::ShuttingDown } else { Failure::Forked };
@@ -44,25 +45,26 @@ impl AsyncConnection {
         replacement.lock(py)?.ok_or_else(|| PyRuntimeError::new_err("a child of a child cannot use the connection"))
     }
 
-    /// Whether the connection's loop runs here, or no loop does.
+    /// Returns whether the connection's loop runs in this thread, or no loop does.
     #[inline]
     pub(super) fn is_in_loop(&self, py: Python<'_>) -> PyResult<bool> {
-        self.loop_state.get().is_here(self.event_loop.bind(py))
+        self.loop_state.get().runs_here(self.event_loop.bind(py))
     }
 
-    /// Refuses what acts at once, and neither in another thread than the loop's nor on another loop.
+    /// Raises an exception if this thread does not run the connection's loop, for calls that act immediately.
     #[inline]
     pub(super) fn check_loop(&self, py: Python<'_>, method: &str) -> PyResult<()> {
         if self.is_in_loop(py)? {
             return Ok(());
         }
-        self.refuse(py, &format!("{method} was called"), "loop.call_soon_threadsafe")
+        self.refuse_foreign_loop(py, &format!("{method} was called"), "loop.call_soon_threadsafe")
     }
 
-    /// Refuses a call that was made in another thread, or on another loop, and says what to use in another thread. A
-    /// connection that is over, as it is in a child process, waits for no loop: there is nothing to refuse.
+    /// Raises an exception for a call made in another thread or on another loop, and names what to use in
+    /// another thread. Returns normally if the connection is closed, as it is in a child process: then the call
+    /// waits for no loop.
     #[cold]
-    pub(super) fn refuse(&self, py: Python<'_>, call: &str, remedy: &str) -> PyResult<()> {
+    pub(super) fn refuse_foreign_loop(&self, py: Python<'_>, call: &str, remedy: &str) -> PyResult<()> {
         if self.lock(py)?.driver.is_over() {
             return Ok(());
         }
@@ -77,16 +79,16 @@ impl AsyncConnection {
         }))
     }
 
-    /// A future for one of the watchers. When it is given up, it is no reason any more to keep the connection.
+    /// Creates a future for one of the watchers. If it is cancelled, it no longer keeps the connection alive.
     pub(super) fn create_future(this: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let py = this.py();
         let future = invoke::method(this.get().event_loop.bind(py), intern!(py, "create_future"), [])?;
-        let done = Self::make_port(this)?.bind(py).getattr(intern!(py, "_future_done"))?;
+        let done = Self::make_adapter(this)?.bind(py).getattr(intern!(py, "_future_done"))?;
         invoke::method(&future, intern!(py, "add_done_callback"), [&done])?;
         Ok(future.unbind())
     }
 
-    /// A future of [`Self::create_future`] has its result, or was given up.
+    /// A future of [`Self::create_future`] is done or cancelled.
     pub(super) fn on_future_done(this: &Bound<'_, Self>, future: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = this.py();
         if !invoke::method(future, intern!(py, "cancelled"), [])?.is_truthy()? {
@@ -96,15 +98,15 @@ impl AsyncConnection {
         this.get().release(py)
     }
 
-    /// Whether tasks may be resumed from where we are, a callback of the loop.
+    /// Returns whether tasks may be resumed directly, from the current callback of the loop.
     #[inline]
     pub(super) fn may_wake(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(!self.debug && !super::raw::is_inside_task(self.event_loop.bind(py))?)
     }
 
-    /// The exception of a connection that is closed.
+    /// Returns the exception of a closed connection.
     pub(super) fn closed(&self, py: Python<'_>) -> PyErr {
-        // Exceptions are made outside the lock: their constructors are Python.
+        // Exceptions are created outside the lock: their constructors are Python code.
         let (failure, closing) = match self.lock(py) {
             Ok(state) => {
                 let send_half = state.driver.send_half();
@@ -113,7 +115,8 @@ impl AsyncConnection {
             Err(error) => return error,
         };
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
-        // What a signal handler raised inside an ssl.SSLContext is no cause but goes on by itself.
+        // An exception raised by a signal handler inside an ssl.SSLContext is not a cause, but is raised by
+        // itself.
         if let Some(cause) = cause.as_ref().filter(|cause| !cause.is_instance_of::<PyException>(py)) {
             return cause.clone_ref(py);
         }
@@ -124,41 +127,40 @@ impl AsyncConnection {
         Ok(self.lock(py)?.driver.send_half().closing())
     }
 
-    /// Runs what is done for this connection alone: a panic, which is a defect of ours, ends it, and nobody else.
+    /// Runs `f`, which works for this connection alone. A panic is a bug; it closes this connection only.
     #[inline]
     pub(super) fn contain<R>(this: &Bound<'_, Self>, f: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) => Self::leave(this, error),
+            Ok(Err(error)) => Self::finish_failed_call(this, error),
             Err(_) => Err(Self::fail_after_panic(this)),
         }
     }
 
-    /// Ends a call that raises. Whatever it has begun is brought to its end all the same: what it has queued leaves,
-    /// and whoever is due is told.
+    /// Completes a call that raises: messages that it has queued are sent, and due notifications are delivered.
     #[cold]
-    pub(super) fn leave<R>(this: &Bound<'_, Self>, error: PyErr) -> PyResult<R> {
+    pub(super) fn finish_failed_call<R>(this: &Bound<'_, Self>, error: PyErr) -> PyResult<R> {
         let py = this.py();
-        // In another thread than the loop's, or on another loop, a call is refused before it begins anything.
+        // A call in another thread or on another loop is refused before it starts anything.
         if !this.get().is_in_loop(py).unwrap_or(false) {
             return Err(error);
         }
-        if this.get().lock(py).is_ok_and(|state| state.is_finished() && !state.has_notes()) {
+        if this.get().lock(py).is_ok_and(|state| state.is_finished() && !state.has_notifications()) {
             return Err(error);
         }
-        // What it had read, and given to nobody yet, is for those who wait.
-        match Self::serve(this) {
-            // What ends programs is more than what the call has to say.
+        // Messages that the call had read and not delivered go to waiting tasks.
+        match Self::serve_receivers(this) {
+            // Exceptions that end the program take precedence over the error of the call.
             Err(other) if !other.is_instance_of::<PyException>(py) => Err(other),
             _ => Err(error),
         }
     }
 
-    /// A panic has left the connection, perhaps half changed: whoever waits is told that it is over. What whoever has
-    /// called raises.
+    /// Closes the connection after a panic, which may have left it half changed. Waiting tasks get its
+    /// exception. Returns the exception for the current caller.
     #[cold]
     pub(super) fn fail_after_panic(this: &Bound<'_, Self>) -> PyErr {
-        // Twice: what one panic has left may be the reason for another, and the end is wanted above all.
+        // Twice: the state that one panic has left may cause another, and the connection must be closed.
         for _ in 0..2 {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 this.get().lock(this.py())?.driver.end(Failure::Defect);
@@ -181,28 +183,29 @@ impl AsyncConnection {
         Self::run_actions(this)
     }
 
-    /// Closes for a caller that does not wait: what is queued is sent, then a close frame, and the loop keeps the
-    /// connection until it is over.
-    pub(super) fn leave_here(this: &Bound<'_, Self>, code: CloseCode) -> PyResult<()> {
+    /// Closes the connection for a caller that does not wait. Queued messages are sent, then a close frame, and
+    /// the loop keeps the connection alive until it is closed.
+    pub(super) fn close_unattended(this: &Bound<'_, Self>, code: CloseCode) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
         {
             let mut state = conn.lock(py)?;
-            state.left = true;
-            // No call can stop waiting for it, so it needs a limit.
+            state.closing_unattended = true;
+            // No call can stop the wait, so it needs a limit.
             if state.driver.close_timeout().is_none() {
-                state.driver.set_close_timeout(Some(LEFT_TIMEOUT));
-                state.driver.limit_close_deadline(Instant::now().checked_add(LEFT_TIMEOUT));
+                state.driver.set_close_timeout(Some(UNATTENDED_CLOSE_TIMEOUT));
+                state.driver.limit_closing_to(Instant::now().checked_add(UNATTENDED_CLOSE_TIMEOUT));
             }
         }
-        let begun = Self::begin_close(this, Some(code), "", false);
+        let closing = Self::begin_close(this, Some(code), "", false);
         let event_loop = conn.event_loop.bind(py);
         if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {
-            // It takes no callbacks, which is what `begun` says: the kernel has got what it had room for.
+            // A closed loop accepts no callbacks, which is what `closing` reports. The kernel has accepted what
+            // it had room for.
             return Self::abort_here(this);
         }
-        if begun.is_err() {
-            return begun.and(Self::abort_here(this));
+        if closing.is_err() {
+            return closing.and(Self::abort_here(this));
         }
         if !conn.lock(py)?.is_finished() {
             conn.hold(this);
@@ -210,8 +213,8 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Calls `here` if the loop runs in this thread, or does not run; else has the loop call a function with
-    /// arguments.
+    /// Calls `here` if the loop runs in this thread or does not run. Otherwise schedules `call`, a function
+    /// with its arguments, on the loop.
     pub(super) fn in_loop<const N: usize>(
         this: &Bound<'_, Self>,
         call: [&Bound<'_, PyAny>; N],
@@ -220,9 +223,9 @@ impl AsyncConnection {
         let py = this.py();
         let conn = this.get();
         let event_loop = conn.event_loop.bind(py);
-        // Perhaps the collector calls, which runs in any thread, and on any loop.
-        let is_here = running_loop(py)?.is(event_loop) || !is_running(event_loop)?;
-        if is_here || conn.lock(py)?.is_finished() {
+        // The garbage collector may call this, in any thread and on any loop.
+        let runs_here = running_loop(py)?.is(event_loop) || !is_running(event_loop)?;
+        if runs_here || conn.lock(py)?.is_finished() {
             return here();
         }
         match invoke::method(event_loop, intern!(py, "call_soon_threadsafe"), call) {
@@ -231,22 +234,22 @@ impl AsyncConnection {
         }
     }
 
-    /// Keeps the connection alive while somebody waits on it.
+    /// Keeps the connection alive while a task waits on it.
     #[inline]
     pub(super) fn hold(&self, this: &Bound<'_, Self>) {
-        if let Some(port) = self.port.get() {
-            port.get().hold(this);
+        if let Some(adapter) = self.adapter.get() {
+            adapter.get().hold(this);
         }
     }
 
-    /// Stops doing so, once nobody does.
+    /// Stops keeping the connection alive, once no task waits on it.
     pub(super) fn release(&self, py: Python<'_>) -> PyResult<()> {
         let awaited = {
             let state = self.lock(py)?;
-            state.is_awaited() || (self.listener.is_some() || state.left) && !state.is_finished()
+            state.is_awaited() || (self.listener.is_some() || state.closing_unattended) && !state.is_finished()
         };
-        if !awaited && let Some(port) = self.port.get() {
-            port.get().release(py);
+        if !awaited && let Some(adapter) = self.adapter.get() {
+            adapter.get().release(py);
         }
         Ok(())
     }
@@ -257,30 +260,30 @@ pub(super) fn is_done(future: &Bound<'_, PyAny>) -> bool {
     done.and_then(|done| done.is_truthy()).unwrap_or(true)
 }
 
-/// Tells a future its result, unless nobody waits for it any more.
+/// Sets the result of a future, unless it is done or cancelled.
 pub(super) fn set_result(future: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-    settle_future(future, intern!(future.py(), "set_result"), value)
+    complete_future(future, intern!(future.py(), "set_result"), value)
 }
 
-/// The same, or an exception, by the method of this name.
-pub(super) fn settle_future(
+/// Completes a future by the method `set_result` or `set_exception`, unless it is done or cancelled.
+pub(super) fn complete_future(
     future: &Bound<'_, PyAny>,
     method: &Bound<'_, PyString>,
     value: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let told = invoke::retry_interrupted(|| {
+    let completed = invoke::retry_interrupted(|| {
         if is_done(future) {
             return Ok(());
         }
-        // A future of asyncio's own forgets who waits for it when a signal handler raises while it asks the loop to
-        // tell them: those of signals that have come run before.
+        // An asyncio future loses its callbacks if a signal handler raises while it schedules them. Therefore
+        // handlers of pending signals run first.
         future.py().check_signals()?;
         invoke::method(future, method, [value]).map(drop)
     });
-    told.or_else(|error| unless_closed(future, error))
+    completed.or_else(|error| unless_closed(future, error))
 }
 
-/// A future has its outcome, but its loop could not be asked to tell those who wait.
+/// Handles the error of scheduling the callbacks of a future: ignores it if the loop is closed.
 pub(super) fn unless_closed(future: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()> {
     match invoke::method(future, intern!(future.py(), "get_loop"), []) {
         Ok(event_loop) => invoke::unless_closed(&event_loop, error),

@@ -1,4 +1,5 @@
-//! One message to many connections: encoded once, compressed at most once for each way of compressing.
+//! Sends one message to many connections. The message is encoded once, and compressed at most once for each
+//! compression setting.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -14,31 +15,31 @@ use wirespeed_driver::protocol::{CloseCode, SendError};
 use super::connection::AsyncConnection;
 use crate::{errors, source};
 
-/// What is done with a connection whose peer does not read.
+/// The policy for a connection whose peer does not read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Slow {
-    /// It does not get the message.
+enum SlowPolicy {
+    /// Does not send the message.
     Skip,
-    /// It is ended at once.
+    /// Aborts the connection.
     Drop,
-    /// It is closed with code 1013.
+    /// Closes the connection with code 1013.
     Close,
-    /// It gets the message all the same.
+    /// Sends the message nevertheless.
     Buffer,
 }
 
-/// Why a connection did not get the message.
+/// The reason for which a connection did not get the message.
 #[derive(Clone, Copy)]
-enum Missed {
-    /// Its peer does not read.
+enum SkipReason {
+    /// The peer does not read.
     Slow,
-    /// A message is being sent to it in fragments.
+    /// A fragmented message is being sent.
     Fragments,
-    /// It failed.
+    /// The connection failed.
     Failed,
 }
 
-impl Missed {
+impl SkipReason {
     fn name(self) -> &'static str {
         match self {
             Self::Slow => "slow",
@@ -48,11 +49,11 @@ impl Missed {
     }
 }
 
-/// A connection that did not get the message, and why.
-type Failed = (Py<AsyncConnection>, &'static str);
+/// A connection that did not get the message, and the reason.
+type Skipped = (Py<AsyncConnection>, &'static str);
 
-/// Sends a message to those of `connections` that are open. How many they are, and which of the others did
-/// not get it for what reason.
+/// Sends a message to all open `connections`. Returns how many got it, and which others did not, with the
+/// reason.
 #[pyfunction]
 #[pyo3(signature = (connections, message, text, slow))]
 pub(crate) fn broadcast(
@@ -60,12 +61,12 @@ pub(crate) fn broadcast(
     message: &Bound<'_, PyAny>,
     text: Option<bool>,
     slow: &str,
-) -> PyResult<(usize, Vec<Failed>)> {
+) -> PyResult<(usize, Vec<Skipped>)> {
     let slow = match slow {
-        "skip" => Slow::Skip,
-        "drop" => Slow::Drop,
-        "close" => Slow::Close,
-        _ => Slow::Buffer,
+        "skip" => SlowPolicy::Skip,
+        "drop" => SlowPolicy::Drop,
+        "close" => SlowPolicy::Close,
+        _ => SlowPolicy::Buffer,
     };
     let py = connections.py();
     let Some((kind, bytes)) = source::message(message, text)? else {
@@ -74,29 +75,33 @@ pub(crate) fn broadcast(
     };
     let message = Encoded::new(kind, bytes.piece(0..bytes.len())).map_err(|error| errors::refused(py, error))?;
     let mut sent = 0;
-    let mut missed = Vec::new();
-    // All of them first: a listener that is told of the end of one may change what they are in.
+    let mut skipped = Vec::new();
+    // Collected first: a listener that is notified of the end of one connection may change the collection.
     for connection in connections.try_iter()?.collect::<PyResult<Vec<_>>>()? {
         let Ok(connection) = connection.cast::<AsyncConnection>() else {
             let name = source::type_name(&connection);
             return Err(PyTypeError::new_err(format!("connections must be connections of an event loop, not {name}")));
         };
         let result = catch_unwind(AssertUnwindSafe(|| send(connection, &message, slow))).unwrap_or_else(|_| {
-            // The others get it.
+            // The other connections get the message.
             AsyncConnection::fail_after_panic(connection).write_unraisable(py, Some(connection.as_any()));
-            Ok(Some(Err(Missed::Failed)))
+            Ok(Some(Err(SkipReason::Failed)))
         });
         match result? {
             None => {}
             Some(Ok(())) => sent += 1,
-            Some(Err(why)) => missed.push((connection.clone().unbind(), why.name())),
+            Some(Err(why)) => skipped.push((connection.clone().unbind(), why.name())),
         }
     }
-    Ok((sent, missed))
+    Ok((sent, skipped))
 }
 
-/// `None`: it is not open.
-fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyResult<Option<Result<(), Missed>>> {
+/// Sends to one connection. `None` if it is not open.
+fn send(
+    this: &Bound<'_, AsyncConnection>,
+    message: &Encoded,
+    slow: SlowPolicy,
+) -> PyResult<Option<Result<(), SkipReason>>> {
     let py = this.py();
     let conn = this.get();
     conn.check_loop(py, "broadcast()")?;
@@ -107,18 +112,18 @@ fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyR
         return Ok(None);
     }
     if state.send_queue.hold != Hold::Free || state.driver.send_half().is_sending_fragments() {
-        return Ok(Some(Err(Missed::Fragments)));
+        return Ok(Some(Err(SkipReason::Fragments)));
     }
-    // In the middle of a large message nothing can be queued at all.
-    if state.send_queue.large.is_some() || slow != Slow::Buffer && state.should_wait() {
+    // Nothing can be queued inside a large message.
+    if state.send_queue.large.is_some() || slow != SlowPolicy::Buffer && state.should_wait() {
         match slow {
-            Slow::Skip | Slow::Buffer => {}
-            Slow::Drop => {
+            SlowPolicy::Skip | SlowPolicy::Buffer => {}
+            SlowPolicy::Drop => {
                 state.driver.end(Failure::Aborted);
                 drop(state);
                 AsyncConnection::run_actions(this)?;
             }
-            Slow::Close => {
+            SlowPolicy::Close => {
                 drop(state);
                 let code = CloseCode(1013); // RFC 6455 11.7: try again later
                 AsyncConnection::begin_close(this, Some(code), "too slow", true)?;
@@ -126,7 +131,7 @@ fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyR
                 state.driver.start_close_timeout(Instant::now());
             }
         }
-        return Ok(Some(Err(Missed::Slow)));
+        return Ok(Some(Err(SkipReason::Slow)));
     }
     let result = message.send(state.driver.send_half_mut());
     match result {
@@ -139,5 +144,5 @@ fn send(this: &Bound<'_, AsyncConnection>, message: &Encoded, slow: Slow) -> PyR
     }
     AsyncConnection::write_queued(this, state, message.payload().len(), iteration)?;
     let failed = conn.lock(py)?.driver.send_half().failure().is_some();
-    Ok(Some(if failed { Err(Missed::Failed) } else { Ok(()) }))
+    Ok(Some(if failed { Err(SkipReason::Failed) } else { Ok(()) }))
 }

@@ -1,4 +1,9 @@
-//! The connection of event loops: what `wirespeed.connect` returns, but for the methods off the hot path.
+//! The asyncio connection: base of what `wirespeed.connect` returns. Rarely used methods are in Python.
+//!
+//! Order of calls: the constructor takes the [`Opened`] parts. `_attach` registers the descriptor with the
+//! loop, or the loop calls `connection_made` of `_loop_adapter` first. On a server, `_send_answer` sends the
+//! answer to the handshake. Then `recv`, `send` and their variants work in any order. `_begin_close`, `_leave`
+//! or `abort` end the connection, and `_closed_future` waits for its end.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -19,7 +24,7 @@ use super::invoke;
 use super::listener::Listener;
 use super::loop_adapter::LoopAdapter;
 use super::loop_state::LoopState;
-use super::operation::{Kind, Operation};
+use super::operation::{Operation, OperationKind};
 use super::owner_mutex::OwnerCheckedMutex;
 use super::raw::{adopt, is_filled};
 use super::state::State;
@@ -29,13 +34,13 @@ use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
 use crate::opening::{Opened, duration};
 use crate::{errors, source, ssl_layer, view};
 
-/// Where events come from.
+/// The source of I/O events.
 pub(super) enum Backend {
-    /// Nowhere yet, or no longer.
+    /// Not attached yet, or detached.
     None,
     /// The loop's `add_reader` and `add_writer`.
     Descriptor(c_int),
-    /// An epoll of ours.
+    /// An epoll of this library.
     #[cfg(target_os = "linux")]
     EpollRegistry(Py<super::epoll_registry::EpollRegistry>, c_int),
     /// An asyncio transport.
@@ -46,37 +51,37 @@ pub(super) enum Backend {
 #[pyclass(frozen, subclass, weakref, dict, module = "wirespeed._native")]
 pub(crate) struct AsyncConnection {
     pub(super) state: OwnerCheckedMutex<State>,
-    /// In a child process, if a thread of the parent was at work with the state at the fork.
-    pub(super) replacement: OnceLock<Box<OwnerCheckedMutex<State>>>,
+    /// The replacement for `state` in a child process, if a thread of the parent had locked it at the fork.
+    pub(super) disowned: OnceLock<Box<OwnerCheckedMutex<State>>>,
     pub(super) backend: GilMutex<Backend>,
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,
-    pub(super) port: OnceLock<Py<LoopAdapter>>,
-    /// The number of the callback that the loop has for a descriptor that is readable; 0 if it should have
-    /// none.
+    pub(super) adapter: OnceLock<Py<LoopAdapter>>,
+    /// The number of the loop's callback for a readable descriptor; 0 if none is wanted.
     pub(super) reader: AtomicU32,
-    /// Whether the loop has a callback for a descriptor that is writable.
+    /// Whether the loop has a callback for a writable descriptor.
     pub(super) writer: AtomicBool,
     pub(super) listener: Option<Listener>,
-    /// The loop is in debug mode: tasks are resumed by itself, so that it sees how long their steps take.
+    /// The loop is in debug mode. It resumes tasks itself then, so that it can measure how long their steps
+    /// take.
     pub(super) debug: bool,
     handshake: Py<Handshake>,
     pub(super) metadata: Metadata,
 }
 
-/// What the connection only carries along.
+/// Properties that the connection only stores.
 pub(super) struct Metadata {
     logger: Py<PyAny>,
     addresses: Addresses,
     pub(super) close_errors: CloseErrorCache,
-    /// Made when it is asked for.
+    /// Created on access.
     id: OnceLock<Py<PyAny>>,
-    /// Of a server's connection.
+    /// The server that accepted the connection.
     server: Option<Py<PyAny>>,
 }
 
-/// `max_queue` and `write_limit` as the Python side has checked them.
-fn marks(pair: (usize, usize)) -> Watermarks {
+/// Converts a pair of `max_queue` or `write_limit`, which Python code has checked.
+fn watermarks(pair: (usize, usize)) -> Watermarks {
     Watermarks::new(pair.0, pair.1)
 }
 
@@ -103,17 +108,17 @@ impl AsyncConnection {
     ) -> PyResult<Self> {
         let parts = opened.take()?;
         let limits = Limits {
-            messages: marks(queue.0),
-            bytes: marks(queue.1),
-            write: marks(write_limit),
+            messages: watermarks(queue.0),
+            bytes: watermarks(queue.1),
+            write: watermarks(write_limit),
             coalesce,
             yield_after: yield_after.max(1),
         };
         let conn = ConnectionDriver::new(parts.endpoint, parts.socket, parts.settings.close_timeout);
-        super::raw::asyncio(py)?; // now, and not when a task is to be woken
+        super::raw::asyncio(py)?; // imported now rather than when a task is woken
         let listener = listener.map(|listener| Listener::new(&listener, zero_copy)).transpose()?;
         let mut state = State::new(conn, limits, listener.as_ref().is_some_and(Listener::takes_messages));
-        state.tell_controls = listener.as_ref().is_some_and(Listener::takes_controls);
+        state.wants_controls = listener.as_ref().is_some_and(Listener::takes_controls);
         if parts.handshake.is_pending() {
             state.send_queue.hold = Hold::Opening; // nothing is sent before the answer
         }
@@ -123,7 +128,7 @@ impl AsyncConnection {
             backend: GilMutex::new(Backend::None),
             event_loop: r#loop.clone().unbind(),
             loop_state: LoopState::of(r#loop)?.unbind(),
-            port: OnceLock::new(),
+            adapter: OnceLock::new(),
             reader: AtomicU32::new(0),
             writer: AtomicBool::new(false),
             listener,
@@ -141,16 +146,16 @@ impl AsyncConnection {
 
     /// The object that the loop calls: the protocol of a transport.
     #[getter]
-    fn _port(slf: &Bound<'_, Self>) -> PyResult<Py<LoopAdapter>> {
-        Ok(Self::make_port(slf)?.clone_ref(slf.py()))
+    fn _loop_adapter(slf: &Bound<'_, Self>) -> PyResult<Py<LoopAdapter>> {
+        Ok(Self::make_adapter(slf)?.clone_ref(slf.py()))
     }
 
-    /// Registers the descriptor with the loop, and begins.
+    /// Registers the descriptor with the loop and starts reading.
     fn _attach(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::contain(slf, || Self::attach(slf))
     }
 
-    /// Receives a message that is there already.
+    /// Receives a message that has already arrived.
     #[pyo3(signature = (decode = None))]
     fn recv_nowait(slf: &Bound<'_, Self>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
         match Self::contain(slf, || Self::receive_nowait(slf, decode))? {
@@ -159,7 +164,7 @@ impl AsyncConnection {
         }
     }
 
-    /// Receives all messages that are there, waiting for the first.
+    /// Receives all messages that have arrived. Waits for the first.
     #[pyo3(signature = (limit = 1024, decode = None))]
     fn recv_many<'py>(slf: &Bound<'py, Self>, limit: isize, decode: Option<bool>) -> PyResult<Bound<'py, PyAny>> {
         match usize::try_from(limit) {
@@ -168,17 +173,17 @@ impl AsyncConnection {
         }
     }
 
-    /// The next fragment and whether it is the last: for `recv_streaming`.
+    /// Returns the next fragment, whether it is text, and whether it is the last, for `recv_streaming`.
     fn _recv_fragment<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        // As bytes: a fragment of text may end inside a character.
-        adopt(slf.py(), Operation::create(slf, Kind::Fragment, Some(false)))
+        // Bytes, because a text fragment may end inside a character.
+        adopt(slf.py(), Operation::create(slf, OperationKind::Fragment, Some(false)))
     }
 
-    /// Drops the rest of a message whose fragments were being received, if one was.
+    /// Drops the rest of a message whose fragments are being received, if there is one.
     fn _discard_message(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::contain(slf, || {
             slf.get().lock(slf.py())?.inbox.discard_message();
-            Self::serve(slf)
+            Self::serve_receivers(slf)
         })
     }
 
@@ -187,7 +192,7 @@ impl AsyncConnection {
     }
 
     fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        adopt(slf.py(), Operation::create(slf, Kind::Next, None))
+        adopt(slf.py(), Operation::create(slf, OperationKind::Next, None))
     }
 
     /// Sends a message without waiting.
@@ -222,7 +227,7 @@ impl AsyncConnection {
         adopt(slf.py(), Operation::create_send_many(slf, &iterator, text, compress))
     }
 
-    /// Begins a message of fragments; raises if there is another.
+    /// Starts a fragmented message. Raises an exception if one is being sent.
     fn _begin_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
         let task = super::raw::current_task(slf.get().event_loop.bind(slf.py()))?;
         let mut state = slf.get().lock(slf.py())?;
@@ -233,7 +238,7 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Ends it, whatever came of it.
+    /// Ends a fragmented message, whether it succeeded or not.
     fn _end_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::contain(slf, || {
             slf.get().lock(slf.py())?.send_queue.hold = Hold::Free;
@@ -241,7 +246,7 @@ impl AsyncConnection {
         })
     }
 
-    /// Sends one fragment of the message that was begun; the first says what kind of message it is.
+    /// Sends one fragment of the current message. The first fragment determines the type of the message.
     #[pyo3(signature = (fragment, first, fin, text, compress))]
     fn _send_fragment<'py>(
         slf: &Bound<'py, Self>,
@@ -254,29 +259,29 @@ impl AsyncConnection {
         Self::contain(slf, || Self::send_fragment(slf, fragment, first, fin, text, compress))
     }
 
-    /// Waits for the turn of the caller to queue something, which it does then and there.
+    /// Waits until the caller may queue a message. The caller must then queue it immediately.
     fn _room<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        adopt(slf.py(), Operation::create(slf, Kind::Room, None))
+        adopt(slf.py(), Operation::create(slf, OperationKind::SendTurn, None))
     }
 
-    /// Return when no more waits to be sent than may.
+    /// Waits until the send queue is not above its high watermark.
     fn _drained<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let full = slf.get().lock(slf.py())?.is_above_high();
-        adopt(slf.py(), if full { Operation::create(slf, Kind::Drain, None) } else { Operation::done() })
+        adopt(slf.py(), if full { Operation::create(slf, OperationKind::Drain, None) } else { Operation::done() })
     }
 
-    /// Whether the middle of a frame is being sent: no control frame can come in between.
+    /// Whether a frame is partly sent, so that no control frame can follow yet.
     #[getter]
     fn _is_mid_frame(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.lock(py)?.send_queue.large.is_some())
     }
 
-    /// Return when every byte that was sent before has been handed to the kernel.
+    /// Waits until the kernel has accepted all bytes queued before the call.
     fn flush<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        adopt(slf.py(), Operation::create(slf, Kind::Flush, None))
+        adopt(slf.py(), Operation::create(slf, OperationKind::Flush, None))
     }
 
-    /// Sends a ping; the future of its latency.
+    /// Sends a ping. Returns a future of its latency.
     #[pyo3(signature = (data = None))]
     fn _ping(slf: &Bound<'_, Self>, data: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
@@ -308,7 +313,7 @@ impl AsyncConnection {
         Ok(future)
     }
 
-    /// Sends a pong that nobody asked for.
+    /// Sends an unsolicited pong.
     fn _pong(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let payload = source::control(data)?;
         let py = slf.py();
@@ -326,29 +331,28 @@ impl AsyncConnection {
         })
     }
 
-    /// Begins the closing handshake. `keep`: the application goes on receiving, so nothing that arrives is
-    /// dropped.
+    /// Starts the closing handshake. With `keep`, the application goes on receiving, so no message is dropped.
     #[pyo3(signature = (code, reason, *, keep = false))]
     fn _begin_close(slf: &Bound<'_, Self>, code: i64, reason: &str, keep: bool) -> PyResult<()> {
-        // 0 is no more of a close code than what does not fit. RFC 6455 7.4.1: 1005 stands for a close frame
-        // without a code.
+        // Codes that do not fit are invalid like 0. RFC 6455 7.4.1: 1005 stands for a close frame without a
+        // code.
         let code = u16::try_from(code).unwrap_or(0);
         let code = if code == 1005 { None } else { Some(CloseCode(code)) };
         slf.get().check_loop(slf.py(), "close()")?;
         Self::contain(slf, || Self::begin_close(slf, code, reason, keep))
     }
 
-    /// A future for the end of the connection; `None` if it is over. Unless it is `awaited`, the connection may be
-    /// forgotten meanwhile.
+    /// Returns a future for the end of the connection, or `None` if it is closed. Only an `awaited` future
+    /// keeps the connection alive.
     #[pyo3(signature = (*, awaited = true))]
     fn _closed_future(slf: &Bound<'_, Self>, awaited: bool) -> PyResult<Option<Py<PyAny>>> {
         let py = slf.py();
         let this = slf.get();
-        Self::run_actions(slf)?; // it may be over, and nobody has been told yet
+        Self::run_actions(slf)?; // it may be closed without a notification yet
         let end = this.lock(py)?.end;
         let over = match end {
             End::NotYet => false,
-            // A loop that is closed will not close the socket of its transport either.
+            // A closed loop never closes the socket of its transport.
             End::Lingering => invoke::method(this.event_loop.bind(py), intern!(py, "is_closed"), [])?.is_truthy()?,
             End::Complete => true,
         };
@@ -359,7 +363,7 @@ impl AsyncConnection {
         {
             let mut state = this.lock(py)?;
             if state.end == End::Complete {
-                return Ok(None); // meanwhile
+                return Ok(None); // it was closed meanwhile
             }
             let watchers = state.watchers.make();
             let futures = if awaited { &mut watchers.closers } else { &mut watchers.observers };
@@ -371,23 +375,23 @@ impl AsyncConnection {
         Ok(Some(future))
     }
 
-    /// What a listener raised.
+    /// The first exception that a listener raised.
     #[getter]
     fn _listener_error(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         Ok(self.lock(py)?.listener_error.as_ref().map(|error| error.clone_ref(py).into_any()))
     }
 
-    /// Ends the connection at once.
+    /// Closes the connection immediately.
     fn abort(slf: &Bound<'_, Self>) -> PyResult<()> {
         let abort = slf.getattr(intern!(slf.py(), "abort"))?;
         Self::in_loop(slf, [&abort], || Self::abort_here(slf))
     }
 
-    /// Begins to close for a caller that cannot wait: a finalizer, or a coroutine that is being closed.
+    /// Starts closing for a caller that cannot wait: a finalizer, or a coroutine that is being closed.
     fn _leave(slf: &Bound<'_, Self>, code: u16) -> PyResult<()> {
         let leave = slf.getattr(intern!(slf.py(), "_leave"))?;
         let argument = code.into_pyobject(slf.py())?.into_any();
-        Self::in_loop(slf, [&leave, &argument], || Self::contain(slf, || Self::leave_here(slf, CloseCode(code))))
+        Self::in_loop(slf, [&leave, &argument], || Self::contain(slf, || Self::close_unattended(slf, CloseCode(code))))
     }
 
     /// The event loop.
@@ -396,7 +400,7 @@ impl AsyncConnection {
         self.event_loop.clone_ref(py)
     }
 
-    /// Changes how long a closing may take that begins from now on.
+    /// Changes the timeout of closing handshakes that begin from now on.
     fn _set_close_timeout(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let timeout = duration("close_timeout", seconds)?;
         self.lock(py)?.driver.set_close_timeout(timeout);
@@ -410,11 +414,13 @@ impl AsyncConnection {
         if state.is_connecting() && !state.driver.is_over() {
             return Ok(0);
         }
-        // After a failure nothing can be sent any more, whatever the protocol knows of it.
-        Ok(view::state(state.driver.send_half().state(), state.driver.is_over()).max(1 + u8::from(state.is_closing())))
+        // After a failure nothing can be sent, even if the protocol is still in an open state.
+        Ok(view::state(state.driver.send_half().state(), state.driver.is_over())
+            .max(1 + u8::from(state.driver.is_closing())))
     }
 
-    /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
+    /// Code and reason of the received close frame, or 1006 if there was none. `None` while the connection is
+    /// open.
     #[getter]
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let state = self.lock(py)?;
@@ -427,8 +433,9 @@ impl AsyncConnection {
         self.handshake.clone_ref(py)
     }
 
-    /// Queues the answer of a server to it; why it refuses, if it does.
-    fn _give(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
+    /// Queues the server's answer to the opening handshake. Returns the client's error if the answer refuses
+    /// it.
+    fn _send_answer(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.lock(py)?;
         state.send_queue.hold = Hold::Free;
         answer.queue(&mut state.driver.endpoint);
@@ -439,12 +446,12 @@ impl AsyncConnection {
         Ok(answer.error(py))
     }
 
-    /// The exception that a call raises now that the connection is closed.
+    /// Returns the exception that calls raise after the connection is closed.
     fn _closed_error(&self, py: Python<'_>) -> Py<PyAny> {
         self.closed(py).into_value(py).into_any()
     }
 
-    /// What its exceptions have as `_origin`.
+    /// The value of `_origin` of this connection's exceptions.
     #[getter]
     fn _origin(&self) -> usize {
         errors::origin(self)
@@ -460,19 +467,19 @@ impl AsyncConnection {
         Ok(self.metadata.id.get_or_init(|| id).clone_ref(py))
     }
 
-    /// The server that has accepted it.
+    /// The server that has accepted the connection.
     #[getter]
     fn _server(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.metadata.server.as_ref().map(|server| server.clone_ref(py))
     }
 
-    /// The logger given to `connect`.
+    /// The logger passed to `connect`.
     #[getter]
     fn logger(&self, py: Python<'_>) -> Py<PyAny> {
         self.metadata.logger.clone_ref(py)
     }
 
-    /// Address of this end, as it was when the connection was opened.
+    /// Address of this end when the connection was opened.
     #[getter]
     fn local_address(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.metadata.addresses.local.to_python(py)
@@ -484,13 +491,13 @@ impl AsyncConnection {
         self.metadata.addresses.remote.to_python(py)
     }
 
-    /// Whether this is a copy in a child process: the connection is the parent's.
+    /// Whether this is a copy in a child process. The connection belongs to the parent then.
     #[getter]
     fn _is_forked(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.lock(py)?.driver.send_half().is_forked())
     }
 
-    /// Whether TCP is over: nothing is left to be done with it.
+    /// Whether TCP is closed, and nothing remains to be done with it.
     #[getter]
     fn _is_over(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.lock(py)?.driver.is_over())
@@ -508,13 +515,13 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Seconds that the last ping and pong took; 0 before the first.
+    /// Seconds between the last ping and its pong; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<f64> {
         Ok(self.lock(py)?.driver.send_half().latency().map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
-    /// "fd" or "transport".
+    /// The I/O backend: "fd" or "transport".
     #[getter(io_backend)]
     fn io_backend_name(&self, py: Python<'_>) -> &'static str {
         match &*self.backend.lock(py) {
@@ -523,7 +530,7 @@ impl AsyncConnection {
         }
     }
 
-    /// The transport, if this is the port.
+    /// The transport, if the I/O backend is a transport.
     #[getter]
     fn _transport(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         match &*self.backend.lock(py) {
@@ -532,25 +539,25 @@ impl AsyncConnection {
         }
     }
 
-    /// The number of the socket's descriptor, -1 once it is closed or if a transport has it.
+    /// Returns the number of the socket's descriptor, or -1 if it is closed or belongs to a transport.
     fn _fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         Ok(self.lock(py)?.driver.socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
     }
 
-    /// What was negotiated by TLS, if there is TLS.
+    /// Properties of the TLS connection, if TLS is used.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         view::tls(py, self.lock(py)?.driver.send_half())
     }
 
-    /// Counters.
+    /// Returns counters of the connection.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, messages, bytes, unsent) = {
             let state = self.lock(py)?;
             let send_half = state.driver.send_half();
             (send_half.stats(), state.inbox.len(), state.inbox.payload_bytes(), send_half.queued())
         };
-        view::stats(py, stats, messages, bytes, unsent + self.kept_by_transport(py)?)
+        view::stats(py, stats, messages, bytes, unsent + self.buffered_by_transport(py)?)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -563,8 +570,8 @@ impl AsyncConnection {
         visit.call(&self.metadata.logger)?;
         visit.call(&self.metadata.server)?;
         self.metadata.addresses.traverse(&visit)?;
-        if let Some(port) = self.port.get() {
-            visit.call(port)?;
+        if let Some(adapter) = self.adapter.get() {
+            visit.call(adapter)?;
         }
         if let Some(listener) = &self.listener {
             listener.traverse(&visit)?;
@@ -573,18 +580,19 @@ impl AsyncConnection {
             match &*backend {
                 Backend::Transport(transport) => visit.call(transport)?,
                 #[cfg(target_os = "linux")]
-                Backend::EpollRegistry(epolls, _) => visit.call(epolls)?,
+                Backend::EpollRegistry(registry, _) => visit.call(registry)?,
                 _ => {}
             }
         }
-        // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
+        // If it is locked, the objects are not visited: the collector then takes them for referenced and keeps
+        // them.
         let Some(state) = self.state.try_lock_for_gc() else { return Ok(()) };
         ssl_layer::traverse(state.driver.send_half().layer(), &visit)?;
         state.traverse(&visit)
     }
 
     fn __clear__(&self) {
-        // Enough to break every cycle: those through the loop's own objects are cleared there.
+        // This breaks every cycle: cycles through the loop's own objects are cleared there.
         let taken = self.state.try_lock_for_gc().map(|mut state| state.take_references());
         drop(taken);
     }

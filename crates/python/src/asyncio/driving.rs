@@ -1,4 +1,4 @@
-//! Between the connection and its loop: registering, time, pausing, and the end.
+//! The connection and its event loop: registration, timers, pausing, the actions after each event, and the end.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,95 +14,96 @@ use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::failpoint;
 use wirespeed_driver::socket::{Mode, unacknowledged};
 
-use super::access::{is_done, set_result, settle_future};
+use super::access::{complete_future, is_done, set_result};
 use super::connection::{AsyncConnection, Backend};
 use super::invoke::{self, FirstError};
 use super::loop_adapter::{LoopAdapter, Reader};
 use super::loop_state::LoopState;
 use crate::gil_yield;
 
-/// The numbers of callbacks, see [`Reader`].
-static READERS: AtomicU32 = AtomicU32::new(1);
+/// The number of the next callback, see [`Reader`].
+static NEXT_READER: AtomicU32 = AtomicU32::new(1);
 
-/// Bytes after which a connection that has more to be read leaves the loop to others.
+/// Bytes after which a connection with more to read lets the loop run other callbacks.
 const TURN_BYTES: usize = 3 * LARGE_READ_SIZE;
 
 impl AsyncConnection {
-    pub(super) fn make_port<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a Py<LoopAdapter>> {
+    pub(super) fn make_adapter<'a>(this: &'a Bound<'_, Self>) -> PyResult<&'a Py<LoopAdapter>> {
         let conn = this.get();
-        if let Some(port) = conn.port.get() {
-            return Ok(port);
+        if let Some(adapter) = conn.adapter.get() {
+            return Ok(adapter);
         }
-        let port = Py::new(this.py(), LoopAdapter::new(this)?)?;
-        Ok(conn.port.get_or_init(|| port))
+        let adapter = Py::new(this.py(), LoopAdapter::new(this)?)?;
+        Ok(conn.adapter.get_or_init(|| adapter))
     }
 
-    /// Begins: the loop has a transport, or gets the descriptor now.
+    /// Attaches the connection: the loop has a transport already, or registers the descriptor now.
     pub(super) fn attach(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        Self::make_port(this)?;
+        Self::make_adapter(this)?;
         if matches!(&*conn.backend.lock(py), Backend::Transport(_)) {
-            return Self::begin(this);
+            return Self::start(this);
         }
         let Some(fd) = conn.lock(py)?.driver.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
         #[cfg(target_os = "linux")]
-        if let Some(epolls) = LoopState::epolls(conn.loop_state.bind(py)) {
-            *conn.backend.lock(py) = Backend::EpollRegistry(epolls, fd);
-            return Self::begin(this);
+        if let Some(registry) = LoopState::registry(conn.loop_state.bind(py)) {
+            *conn.backend.lock(py) = Backend::EpollRegistry(registry, fd);
+            return Self::start(this);
         }
         *conn.backend.lock(py) = Backend::Descriptor(fd);
-        Self::begin(this)
+        Self::start(this)
     }
 
-    /// An asyncio transport is ours from now on. Nothing is done before [`Self::attach`]: uvloop closes the
-    /// descriptor of a transport that is aborted before `create_connection` returns, and the socket object
+    /// Takes over an asyncio transport. No other work is done before [`Self::attach`]: uvloop closes the
+    /// descriptor of a transport that is aborted before `create_connection` returns, and then the socket object
     /// closes the same number again.
     pub(super) fn on_transport(this: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        Self::make_port(this)?;
+        Self::make_adapter(this)?;
         *conn.backend.lock(py) = Backend::Transport(transport.clone().unbind());
         let write = conn.lock(py)?.send_queue.marks();
         limit_transport(transport, write)?;
         transport.call_method0("pause_reading").map(drop)
     }
 
-    fn begin(this: &Bound<'_, Self>) -> PyResult<()> {
+    fn start(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        conn.lock(py)?.begun = true;
+        conn.lock(py)?.attached = true;
         conn.watch_readable(py, true)?;
         if conn.listener.is_some() {
             conn.hold(this);
-            Self::make_port(this)?.get().keep_context(py)?;
+            Self::make_adapter(this)?.get().set_context(py)?;
         }
         let refused = conn.lock(py)?.driver.send_half().failure().is_some();
-        let opened = if refused { Ok(()) } else { Self::tell_open(this) };
+        let opened = if refused { Ok(()) } else { Self::notify_open(this) };
         conn.schedule(this)?;
-        // What came with the response of the opening handshake is there already.
+        // Bytes after the response of the opening handshake were received already.
         opened.and(Self::process(this))
     }
 
-    // ---- what the loop calls ----
+    // ---- called by the loop ----
 
-    /// The socket is readable; `asked`: or we have asked for a look, because of what was read before.
+    /// Handles a readable socket. With `requested`, a call scheduled by the connection, to process bytes that
+    /// were read before.
     #[inline]
-    pub(super) fn on_readable(this: &Bound<'_, Self>, asked: bool) -> PyResult<()> {
+    pub(super) fn on_readable(this: &Bound<'_, Self>, requested: bool) -> PyResult<()> {
         this.get().loop_state.get().begin_turn(this.py());
-        match Self::read_once(this, asked)? {
+        match Self::read_once(this, requested)? {
             0 => Ok(()),
-            read => Self::read_on(this, read),
+            read => Self::read_more(this, read),
         }
     }
 
-    /// What has filled its room, where a large message has that for itself, goes on at once, for its share of a turn:
-    /// to ask the loop between each two costs as much as the copy that such room saves.
-    fn read_on(this: &Bound<'_, Self>, mut read: usize) -> PyResult<()> {
+    /// Reads again while a large message fills the buffer that it has for itself, up to [`TURN_BYTES`].
+    /// Returning to the loop between reads costs as much as the copy that such a buffer saves.
+    fn read_more(this: &Bound<'_, Self>, mut read: usize) -> PyResult<()> {
         while read < TURN_BYTES {
             {
                 let state = this.get().lock(this.py())?;
-                // A task that has had its share of a turn takes what comes when it is back.
+                // A task that has yielded processes the bytes when it is resumed.
                 if state.paused || state.turn_pending {
                     break;
                 }
@@ -115,9 +116,10 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Reads once, and gives what came to whoever waits for it. Bytes, if there are likely more to be read, or 0.
+    /// Reads once, and delivers to waiting tasks. Returns the number of bytes if there are probably more to
+    /// read, else 0.
     #[inline]
-    fn read_once(this: &Bound<'_, Self>, asked: bool) -> PyResult<usize> {
+    fn read_once(this: &Bound<'_, Self>, requested: bool) -> PyResult<usize> {
         let py = this.py();
         let conn = this.get();
         let mut filled = 0;
@@ -125,48 +127,48 @@ impl AsyncConnection {
             let mut state = conn.lock(py)?;
             failpoint::hit("python.readable");
             let postponed = state.inbox.unparsed() == Unparsed::Postponed;
-            if postponed && !asked {
-                return Ok(0); // in its turn: both would ask for another, and so have ever more in each iteration
+            if postponed && !requested {
+                return Ok(0); // the scheduled call does it: otherwise both would schedule another call
             }
             if postponed {
                 state.inbox.set_unparsed(Unparsed::Due);
             }
-            let left = state.driver.endpoint.has_input();
-            if left && state.turn_pending {
-                return Ok(0); // the task that comes back takes it
+            let has_input = state.driver.endpoint.has_input();
+            if has_input && state.turn_pending {
+                return Ok(0); // the task processes it when it is resumed
             }
-            // What was read before is parsed before anything else is read.
-            if !postponed && (!left || !state.driver.send_half().state().can_receive()) {
+            // Bytes that were read before are parsed before more are read.
+            if !postponed && (!has_input || !state.driver.send_half().state().can_receive()) {
                 state.inbox.set_unparsed(Unparsed::New);
-                let wanted = conn.listens() || !state.receivers.is_empty();
-                let most = state.inbox.room();
-                let came = state.driver.read_by(wanted, most, |operation, socket| {
-                    let much = operation.is_large();
-                    let result = gil_yield::run_transfer(py, much, || operation.read(socket, Mode::NonBlocking));
+                let has_receiver = conn.listens() || !state.receivers.is_empty();
+                let limit = state.inbox.room();
+                let received = state.driver.read_by(has_receiver, limit, |operation, socket| {
+                    let large = operation.is_large();
+                    let result = gil_yield::run_transfer(py, large, || operation.read(socket, Mode::NonBlocking));
                     filled = operation.filled(&result);
                     result
                 });
-                if !came && state.inbox.is_empty() {
+                if !received && state.inbox.is_empty() {
                     return Ok(0);
                 }
             }
             state.driver.send_half().is_eof()
         };
         let processed = Self::process(this);
-        // The end of the stream stays readable, and what is left to be written may take long.
+        // Stop watching: the end of the stream stays readable, and writing the rest may take long.
         if ended && !conn.lock(py)?.driver.is_over() {
             return processed.and(conn.watch_readable(py, false)).map(|()| 0);
         }
         processed.map(|()| filled)
     }
 
-    /// The loop has dropped its callback, because of an error of the socket: reading finds it, behind what
-    /// came before.
+    /// Handles that the loop has dropped its callback because of an error of the socket. Reading returns the
+    /// error after the bytes before it.
     pub(super) fn on_dropped(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
         let Backend::Descriptor(fd) = *conn.backend.lock(py) else { return Ok(()) };
-        // What is left of the registration; also of that for writing.
+        // Removes the rest of the registration, also that for writing.
         let number = fd.into_pyobject(py)?.into_any();
         invoke::method(conn.event_loop.bind(py), intern!(py, "remove_reader"), [&number])?;
         conn.reader.store(0, Ordering::Relaxed);
@@ -191,12 +193,12 @@ impl AsyncConnection {
             let mut state = conn.lock(this.py())?;
             state.driver.receive(bytes);
             state.inbox.set_unparsed(Unparsed::New);
-            if !state.begun {
+            if !state.attached {
                 return Ok(());
             }
         }
         Self::process(this)?;
-        // A transport that was paused before it began to read has begun all the same (uvloop).
+        // uvloop starts reading on a transport even if it was paused before.
         if conn.lock(this.py())?.paused { conn.watch_readable(this.py(), false) } else { Ok(()) }
     }
 
@@ -204,7 +206,7 @@ impl AsyncConnection {
         {
             let mut state = this.get().lock(this.py())?;
             state.driver.receive_end(error);
-            if !state.begun {
+            if !state.attached {
                 return Ok(());
             }
         }
@@ -220,37 +222,37 @@ impl AsyncConnection {
         });
         {
             let mut state = conn.lock(py)?;
-            state.lost = true;
+            state.transport_lost = true;
             if !state.driver.is_over() {
                 state.driver.receive_end(error);
             }
-            if !state.begun {
+            if !state.attached {
                 return Ok(());
             }
         }
-        let mut steps = FirstError::new();
-        steps.note(Self::process(this));
+        let mut first_error = FirstError::new();
+        first_error.record(Self::process(this));
         {
             let mut state = conn.lock(py)?;
             if !state.driver.is_over() {
                 state.driver.end(Failure::Aborted);
             }
         }
-        steps.note(Self::run_actions(this));
-        // The transport closes its socket when this returns, before anybody who is told can run.
-        let (closers, give_up) = {
+        first_error.record(Self::run_actions(this));
+        // The transport closes its socket when this returns, before any notified task can run.
+        let (closers, abort_timer) = {
             let mut state = conn.lock(py)?;
             if state.is_finished() {
                 state.end = End::Complete;
             }
-            (state.watchers.take_closers(), state.give_up.take())
+            (state.watchers.take_closers(), state.abort_timer.take())
         };
-        if let Some(give_up) = give_up {
-            steps.note(invoke::method(give_up.bind(py), intern!(py, "cancel"), []).map(drop));
+        if let Some(abort_timer) = abort_timer {
+            first_error.record(invoke::method(abort_timer.bind(py), intern!(py, "cancel"), []).map(drop));
         }
-        steps.note(tell_closers(py, closers));
-        steps.note(conn.release(py));
-        steps.end()
+        first_error.record(notify_closers(py, closers));
+        first_error.record(conn.release(py));
+        first_error.into_result()
     }
 
     pub(super) fn on_pause_writing(&self, py: Python<'_>) -> PyResult<()> {
@@ -258,7 +260,7 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// The time has come that [`Self::schedule`] asked for.
+    /// Handles that the time requested by [`Self::schedule`] has come.
     pub(super) fn on_timer(this: &Bound<'_, Self>, now: Instant) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
@@ -270,14 +272,14 @@ impl AsyncConnection {
             let reading = if state.paused { connection::Reading::Paused } else { connection::Reading::Going };
             state.driver.handle_deadline(now, reading, backlog)
         };
-        let mut steps = FirstError::new();
-        steps.note(Self::write_out(this));
-        steps.note(conn.schedule_at(this, retry));
-        steps.end()
+        let mut first_error = FirstError::new();
+        first_error.record(Self::write_out(this));
+        first_error.record(conn.schedule_at(this, retry));
+        first_error.into_result()
     }
 
-    /// Bytes that a transport has taken and its peer has not acknowledged: in its buffer, and in the kernel's. 0 where
-    /// there is no transport, or where it does not tell.
+    /// Returns the bytes that a transport has accepted and its peer has not acknowledged: in its buffer and in
+    /// the kernel's. 0 if there is no transport, or if it does not report them.
     fn transport_backlog(&self, py: Python<'_>) -> u64 {
         let Some(transport) = self.transport(py) else { return 0 };
         let transport = transport.bind(py);
@@ -288,31 +290,31 @@ impl AsyncConnection {
         buffered + number.map_or(0, unacknowledged)
     }
 
-    // ---- what we ask of it ----
+    // ---- calls of the loop ----
 
     fn schedule(&self, this: &Bound<'_, Self>) -> PyResult<()> {
         self.schedule_at(this, None)
     }
 
-    /// Sets the timer to when the connection needs one, but not before `least`.
+    /// Sets the timer to the time that the connection needs, but not before `least`.
     fn schedule_at(&self, this: &Bound<'_, Self>, least: Option<Instant>) -> PyResult<()> {
         let py = this.py();
         let (old, deadline) = {
             let state = self.lock(py)?;
-            // After a fork the timer of the loop is the parent's too.
+            // After a fork the loop's timer also belongs to the parent.
             if state.driver.send_half().is_forked() {
                 return Ok(());
             }
             let deadline = state.driver.deadline(Instant::now());
             (state.timer, deadline.map(|deadline| least.map_or(deadline, |least| deadline.max(least))))
         };
-        let key = LoopState::schedule(self.loop_state.bind(py), Self::make_port(this)?, old, deadline)?;
+        let key = LoopState::schedule(self.loop_state.bind(py), Self::make_adapter(this)?, old, deadline)?;
         self.lock(py)?.timer = key;
         Ok(())
     }
 
     pub(super) fn watch_readable(&self, py: Python<'_>, on: bool) -> PyResult<()> {
-        let Some(port) = self.port.get() else { return Ok(()) };
+        let Some(adapter) = self.adapter.get() else { return Ok(()) };
         let event_loop = self.event_loop.bind(py);
         enum Call {
             Nothing,
@@ -326,15 +328,15 @@ impl AsyncConnection {
             Backend::Descriptor(fd) => Call::Descriptor(*fd),
             Backend::Transport(transport) => Call::Transport(transport.clone_ref(py)),
             #[cfg(target_os = "linux")]
-            Backend::EpollRegistry(epolls, fd) => Call::EpollRegistry(epolls.clone_ref(py), *fd),
+            Backend::EpollRegistry(registry, fd) => Call::EpollRegistry(registry.clone_ref(py), *fd),
         };
-        // What is watched may be said twice: see `retry_interrupted`.
+        // These calls are idempotent: see `retry_interrupted`.
         invoke::retry_interrupted(|| match &call {
             Call::Nothing => Ok(()),
             Call::Descriptor(fd) if on => {
-                let number = READERS.fetch_add(1, Ordering::Relaxed).max(1);
+                let number = NEXT_READER.fetch_add(1, Ordering::Relaxed).max(1);
                 self.reader.store(number, Ordering::Relaxed);
-                let reader = Bound::new(py, Reader::new(port.clone_ref(py), number))?;
+                let reader = Bound::new(py, Reader::new(adapter.clone_ref(py), number))?;
                 let (fd, readable) = (fd.into_pyobject(py)?, reader.getattr(intern!(py, "readable"))?);
                 invoke::method(event_loop, intern!(py, "add_reader"), [fd.as_any(), &readable]).map(drop)
             }
@@ -346,7 +348,7 @@ impl AsyncConnection {
             Call::Transport(transport) => {
                 let transport = transport.bind(py);
                 let closing = invoke::method(transport, intern!(py, "is_closing"), [])?.is_truthy()?;
-                // A transport reads from its beginning.
+                // A transport starts in the reading state.
                 let reading = invoke::method(transport, intern!(py, "is_reading"), [])?.is_truthy()?;
                 if closing || reading == on {
                     return Ok(());
@@ -355,21 +357,21 @@ impl AsyncConnection {
                 invoke::method(transport, name, []).map(drop)
             }
             #[cfg(target_os = "linux")]
-            Call::EpollRegistry(epolls, fd) => epolls.get().watch(*fd, port.bind(py), Some(on), None),
+            Call::EpollRegistry(registry, fd) => registry.get().watch(*fd, adapter.bind(py), Some(on), None),
         })
     }
 
     pub(super) fn watch_writable(&self, py: Python<'_>, on: bool) -> PyResult<()> {
-        let Some(port) = self.port.get() else { return Ok(()) };
+        let Some(adapter) = self.adapter.get() else { return Ok(()) };
         let event_loop = self.event_loop.bind(py);
         #[cfg(target_os = "linux")]
         {
-            let epolls = match &*self.backend.lock(py) {
-                Backend::EpollRegistry(epolls, fd) => Some((epolls.clone_ref(py), *fd)),
+            let registry = match &*self.backend.lock(py) {
+                Backend::EpollRegistry(registry, fd) => Some((registry.clone_ref(py), *fd)),
                 _ => None,
             };
-            if let Some((epolls, fd)) = epolls {
-                return epolls.get().watch(fd, port.bind(py), None, Some(on));
+            if let Some((registry, fd)) = registry {
+                return registry.get().watch(fd, adapter.bind(py), None, Some(on));
             }
         }
         let Backend::Descriptor(fd) = *self.backend.lock(py) else { return Ok(()) };
@@ -377,7 +379,7 @@ impl AsyncConnection {
         let fd = fd.into_pyobject(py)?;
         invoke::retry_interrupted(|| {
             if on {
-                let writable = port.bind(py).getattr(intern!(py, "_writable"))?;
+                let writable = adapter.bind(py).getattr(intern!(py, "_writable"))?;
                 invoke::method(event_loop, intern!(py, "add_writer"), [fd.as_any(), &writable]).map(drop)
             } else {
                 invoke::method(event_loop, intern!(py, "remove_writer"), [fd.as_any()]).map(drop)
@@ -385,140 +387,138 @@ impl AsyncConnection {
         })
     }
 
-    // ---- after anything has happened ----
+    // ---- after each event ----
 
-    /// Does what is to be done after anything has happened, wherever that was: the driver decides what, and
-    /// who is woken.
-    ///
-    /// What one step raises does not keep the others from being made.
+    /// Performs the actions that follow from an event. The driver decides which actions, and which tasks are
+    /// woken. An exception of one action does not prevent the others.
     #[inline]
     pub(super) fn run_actions(this: &Bound<'_, Self>) -> PyResult<()> {
-        let settled = this.get().lock(this.py())?.is_quiescent(Instant::now);
-        if settled { Ok(()) } else { Self::settle_slowly(this) }
+        let quiescent = this.get().lock(this.py())?.is_quiescent(Instant::now);
+        if quiescent { Ok(()) } else { Self::run_all_actions(this) }
     }
 
-    fn settle_slowly(this: &Bound<'_, Self>) -> PyResult<()> {
-        failpoint::hit("python.settle");
+    fn run_all_actions(this: &Bound<'_, Self>) -> PyResult<()> {
+        failpoint::reach("python.settle");
         let py = this.py();
         let conn = this.get();
-        let (mut steps, mut cursor) = (FirstError::new(), ActionCursor::default());
+        let (mut first_error, mut cursor) = (FirstError::new(), ActionCursor::default());
         loop {
-            steps.note(Self::tell_notes(this));
+            first_error.record(Self::deliver_notifications(this));
             let step = conn.lock(py)?.poll_action(&mut cursor, py, Instant::now);
             match step {
-                Action::CheckTransportBuffer => steps.note(conn.set_transport_buffered(py)),
-                Action::ShutdownWrite => conn.end_writing(py, &mut steps),
+                Action::CheckTransportBuffer => first_error.record(conn.set_transport_buffered(py)),
+                Action::Shut => conn.shut_down_writing(py, &mut first_error),
                 Action::Write => {
                     let result = Self::write_queue(this);
                     if result.is_err() {
                         cursor.fail_write();
                     }
-                    steps.note(result);
+                    first_error.record(result);
                 }
-                Action::NotifyFlushed => steps.note(conn.tell_flushed(py)),
-                Action::Wake(waiter) => steps.note(waiter.wake(py, false)),
-                Action::WritableNotice => steps.note(conn.tell_writable_soon(py)),
-                Action::Pause => steps.note(conn.watch_readable(py, false)),
-                Action::Fill => steps.note(Self::fill(this)),
-                Action::Resume => steps.note(conn.watch_readable(py, true)),
-                Action::Schedule => steps.note(conn.schedule(this)),
+                Action::NotifyFlushed => first_error.record(conn.notify_flushed(py)),
+                Action::Wake(waiter) => first_error.record(waiter.wake(py, false)),
+                Action::WritableNotice => first_error.record(conn.notify_writable_soon(py)),
+                Action::Pause => first_error.record(conn.watch_readable(py, false)),
+                Action::Fill => first_error.record(Self::fill(this)),
+                Action::Resume => first_error.record(conn.watch_readable(py, true)),
+                Action::Schedule => first_error.record(conn.schedule(this)),
                 Action::Finish => {
-                    steps.note(Self::finish(this));
-                    return steps.end();
+                    first_error.record(Self::finish(this));
+                    return first_error.into_result();
                 }
                 Action::Idle => break,
             }
         }
-        steps.note(conn.release(py));
-        steps.end()
+        first_error.record(conn.release(py));
+        first_error.into_result()
     }
 
-    /// Parses what was read and left, for the queue.
+    /// Parses the remaining read bytes into the queue.
     fn fill(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
-        // What else was found is told by whoever settles.
-        if this.get().lock(py)?.fill_queue(py)? { this.get().serve_soon(py) } else { Ok(()) }
+        // The caller, which runs actions, delivers other notifications.
+        if this.get().lock(py)?.fill_queue(py)? { this.get().schedule_process(py) } else { Ok(()) }
     }
 
-    /// TCP is over: tells everybody, once.
+    /// Handles the end of TCP: notifies all waiting tasks, once.
     fn finish(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut steps = FirstError::new();
-        // The socket of a transport is closed by the loop, in its next iteration, if it has one.
+        let mut first_error = FirstError::new();
+        // The loop closes the socket of a transport in its next iteration, unless the loop is closed.
         let on_transport = matches!(&*conn.backend.lock(py), Backend::Transport(_))
-            && !invoke::asks(conn.event_loop.bind(py), intern!(py, "is_closed"), &mut steps);
-        let (socket, farewell) = {
+            && !invoke::query_bool(conn.event_loop.bind(py), intern!(py, "is_closed"), &mut first_error);
+        let (socket, teardown) = {
             let mut state = conn.lock(py)?;
-            let lingers = on_transport && !state.lost;
-            let Some(farewell) = state.finish(lingers) else { return steps.end() };
-            (state.driver.take_ended(), farewell)
+            let lingers = on_transport && !state.transport_lost;
+            let Some(teardown) = state.finish(lingers) else { return first_error.into_result() };
+            (state.driver.take_ended(), teardown)
         };
-        drop(farewell.large);
-        // The loop forgets the number before the system may give it to somebody else.
-        steps.note(conn.unwatch(py));
+        drop(teardown.large);
+        // The loop must forget the descriptor before the system can reuse its number.
+        first_error.record(conn.detach(py));
         drop(socket);
-        steps.note(conn.schedule(this));
-        for waiter in farewell.waiters {
-            steps.note(waiter.wake(py, false));
+        first_error.record(conn.schedule(this));
+        for waiter in teardown.waiters {
+            first_error.record(waiter.wake(py, false));
         }
-        for waiter in farewell.flushes {
+        for waiter in teardown.flushes {
             waiter.fail(py, conn.closed(py));
-            steps.note(waiter.wake(py, false));
+            first_error.record(waiter.wake(py, false));
         }
-        for future in farewell.pings {
-            steps.note(conn.fail_future(py, future.bind(py)));
+        for future in teardown.pings {
+            first_error.record(conn.fail_future(py, future.bind(py)));
         }
-        steps.note(tell_closers(py, farewell.closers));
-        steps.note(Self::tell_close(this));
-        steps.note(conn.release(py));
-        steps.end()
+        first_error.record(notify_closers(py, teardown.closers));
+        first_error.record(Self::notify_close(this));
+        first_error.record(conn.release(py));
+        first_error.into_result()
     }
 
-    /// A ping of a connection that is closed.
+    /// Fails the future of a ping on a closed connection.
     fn fail_future(&self, py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
         if is_done(future) {
             return Ok(());
         }
         let error = self.closed(py).into_value(py).into_bound(py);
-        let told = settle_future(future, intern!(py, "set_exception"), error.as_any());
-        // It counts as retrieved: nobody need look at it.
+        let completed = complete_future(future, intern!(py, "set_exception"), error.as_any());
+        // Marks the exception as retrieved, so that asyncio does not log it.
         let retrieved = invoke::method(future, intern!(py, "exception"), []).map(drop);
-        told.and(retrieved)
+        completed.and(retrieved)
     }
 
-    /// The transport ends our direction of TCP; one that cannot do this alone ends both, when everything is
-    /// written.
-    fn end_writing(&self, py: Python<'_>, steps: &mut FirstError) {
+    /// Shuts down the write direction of the transport. A transport that cannot do this closes both directions
+    /// after it has written everything.
+    fn shut_down_writing(&self, py: Python<'_>, first_error: &mut FirstError) {
         let Some(transport) = self.transport(py) else { return };
         let transport = transport.bind(py);
-        let half = invoke::asks(transport, intern!(py, "can_write_eof"), steps);
+        let half = invoke::query_bool(transport, intern!(py, "can_write_eof"), first_error);
         let name = if half { intern!(py, "write_eof") } else { intern!(py, "close") };
-        steps.note(invoke::retry_interrupted(|| match invoke::method(transport, name, []) {
-            // The peer has reset the connection, and the transport, which has yet to notice, will tell.
+        first_error.record(invoke::retry_interrupted(|| match invoke::method(transport, name, []) {
+            // The peer has reset the connection. The transport has not noticed yet, and will report it.
             Err(error) if error.is_instance_of::<PyOSError>(py) => Ok(()),
             result => result.map(drop),
         }));
     }
 
-    /// Has the loop end a transport that is being closed when the time is over that closing may take.
-    fn give_up_later(&self, transport: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Makes the loop abort a closing transport after the close timeout.
+    fn abort_later(&self, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = transport.py();
         let now = Instant::now();
         let Some(by) = self.lock(py)?.driver.start_close_timeout(now) else { return Ok(()) };
         let delay = by.saturating_duration_since(now).as_secs_f64().into_pyobject(py)?;
         let abort = transport.getattr(intern!(py, "abort"))?;
-        // Two that end it do no harm; none would.
+        // Aborting twice does no harm. Not aborting would.
         let (timer, result) = invoke::retry_interrupted_value(|| {
             invoke::method(self.event_loop.bind(py), intern!(py, "call_later"), [delay.as_any(), &abort])
         });
-        self.lock(py)?.give_up = timer.map(Bound::unbind);
+        self.lock(py)?.abort_timer = timer.map(Bound::unbind);
         result
     }
 
-    fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
+    fn detach(&self, py: Python<'_>) -> PyResult<()> {
         let backend = std::mem::replace(&mut *self.backend.lock(py), Backend::None);
-        // After a fork, what the loop watches is shared with the parent, whose connection goes on.
+        // After a fork, the loop's registration is shared with the parent, whose connection stays open.
         if self.lock(py)?.driver.send_half().is_forked() {
             return Ok(());
         }
@@ -526,55 +526,55 @@ impl AsyncConnection {
         match backend {
             Backend::None => Ok(()),
             Backend::Descriptor(fd) => {
-                // A loop that is closed has forgotten everything.
+                // A closed loop has no registrations.
                 if invoke::method(event_loop, intern!(py, "is_closed"), [])?.is_truthy()? {
                     return Ok(());
                 }
                 self.reader.store(0, Ordering::Relaxed);
                 let fd = fd.into_pyobject(py)?.into_any();
-                let mut steps = FirstError::new();
+                let mut first_error = FirstError::new();
                 let forget = |name| invoke::retry_interrupted(|| invoke::method(event_loop, name, [&fd]).map(drop));
-                steps.note(forget(intern!(py, "remove_reader")));
+                first_error.record(forget(intern!(py, "remove_reader")));
                 if self.writer.swap(false, Ordering::Relaxed) {
-                    steps.note(forget(intern!(py, "remove_writer")));
+                    first_error.record(forget(intern!(py, "remove_writer")));
                 }
-                steps.end()
+                first_error.into_result()
             }
             #[cfg(target_os = "linux")]
-            Backend::EpollRegistry(epolls, fd) => {
-                epolls.get().forget(py, fd);
+            Backend::EpollRegistry(registry, fd) => {
+                registry.get().forget(py, fd);
                 Ok(())
             }
             Backend::Transport(transport) => {
-                // Kept for `get_extra_info`. What it has not written by now, the peer has not read in all the
-                // time that it had.
+                // Kept for `get_extra_info`. Bytes that it has not written by now were not read by the peer
+                // within the timeout.
                 let bound = transport.bind(py).clone();
                 *self.backend.lock(py) = Backend::Transport(transport);
-                let mut steps = FirstError::new();
-                if invoke::asks(event_loop, intern!(py, "is_closed"), &mut steps) {
-                    return steps.end();
+                let mut first_error = FirstError::new();
+                if invoke::query_bool(event_loop, intern!(py, "is_closed"), &mut first_error) {
+                    return first_error.into_result();
                 }
-                // A transport of TLS does not tell what the one below it has yet to write: where nothing has failed it
-                // writes that to its end, as long as the closing may take.
+                // A TLS transport does not report what the transport below it has yet to write. Unless the
+                // connection failed, it writes that within the close timeout.
                 let failed = self.lock(py)?.driver.send_half().failure().is_some();
-                let at_once = failed || invoke::asks(&bound, intern!(py, "can_write_eof"), &mut steps);
+                let at_once = failed || invoke::query_bool(&bound, intern!(py, "can_write_eof"), &mut first_error);
                 if !at_once {
-                    steps.note(self.give_up_later(&bound));
+                    first_error.record(self.abort_later(&bound));
                 }
                 let name = if at_once { intern!(py, "abort") } else { intern!(py, "close") };
-                // Inside its resume_writing, asyncio's would end twice.
+                // An asyncio transport would close twice if it is aborted inside its resume_writing.
                 if self.lock(py)?.resuming {
-                    steps.note(invoke::call_soon(event_loop, &bound.getattr(name)?));
+                    first_error.record(invoke::call_soon(event_loop, &bound.getattr(name)?));
                 } else {
-                    steps.note(invoke::retry_interrupted(|| invoke::method(&bound, name, []).map(drop)));
+                    first_error.record(invoke::retry_interrupted(|| invoke::method(&bound, name, []).map(drop)));
                 }
-                steps.end()
+                first_error.into_result()
             }
         }
     }
 }
 
-/// How much a transport may keep before it says so.
+/// Sets the watermarks at which a transport calls `pause_writing` and `resume_writing`.
 pub(super) fn limit_transport(transport: &Bound<'_, PyAny>, marks: Watermarks) -> PyResult<()> {
     let kwargs = PyDict::new(transport.py());
     kwargs.set_item("high", marks.high)?;
@@ -582,10 +582,10 @@ pub(super) fn limit_transport(transport: &Bound<'_, PyAny>, marks: Watermarks) -
     transport.call_method("set_write_buffer_limits", (), Some(&kwargs)).map(drop)
 }
 
-pub(super) fn tell_closers(py: Python<'_>, closers: Vec<Py<PyAny>>) -> PyResult<()> {
-    let mut steps = FirstError::new();
+pub(super) fn notify_closers(py: Python<'_>, closers: Vec<Py<PyAny>>) -> PyResult<()> {
+    let mut first_error = FirstError::new();
     for future in closers {
-        steps.note(set_result(future.bind(py), py.None().bind(py)));
+        first_error.record(set_result(future.bind(py), py.None().bind(py)));
     }
-    steps.end()
+    first_error.into_result()
 }

@@ -1,7 +1,9 @@
-//! What an epoll of ours watches: the sockets of connections, and of clients whose request is awaited.
+//! The descriptors that an epoll of this library watches: the sockets of connections, and of clients in the
+//! opening handshake.
 //!
-//! Our own selector waits on it itself. On other loops the epoll is a descriptor among theirs: however many
-//! connections are ready, the loop makes one callback, and none of it is registered or forgotten by the loop.
+//! This library's selector waits on the epoll itself. On other loops the epoll is one of the loop's
+//! descriptors. However many connections are ready, the loop makes one callback, and connections need no
+//! registration of their own in the loop.
 
 use std::ffi::c_int;
 use std::io;
@@ -21,18 +23,18 @@ use super::loop_adapter::LoopAdapter;
 use super::raw;
 use super::waiter::{Stage, WaiterRef};
 
-/// Marks descriptors that are ours in what epoll returns.
-pub(super) const OURS: u64 = 1 << 63;
+/// Marks the tokens of this registry among those that epoll returns.
+pub(super) const REGISTRY_TOKEN: u64 = 1 << 63;
 
-/// Who is told, in one callback of a loop, that is not our own: then the loop has a turn.
-const SERVED_AT_ONCE: usize = 256;
+/// The most descriptors served in one callback of a foreign loop, before the loop runs other callbacks.
+const MAX_EVENTS: usize = 256;
 
-/// Who is called when a descriptor is ready.
+/// What is called when a descriptor is ready.
 enum Target {
     LoopAdapter(Py<LoopAdapter>),
-    /// A function without arguments, for reading.
+    /// A function without arguments, for a readable descriptor.
     Callback(Py<PyAny>),
-    /// A task that waits for the descriptor once, and whether it goes on here and now.
+    /// A task that waits for the descriptor once, and whether it is resumed directly.
     Waiter(WaiterRef, bool),
 }
 
@@ -52,21 +54,21 @@ struct Watched {
 
 #[derive(Default)]
 struct Inner {
-    /// By descriptor.
+    /// Indexed by descriptor.
     watched: Vec<Option<Watched>>,
     count: usize,
-    /// The descriptor that was put in last.
+    /// The descriptor that was registered last.
     last: usize,
     event_loop: Option<Py<PyAny>>,
     events: Events,
 }
 
-/// See the module.
+/// The descriptors that one epoll watches, and their targets.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct EpollRegistry {
     poller: GilMutex<Option<Arc<Poller>>>,
     inner: GilMutex<Inner>,
-    /// The process that made it, as [`entropy::forks`] counts them: a child shares the epoll.
+    /// The process that created it, see [`fork::generation`]. A child process shares the epoll.
     generation: u64,
 }
 
@@ -79,52 +81,52 @@ impl EpollRegistry {
         }
     }
 
-    /// Says whose they are.
+    /// Sets the loop that the registry belongs to.
     pub(super) fn set_loop(&self, py: Python<'_>, event_loop: &Bound<'_, PyAny>) {
         let old = self.inner.lock(py).event_loop.replace(event_loop.clone().unbind());
         drop(old);
     }
 
-    /// Whether this is the parent's, in a child process.
+    /// Returns whether this is a copy in a child process.
     pub(super) fn is_forked(&self) -> bool {
         self.generation != fork::generation()
     }
 
-    /// How many descriptors are watched.
+    /// Returns the number of watched descriptors.
     pub(super) fn count(&self, py: Python<'_>) -> usize {
         self.inner.lock(py).count
     }
 
-    /// The epoll; `None` once it is closed.
+    /// Returns the epoll, or `None` once it is closed.
     pub(super) fn poller(&self, py: Python<'_>) -> Option<Arc<Poller>> {
         self.poller.lock(py).clone()
     }
 
-    /// Watches nothing any more.
+    /// Closes the epoll and drops all targets.
     pub(super) fn close(&self, py: Python<'_>) {
         let poller = self.poller.lock(py).take();
         drop(poller);
         self.__clear__();
     }
 
-    /// Changes what is watched of a connection.
+    /// Changes the interest of a connection. `None` leaves a direction unchanged.
     pub(super) fn watch(
         &self,
         fd: c_int,
-        port: &Bound<'_, LoopAdapter>,
+        adapter: &Bound<'_, LoopAdapter>,
         readable: Option<bool>,
         writable: Option<bool>,
     ) -> PyResult<()> {
-        self.put(port.py(), fd, Target::LoopAdapter(port.clone().unbind()), readable, writable)
+        self.register(adapter.py(), fd, Target::LoopAdapter(adapter.clone().unbind()), readable, writable)
     }
 
-    /// Calls a function whenever a descriptor can be read from.
+    /// Calls a function whenever a descriptor is readable.
     pub(super) fn watch_callback(&self, fd: c_int, callback: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.put(callback.py(), fd, Target::Callback(callback.clone().unbind()), Some(true), Some(false))
+        self.register(callback.py(), fd, Target::Callback(callback.clone().unbind()), Some(true), Some(false))
     }
 
-    /// Wakes a task once a descriptor is ready. It is watched until [`Self::forget`], or until a connection
-    /// takes its place.
+    /// Wakes a task once a descriptor is ready. It stays watched until [`Self::forget`] is called or a
+    /// connection replaces it.
     pub(super) fn watch_once(
         &self,
         py: Python<'_>,
@@ -134,10 +136,10 @@ impl EpollRegistry {
         interest: Readiness,
     ) -> PyResult<()> {
         let Readiness { readable, writable } = interest;
-        self.put(py, fd, Target::Waiter(waiter, direct), Some(readable), Some(writable))
+        self.register(py, fd, Target::Waiter(waiter, direct), Some(readable), Some(writable))
     }
 
-    fn put(
+    fn register(
         &self,
         py: Python<'_>,
         fd: c_int,
@@ -151,45 +153,48 @@ impl EpollRegistry {
         if inner.watched.len() <= index {
             inner.watched.resize_with(index + 1, || None);
         }
-        #[allow(clippy::indexing_slicing, reason = "there are as many now")]
-        let place = &mut inner.watched[index];
-        let known = place.is_some();
-        // Of somebody else's, the descriptor may have been closed unasked: then epoll has forgotten it, and
-        // what was watched is no business of whoever has its number now.
-        let mine = place.as_ref().filter(|watched| watched.target.is(&target));
-        let same = mine.is_some();
-        let before = mine.map_or(Readiness::default(), |watched| watched.interest);
+        #[allow(clippy::indexing_slicing, reason = "resized above")]
+        let entry = &mut inner.watched[index];
+        let existed = entry.is_some();
+        // A descriptor of another target may have been closed without `forget`. Epoll has dropped it then, and
+        // its interest does not concern the file that has the number now.
+        let own_entry = entry.as_ref().filter(|watched| watched.target.is(&target));
+        let same_target = own_entry.is_some();
+        let before = own_entry.map_or(Readiness::default(), |watched| watched.interest);
         let interest =
             Readiness { readable: readable.unwrap_or(before.readable), writable: writable.unwrap_or(before.writable) };
-        let token = OURS | index as u64;
-        // Errors are reported of whatever is registered: nothing is, of which nothing is wanted, or a connection that
-        // was reset while it is paused would keep the loop busy.
-        let registered = place.as_ref().is_some_and(|watched| !watched.interest.is_none());
+        let token = REGISTRY_TOKEN | index as u64;
+        // Epoll reports errors of every registered descriptor. So a descriptor without interest is not
+        // registered: a connection that was reset while paused would keep the loop busy.
+        let registered = entry.as_ref().is_some_and(|watched| !watched.interest.is_none());
         if interest.is_none() {
             if registered {
-                let _ = poller.delete(fd); // gone already: as wanted
+                let _ = poller.delete(fd); // it may be gone already
             }
         } else if !registered {
             match poller.add(fd, token, interest) {
-                // Somebody else's, which has been closed unasked, had this number: it was its own file.
+                // The number belonged to another target, which was closed without `forget`, but epoll still has
+                // the file.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => poller.modify(fd, token, interest)?,
                 result => result?,
             }
-        } else if interest != before || !same {
+        } else if interest != before || !same_target {
             match poller.modify(fd, token, interest) {
-                Err(error) if !same && error.kind() == io::ErrorKind::NotFound => poller.add(fd, token, interest)?,
+                Err(error) if !same_target && error.kind() == io::ErrorKind::NotFound => {
+                    poller.add(fd, token, interest)?
+                }
                 result => result?,
             }
         }
-        let old = place.replace(Watched { target, interest });
-        inner.count += usize::from(!known);
+        let old = entry.replace(Watched { target, interest });
+        inner.count += usize::from(!existed);
         inner.last = index;
         drop(inner);
         drop(old);
         Ok(())
     }
 
-    /// Watches a descriptor no longer.
+    /// Stops watching a descriptor.
     pub(super) fn forget(&self, py: Python<'_>, fd: c_int) {
         let removed = {
             let mut inner = self.inner.lock(py);
@@ -200,23 +205,23 @@ impl EpollRegistry {
         if removed.is_some()
             && let Some(poller) = self.poller(py)
         {
-            let _ = poller.delete(fd); // gone already: as wanted
+            let _ = poller.delete(fd); // it may be gone already
         }
         drop(removed);
     }
 
-    /// What the only descriptor there is would be ready for, if it is watched for reading alone.
-    fn sole(&self, py: Python<'_>) -> Option<Ready> {
+    /// Returns the event of the only descriptor, as if it were readable, if it is watched for reading alone.
+    fn only_readable(&self, py: Python<'_>) -> Option<Ready> {
         let inner = self.inner.lock(py);
         let readable = Readiness { readable: true, writable: false };
         let watched = inner.watched.get(inner.last).and_then(Option::as_ref)?;
         let alone = inner.count == 1 && watched.interest == readable;
-        alone.then(|| Ready { token: OURS | inner.last as u64, readiness: readable, failed: false })
+        alone.then(|| Ready { token: REGISTRY_TOKEN | inner.last as u64, readiness: readable, failed: false })
     }
 
-    /// Calls whoever has something to do, in one pass; `timer` is called for what is not ours, and
-    /// `timer_due` says whether it may have to be. What one raises does not keep the others from being
-    /// called, unless it ends the program: then they are found ready again.
+    /// Serves all ready descriptors in one pass. `timer` is called for tokens of others, and `timer_due` is
+    /// whether that may be necessary. An exception of one target does not prevent the others from being called,
+    /// unless it ends the program: then they are found ready again.
     pub(super) fn serve_ready(
         slf: &Bound<'_, Self>,
         timer_due: bool,
@@ -224,20 +229,20 @@ impl EpollRegistry {
     ) -> PyResult<()> {
         let py = slf.py();
         let this = slf.get();
-        // There is nothing to be asked if only one can be meant: that system call would be one for each
-        // message of a client with one connection.
-        if !timer_due && let Some(ready) = this.sole(py) {
+        // With only one candidate there is no need to ask: a client with one connection would make this system
+        // call for each message.
+        if !timer_due && let Some(ready) = this.only_readable(py) {
             return this.serve(py, ready);
         }
         let Some(poller) = this.poller(py) else { return Ok(()) };
-        // Taken out: a step of a task may run the loop inside (nest_asyncio).
+        // Taken out, because the step of a task may run the loop inside (nest_asyncio).
         let mut events = std::mem::take(&mut this.inner.lock(py).events);
-        events.reserve(SERVED_AT_ONCE);
+        events.reserve(MAX_EVENTS);
         let found = poller.wait(&mut events, Some(Duration::ZERO));
         let mut result = found.map(drop).map_err(PyErr::from);
         if result.is_ok() {
             for ready in events.iter() {
-                result = if ready.token & OURS == 0 { timer(ready.token) } else { this.serve(py, ready) };
+                result = if ready.token & REGISTRY_TOKEN == 0 { timer(ready.token) } else { this.serve(py, ready) };
                 if result.is_err() {
                     break;
                 }
@@ -247,10 +252,9 @@ impl EpollRegistry {
         result
     }
 
-    /// Calls whoever waits for a descriptor. What it raises goes where the loop's own callbacks' exceptions
-    /// go.
+    /// Calls the target of a ready descriptor. Its exceptions go to the loop's exception handler.
     pub(super) fn serve(&self, py: Python<'_>, ready: Ready) -> PyResult<()> {
-        let index = (ready.token & !OURS) as usize;
+        let index = (ready.token & !REGISTRY_TOKEN) as usize;
         enum Found<'py> {
             LoopAdapter(Bound<'py, LoopAdapter>),
             Callback(Bound<'py, PyAny>),
@@ -263,23 +267,23 @@ impl EpollRegistry {
                 return Ok(());
             }
             match &watched.target {
-                Target::LoopAdapter(port) => Found::LoopAdapter(port.bind(py).clone()),
+                Target::LoopAdapter(adapter) => Found::LoopAdapter(adapter.bind(py).clone()),
                 Target::Callback(callback) => Found::Callback(callback.bind(py).clone()),
                 Target::Waiter(waiter, direct) => Found::Waiter(waiter.clone(), *direct),
             }
         };
         let result = match found {
-            Found::LoopAdapter(port) => self.serve_port(&port, ready, index),
+            Found::LoopAdapter(adapter) => self.serve_adapter(&adapter, ready, index),
             Found::Callback(callback) => invoke::call(&callback, []).map(drop),
             Found::Waiter(waiter, direct) if waiter.stage(py) == Stage::Waiting => {
-                // Inside a task's step a loop runs that nest_asyncio nests.
+                // With nest_asyncio, a loop can run inside the step of a task.
                 let event_loop = self.inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py));
                 let inside = event_loop.map_or(Ok(false), |event_loop| raw::is_inside_task(event_loop.bind(py)));
                 let woken = waiter.wake(py, direct && matches!(inside, Ok(false)));
                 inside.and(woken)
             }
             Found::Waiter(..) => {
-                // Nobody has looked at the descriptor since: it would be ready in every iteration.
+                // No task has read the descriptor since: it would be ready in every iteration.
                 self.forget(py, index as c_int);
                 Ok(())
             }
@@ -292,8 +296,8 @@ impl EpollRegistry {
         }
     }
 
-    fn serve_port(&self, port: &Bound<'_, LoopAdapter>, ready: Ready, index: usize) -> PyResult<()> {
-        let py = port.py();
+    fn serve_adapter(&self, adapter: &Bound<'_, LoopAdapter>, ready: Ready, index: usize) -> PyResult<()> {
+        let py = adapter.py();
         let mut result = Ok(());
         if ready.readiness.writable || ready.failed {
             let watched = {
@@ -301,11 +305,11 @@ impl EpollRegistry {
                 inner.watched.get(index).and_then(Option::as_ref).is_some_and(|watched| watched.interest.writable)
             };
             if watched {
-                result = LoopAdapter::writable(port);
+                result = LoopAdapter::writable(adapter);
             }
         }
         if ready.readiness.readable || ready.failed {
-            result = result.and(LoopAdapter::readable(port));
+            result = result.and(LoopAdapter::readable(adapter));
         }
         result
     }
@@ -318,7 +322,7 @@ impl EpollRegistry {
         visit.call(&inner.event_loop)?;
         for watched in inner.watched.iter().flatten() {
             match &watched.target {
-                Target::LoopAdapter(port) => visit.call(port)?,
+                Target::LoopAdapter(adapter) => visit.call(adapter)?,
                 Target::Callback(callback) => visit.call(callback)?,
                 Target::Waiter(waiter, _) => waiter.visit(&visit)?,
             }

@@ -1,6 +1,6 @@
-//! `recv` and `send` as CPython calls them.
+//! `recv` and `send` as methods with CPython's fast calling convention.
 
-#![allow(unsafe_code)] // raw methods: the trampoline would cost as much as they do
+#![allow(unsafe_code)] // raw methods: PyO3's trampoline would take as long as the methods themselves
 
 use std::ptr;
 
@@ -10,11 +10,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::connection::AsyncConnection;
-use super::operation::{Kind, Operation};
+use super::operation::{Operation, OperationKind};
 use super::raw::c;
 use crate::leaked::leak_static;
 
-/// Runs a raw method: a panic becomes an exception.
+/// Runs a raw method. A panic becomes an exception.
 ///
 /// # Safety
 ///
@@ -24,7 +24,7 @@ unsafe fn enter(
     object: *mut ffi::PyObject,
     body: impl FnOnce(&Bound<'_, AsyncConnection>) -> PyResult<*mut ffi::PyObject>,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the descriptor has checked the type of its object, and the interpreter calls attached.
+    // SAFETY: the descriptor has checked the type of its object, and the interpreter calls methods attached.
     unsafe {
         let py = Python::assume_attached();
         let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
@@ -35,7 +35,7 @@ unsafe fn enter(
     }
 }
 
-/// Positional and keyword arguments of a raw method, by their names.
+/// Positional and keyword arguments of a raw method.
 struct Arguments<'a> {
     method: &'static str,
     values: &'a [*mut ffi::PyObject],
@@ -46,14 +46,14 @@ struct Arguments<'a> {
 impl<'a> Arguments<'a> {
     /// # Safety
     ///
-    /// `values` are `count` positional values, then one for each of the names, as CPython passes them.
+    /// `values` are `count` positional values, then one value for each name, as CPython passes them.
     unsafe fn new(
         method: &'static str,
         values: *const *mut ffi::PyObject,
         count: ffi::Py_ssize_t,
         names: *mut ffi::PyObject,
     ) -> Self {
-        // SAFETY: the calling convention: `count` positional values, then one for each of the names.
+        // SAFETY: the calling convention: `count` positional values, then one value for each name.
         unsafe {
             let named = if names.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(names) };
             let total = (count + named) as usize;
@@ -62,8 +62,8 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Fills `places` with borrowed references, in the order of `names`, of which `positional` may be given
-    /// without a name.
+    /// Fills `places` with borrowed references, in the order of `names`. The first `positional` arguments may
+    /// be passed without a name.
     fn bind(
         &self,
         py: Python<'_>,
@@ -78,14 +78,14 @@ impl<'a> Arguments<'a> {
                 self.positional
             )));
         }
-        let (given, named) = self.values.split_at_checked(self.positional).unwrap_or((self.values, &[]));
-        for (place, value) in places.iter_mut().zip(given) {
+        let (unnamed, named) = self.values.split_at_checked(self.positional).unwrap_or((self.values, &[]));
+        for (place, value) in places.iter_mut().zip(unnamed) {
             *place = *value;
         }
         if self.names.is_null() {
             return Ok(());
         }
-        // SAFETY: the tuple of names that the interpreter passes.
+        // SAFETY: this is the tuple of names that the interpreter passes.
         let called = unsafe { Bound::from_borrowed_ptr(py, self.names).cast_into_unchecked::<PyTuple>() };
         for (name, &value) in called.iter().zip(named) {
             let name: String = name.extract()?;
@@ -102,13 +102,13 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// An argument that is a bool or None, or was not given.
+/// Converts an argument that is a bool, None, or missing.
 ///
 /// # Safety
 ///
 /// `place` is null or a live object.
 unsafe fn option(py: Python<'_>, place: *mut ffi::PyObject) -> PyResult<Option<bool>> {
-    // SAFETY: null or a borrowed reference.
+    // SAFETY: `place` is null or a borrowed reference.
     match unsafe { Bound::from_borrowed_ptr_or_opt(py, place) } {
         None => Ok(None),
         Some(object) if object.is_none() => Ok(None),
@@ -127,12 +127,12 @@ unsafe extern "C" fn recv(
         if count == 0 && names.is_null() {
             let py = Python::assume_attached();
             let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
-            return Operation::create(&this, Kind::Receive, None);
+            return Operation::create(&this, OperationKind::Receive, None);
         }
         enter(object, |this| {
             let mut places = [ptr::null_mut(); 1];
             Arguments::new("recv", values, count, names).bind(this.py(), &["decode"], 1, &mut places)?;
-            Ok(Operation::create(this, Kind::Receive, option(this.py(), places[0])?))
+            Ok(Operation::create(this, OperationKind::Receive, option(this.py(), places[0])?))
         })
     }
 }
@@ -163,21 +163,21 @@ unsafe extern "C" fn send(
     }
 }
 
-/// `am_anext`: what `async for` awaits.
+/// `am_anext`: returns the awaitable of `async for`.
 unsafe extern "C" fn anext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the slot is called attached, with an object of this type.
+    // SAFETY: the interpreter calls the slot attached, with an object of this type.
     unsafe {
         let py = Python::assume_attached();
         let this = Bound::from_borrowed_ptr(py, object).cast_into_unchecked::<AsyncConnection>();
-        Operation::create(&this, Kind::Next, None)
+        Operation::create(&this, OperationKind::Next, None)
     }
 }
 
-/// Puts the raw methods on the class.
+/// Adds the raw methods to the class.
 pub(super) fn init(py: Python<'_>) -> PyResult<()> {
     let kind = py.get_type::<AsyncConnection>();
     let method = |name, function: ffi::PyCFunctionFastWithKeywords, doc| {
-        // Leaked: the descriptor refers to it for ever.
+        // Leaked, because the descriptor refers to it until the process ends.
         leak_static(ffi::PyMethodDef {
             ml_name: name,
             ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: function },
@@ -198,8 +198,8 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
             ),
         ),
     ];
-    // SAFETY: attached; a heap type has this table, and classes derived from it, of which there are none yet,
-    // inherit the slot. `__anext__` stays.
+    // SAFETY: attached. A heap type has this table. Derived classes, of which none exist yet, inherit the slot.
+    // `__anext__` stays as it is.
     unsafe {
         let table = (*kind.as_type_ptr()).tp_as_async;
         if !table.is_null() {
@@ -207,7 +207,8 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
         }
     }
     for (name, definition) in methods {
-        // SAFETY: attached; the definition lives for ever. A new reference, or null with an exception set.
+        // SAFETY: attached, and the definition is never freed. The result is a new reference, or null with an
+        // exception set.
         let descriptor = unsafe {
             let descriptor = ffi::PyDescr_NewMethod(kind.as_type_ptr(), definition);
             Bound::from_owned_ptr_or_err(py, descriptor)?

@@ -1,10 +1,9 @@
-//! The lock of what an event loop's objects share, but for the state of a connection, which has an
-//! [`OwnerCheckedMutex`](super::exclusive::Exclusive).
+//! A mutex for data that the objects of an event loop share, except for the state of a connection, which has an
+//! [`OwnerCheckedMutex`](super::owner_mutex::OwnerCheckedMutex).
 //!
-//! Where the interpreter has its lock, that one excludes already, and a flag is enough; where it has none
-//! (free-threaded builds), this is a mutex. Either way it is held for some lines that neither run Python
-//! code, which could come back here, nor give up the interpreter's lock: no object is made, called or dropped
-//! with it.
+//! With a GIL, threads already exclude each other, and a flag is enough. In free-threaded builds this is a real
+//! mutex. In both cases it is held for a few lines that neither release the GIL nor run Python code, which
+//! could lock it again: no object is created, called or dropped while it is held.
 
 #![allow(unsafe_code)] // the flag's side of it
 
@@ -48,14 +47,14 @@ mod imp {
         value: UnsafeCell<T>,
     }
 
-    // SAFETY: every access is behind `lock` and `try_lock`, whose callers hold the interpreter's lock (they
-    // have a `Python` token) and do not give it up while they have the guard, which is not `Send`: so one
-    // thread at a time; `held` excludes a second guard in that thread.
+    // SAFETY: every access goes through `lock` and `try_lock`. Their callers hold the GIL (they have a `Python`
+    // token) and do not release it while they have the guard, which is not `Send`. So one thread at a time has
+    // access, and `held` excludes a second guard in that thread.
     unsafe impl<T: Send> Sync for Lock<T> {}
 
     pub(super) struct Guard<'a, T> {
         lock: &'a Lock<T>,
-        // Not Send: the guard belongs to the thread that holds the interpreter's lock.
+        // Not Send: the guard belongs to the thread that holds the GIL.
         _thread: std::marker::PhantomData<*const ()>,
     }
 
@@ -65,7 +64,7 @@ mod imp {
         }
 
         #[inline]
-        #[allow(clippy::panic, reason = "a bug of ours, at which nothing can be looked at")]
+        #[allow(clippy::panic, reason = "a bug in this crate, after which the value must not be accessed")]
         pub(super) fn lock(&self) -> Guard<'_, T> {
             match self.try_lock() {
                 Some(guard) => guard,
@@ -87,7 +86,7 @@ mod imp {
 
         #[inline]
         fn deref(&self) -> &T {
-            // SAFETY: there is one guard at a time, see `Lock`.
+            // SAFETY: there is only one guard at a time, see `Lock`.
             unsafe { &*self.lock.value.get() }
         }
     }
@@ -95,7 +94,7 @@ mod imp {
     impl<T> DerefMut for Guard<'_, T> {
         #[inline]
         fn deref_mut(&mut self) -> &mut T {
-            // SAFETY: there is one guard at a time, see `Lock`.
+            // SAFETY: there is only one guard at a time, see `Lock`.
             unsafe { &mut *self.lock.value.get() }
         }
     }
@@ -108,10 +107,10 @@ mod imp {
     }
 }
 
-/// A value for one thread at a time.
+/// A value that one thread at a time may access.
 pub(crate) struct GilMutex<T>(imp::Lock<T>);
 
-/// Access to it.
+/// Access to the value of a [`GilMutex`].
 pub(crate) struct Guard<'a, T>(imp::Guard<'a, T>);
 
 impl<T> GilMutex<T> {
@@ -119,13 +118,13 @@ impl<T> GilMutex<T> {
         Self(imp::Lock::new(value))
     }
 
-    /// Locks. Do not detach from the interpreter, nor run Python code, with the guard.
+    /// Locks. The caller must not release the GIL or run Python code while it has the guard.
     #[inline]
     pub(crate) fn lock(&self, _: Python<'_>) -> Guard<'_, T> {
         Guard(self.0.lock())
     }
 
-    /// Locks unless somebody has locked: for the garbage collector, which may run anywhere.
+    /// Locks unless it is locked already. For the garbage collector, which may run at any point.
     pub(crate) fn try_lock_for_gc(&self) -> Option<Guard<'_, T>> {
         self.0.try_lock().map(Guard)
     }

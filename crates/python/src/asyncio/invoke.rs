@@ -1,5 +1,5 @@
-//! Calls of objects that may be Python code, from callbacks of the loop, and what their exceptions must not
-//! break.
+//! Calls objects that may be Python code from callbacks of the loop, so that their exceptions do not leave the
+//! connection in an inconsistent state.
 
 #![allow(unsafe_code)] // the interpreter's calling convention
 
@@ -8,28 +8,29 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-/// `callable(*arguments)`, borrowed references.
+/// Calls `callable(*arguments)` with borrowed references.
 ///
 /// # Safety
 ///
-/// Attached; live objects.
+/// The thread is attached, and all objects are live.
 #[inline]
 pub(super) unsafe fn call_raw(callable: *mut ffi::PyObject, arguments: &[*mut ffi::PyObject]) -> *mut ffi::PyObject {
-    // SAFETY: the caller's promise; no names.
+    // SAFETY: the caller's promise. There are no keyword names.
     unsafe { ffi::PyObject_Vectorcall(callable, arguments.as_ptr(), arguments.len(), std::ptr::null_mut()) }
 }
 
-/// `callable(*arguments)`.
+/// Calls `callable(*arguments)`.
 pub(super) fn call<'py, const N: usize>(
     callable: &Bound<'py, PyAny>,
     arguments: [&Bound<'py, PyAny>; N],
 ) -> PyResult<Bound<'py, PyAny>> {
     let arguments = arguments.map(Bound::as_ptr);
-    // SAFETY: attached, live objects, by the bound references. A new reference, or null with an exception.
+    // SAFETY: attached, and the bound references keep the objects alive. The result is a new reference, or null
+    // with an exception.
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), call_raw(callable.as_ptr(), &arguments)) }
 }
 
-/// `object.name(*arguments)`.
+/// Calls `object.name(*arguments)`.
 pub(super) fn method<'py, const N: usize>(
     object: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
@@ -38,7 +39,7 @@ pub(super) fn method<'py, const N: usize>(
     method_raw(object, name, arguments, None)
 }
 
-/// `object.name(*arguments, context=context)`.
+/// Calls `object.name(*arguments, context=context)`.
 pub(super) fn method_in_context<'py, const N: usize>(
     object: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
@@ -48,7 +49,7 @@ pub(super) fn method_in_context<'py, const N: usize>(
     method_raw(object, name, arguments, Some(context))
 }
 
-#[allow(clippy::indexing_slicing, reason = "N is smaller than MOST: the compiler has checked it")]
+#[allow(clippy::indexing_slicing, reason = "N + 2 is at most MAX_VALUES: checked at compile time")]
 fn method_raw<'py, const N: usize>(
     object: &Bound<'py, PyAny>,
     name: &Bound<'py, PyString>,
@@ -56,10 +57,10 @@ fn method_raw<'py, const N: usize>(
     context: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     /// The object, its arguments, and the context.
-    const MOST: usize = 6;
-    const { assert!(N + 2 <= MOST) }
+    const MAX_VALUES: usize = 6;
+    const { assert!(N + 2 <= MAX_VALUES) }
     let py = object.py();
-    let mut values = [std::ptr::null_mut(); MOST];
+    let mut values = [std::ptr::null_mut(); MAX_VALUES];
     values[0] = object.as_ptr();
     for (place, argument) in values[1..].iter_mut().zip(arguments) {
         *place = argument.as_ptr();
@@ -70,77 +71,76 @@ fn method_raw<'py, const N: usize>(
         names = Some(PyTuple::new(py, [pyo3::intern!(py, "context")])?);
     }
     let names = names.as_ref().map_or(std::ptr::null_mut(), |names| names.as_ptr());
-    // SAFETY: attached, live objects, by the bound references: the object, `N` arguments, and the value of
-    // each name. A new reference, or null with an exception.
+    // SAFETY: attached, and the bound references keep the objects alive: the object, `N` arguments, and the
+    // value of each name. The result is a new reference, or null with an exception.
     unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyObject_VectorcallMethod(name.as_ptr(), values.as_ptr(), 1 + N, names))
     }
 }
 
-/// Asks the loop for something that may be asked twice. What a signal handler raises while the loop is being
-/// asked must not lose the request, on which somebody waits: it is made again, and then the exception goes
-/// on.
-pub(super) fn retry_interrupted(ask: impl FnMut() -> PyResult<()>) -> PyResult<()> {
-    retry_interrupted_known(ask).1
+/// Makes an idempotent request to the loop. An exception that a signal handler raises during the request must
+/// not lose it, because a task may wait for it. So the request is repeated, and then the exception is returned.
+pub(super) fn retry_interrupted(request: impl FnMut() -> PyResult<()>) -> PyResult<()> {
+    retry_interrupted_succeeded(request).1
 }
 
-/// The same, and whether it was done.
-pub(super) fn retry_interrupted_known(ask: impl FnMut() -> PyResult<()>) -> (bool, PyResult<()>) {
-    let (done, result) = retry_interrupted_value(ask);
+/// Like [`retry_interrupted`], and returns whether the request succeeded.
+pub(super) fn retry_interrupted_succeeded(request: impl FnMut() -> PyResult<()>) -> (bool, PyResult<()>) {
+    let (done, result) = retry_interrupted_value(request);
     (done.is_some(), result)
 }
 
-/// The same, and what came of it.
-pub(super) fn retry_interrupted_value<T>(mut ask: impl FnMut() -> PyResult<T>) -> (Option<T>, PyResult<()>) {
-    /// A timer whose handler raises may strike more than once; what never succeeds has another reason.
+/// Like [`retry_interrupted`], and returns the value of the request.
+pub(super) fn retry_interrupted_value<T>(mut request: impl FnMut() -> PyResult<T>) -> (Option<T>, PyResult<()>) {
+    /// A timer whose handler raises may fire several times. A request that never succeeds has another reason.
     const TRIES: usize = 8;
-    match ask() {
+    match request() {
         Ok(value) => (Some(value), Ok(())),
-        Err(error) => ((1..TRIES).find_map(|_| ask().ok()), Err(error)),
+        Err(error) => ((1..TRIES).find_map(|_| request().ok()), Err(error)),
     }
 }
 
-/// What a method without arguments says; false where it never does. A handler of a signal that raises meanwhile does not
-/// decide it.
-pub(super) fn asks(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>, steps: &mut FirstError) -> bool {
+/// Calls a method without arguments and returns the truth of its result; false if it fails. A signal handler
+/// that raises meanwhile does not change the result.
+pub(super) fn query_bool(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>, first_error: &mut FirstError) -> bool {
     let (answer, result) = retry_interrupted_value(|| method(object, name, [])?.is_truthy());
-    steps.note(result);
+    first_error.record(result);
     answer.unwrap_or(false)
 }
 
-/// `loop.call_soon(callback)`, of a callback that may be called twice.
+/// Calls `loop.call_soon(callback)` with a callback that may be called twice.
 pub(super) fn call_soon(event_loop: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
     let name = pyo3::intern!(event_loop.py(), "call_soon");
     retry_interrupted(|| method(event_loop, name, [callback]).map(drop))
         .or_else(|error| unless_closed(event_loop, error))
 }
 
-/// The loop could not be asked: on one that is closed nobody waits.
+/// Handles the error of a request to the loop: ignores it if the loop is closed, as no task can wait there.
 #[cold]
 pub(super) fn unless_closed(event_loop: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()> {
     let closed = method(event_loop, pyo3::intern!(event_loop.py(), "is_closed"), []);
     if closed.and_then(|closed| closed.is_truthy()).unwrap_or(false) { Ok(()) } else { Err(error) }
 }
 
-/// A copy of the context that is current.
+/// Returns a copy of the current context.
 pub(super) fn current_context(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    // SAFETY: a new reference, or null with an exception set.
+    // SAFETY: the result is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_CopyCurrent()) }
 }
 
-/// Runs `f` in a context; in the current one if it is entered already.
+/// Runs `f` in a context, or in the current one if the context is entered already.
 #[inline]
 pub(super) fn in_context<R>(context: &Bound<'_, PyAny>, f: impl FnOnce() -> R) -> R {
     struct Entered<'a, 'py>(&'a Bound<'py, PyAny>);
 
     impl Drop for Entered<'_, '_> {
         fn drop(&mut self) {
-            // SAFETY: a context object, and the current one: whatever was entered meanwhile was left.
+            // SAFETY: a context object, and the current one: contexts that were entered meanwhile were left.
             unsafe { ffi::PyContext_Exit(self.0.as_ptr()) };
         }
     }
 
-    // SAFETY: a context object, which is left by the same thread.
+    // SAFETY: a context object. The same thread leaves it.
     if unsafe { ffi::PyContext_Enter(context.as_ptr()) } != 0 {
         drop(PyErr::take(context.py()));
         return f();
@@ -149,8 +149,8 @@ pub(super) fn in_context<R>(context: &Bound<'_, PyAny>, f: impl FnOnce() -> R) -
     f()
 }
 
-/// Tells the loop of what a callback of ours has raised, as it does by itself with callbacks of its own. What
-/// ends programs goes on.
+/// Passes an exception of a callback to the loop's exception handler, as the loop does for its own callbacks.
+/// Exceptions that end the program are returned.
 #[cold]
 pub(super) fn report(event_loop: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()> {
     let py = event_loop.py();
@@ -164,7 +164,7 @@ pub(super) fn report(event_loop: &Bound<'_, PyAny>, error: PyErr) -> PyResult<()
     method(event_loop, name, [context.as_any()]).map(drop)
 }
 
-/// Steps of which each is to be made whatever the others raise; the first exception is kept.
+/// Collects the results of several steps, each of which runs even if others fail. Keeps the first exception.
 pub(super) struct FirstError(PyResult<()>);
 
 impl FirstError {
@@ -172,16 +172,16 @@ impl FirstError {
         Self(Ok(()))
     }
 
-    /// A step was made.
+    /// Adds the result of a step.
     #[inline]
-    pub(super) fn note(&mut self, result: PyResult<()>) {
+    pub(super) fn record(&mut self, result: PyResult<()>) {
         if self.0.is_ok() {
             self.0 = result;
         }
     }
 
-    /// The exception, if there was one.
-    pub(super) fn end(self) -> PyResult<()> {
+    /// Returns the first exception, if there was one.
+    pub(super) fn into_result(self) -> PyResult<()> {
         self.0
     }
 }

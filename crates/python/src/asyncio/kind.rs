@@ -1,4 +1,4 @@
-//! What can be awaited of a connection.
+//! The kinds of operations that can be awaited on a connection.
 
 use std::ffi::c_char;
 
@@ -6,55 +6,55 @@ use wirespeed_driver::protocol::Delivery;
 
 use super::raw::c;
 
-/// What an operation is for.
+/// The purpose of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// One message.
+pub(super) enum OperationKind {
+    /// Receives one message.
     Receive,
-    /// One message, or the end of the iteration.
+    /// Receives one message, or ends the iteration.
     Next,
-    /// All messages that are there.
+    /// Receives all messages that have arrived.
     ReceiveMany,
-    /// A fragment, its kind and whether it is the last.
+    /// Receives a fragment, its kind and whether it is the last.
     Fragment,
-    /// To send a message that must wait for room.
+    /// Sends a message that had to wait for room in the send queue.
     Send,
-    /// To send the messages of an iterator.
+    /// Sends the messages of an iterator.
     SendMany,
-    /// To wait until it is one's turn to queue something.
-    Room,
-    /// To wait until there is room again.
+    /// Waits until the caller may queue a message.
+    SendTurn,
+    /// Waits until the send queue has room again.
     Drain,
-    /// To wait until everything is written.
+    /// Waits until everything is written.
     Flush,
-    /// To give the loop a turn.
+    /// Yields to the loop once.
     Yield,
-    /// To wait for the end of the connection, which it then raises.
-    End,
-    /// Nothing: it is done.
+    /// Waits for the end of the connection, then raises its exception.
+    Closed,
+    /// Does nothing: it is complete.
     Done,
 }
 
-impl Kind {
+impl OperationKind {
     pub(super) fn receives(self) -> bool {
         matches!(self, Self::Receive | Self::Next | Self::ReceiveMany | Self::Fragment)
     }
 }
 
-/// What the coroutine is called.
-pub(super) fn method_name(kind: Kind) -> *const c_char {
+/// Returns the name of the coroutine.
+pub(super) fn method_name(kind: OperationKind) -> *const c_char {
     match kind {
-        Kind::Receive => c!("recv"),
-        Kind::Next => c!("__anext__"),
-        Kind::ReceiveMany => c!("recv_many"),
-        Kind::Fragment => c!("recv_streaming"),
-        Kind::SendMany => c!("send_many"),
-        Kind::Flush => c!("flush"),
+        OperationKind::Receive => c!("recv"),
+        OperationKind::Next => c!("__anext__"),
+        OperationKind::ReceiveMany => c!("recv_many"),
+        OperationKind::Fragment => c!("recv_streaming"),
+        OperationKind::SendMany => c!("send_many"),
+        OperationKind::Flush => c!("flush"),
         _ => c!("send"),
     }
 }
 
-/// What a coroutine that waits in a fragment or a message wants.
-pub(super) fn delivery(kind: Kind) -> Delivery {
-    if kind == Kind::Fragment { Delivery::Fragments } else { Delivery::Messages }
+/// Returns whether an operation receives fragments or whole messages.
+pub(super) fn delivery(kind: OperationKind) -> Delivery {
+    if kind == OperationKind::Fragment { Delivery::Fragments } else { Delivery::Messages }
 }

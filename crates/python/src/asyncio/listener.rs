@@ -1,4 +1,4 @@
-//! Callbacks: what a `wirespeed.Listener` is told, and when.
+//! Callbacks: calls the methods of a `wirespeed.Listener`.
 
 #![allow(unsafe_code)] // the buffer protocol, for views of the read buffer
 
@@ -30,15 +30,15 @@ pub(super) struct Listener {
     on_close: Option<Py<PyAny>>,
     on_writable: Option<Py<PyAny>>,
     zero_copy: bool,
-    /// The view that is lent out now, or was last.
-    loan: GilMutex<Option<Py<Loan>>>,
+    /// A view that can be reused for the next message.
+    view: GilMutex<Option<Py<BufferView>>>,
 }
 
 impl Listener {
     pub(super) fn new(listener: &Bound<'_, PyAny>, zero_copy: bool) -> PyResult<Self> {
         let base = listener.py().import("wirespeed.asyncio")?.getattr("Listener")?;
         let method = |name: &str| -> PyResult<Option<Py<PyAny>>> {
-            // What was not overridden does nothing: it is not called.
+            // Methods that were not overridden do nothing, and are not called.
             if listener.get_type().getattr(name)?.is(&base.getattr(name)?) {
                 return Ok(None);
             }
@@ -52,17 +52,17 @@ impl Listener {
             on_close: method("on_close")?,
             on_writable: method("on_writable")?,
             zero_copy,
-            loan: GilMutex::new(None),
+            view: GilMutex::new(None),
         })
     }
 
-    /// Whether messages go to it; otherwise they are for `recv`.
+    /// Returns whether messages go to the listener. Otherwise they are for `recv`.
     #[inline]
     pub(super) fn takes_messages(&self) -> bool {
         self.on_message.is_some()
     }
 
-    /// Whether it wants to know of pings or pongs.
+    /// Returns whether the listener wants pings or pongs.
     pub(super) fn takes_controls(&self) -> bool {
         self.on_ping.is_some() || self.on_pong.is_some()
     }
@@ -76,42 +76,43 @@ impl Listener {
     }
 }
 
-/// Bytes of a read buffer, lent to one call of `on_message`. What is kept beyond the call keeps the buffer.
+/// Bytes of a read buffer, exposed to one call of `on_message`. A view that is kept beyond the call keeps the
+/// buffer.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct Loan {
-    inner: GilMutex<Lent>,
+pub(crate) struct BufferView {
+    inner: GilMutex<ViewState>,
 }
 
-struct Lent {
+struct ViewState {
     data: *const u8,
     len: usize,
     exports: usize,
-    /// The buffer, once somebody has kept a view of it.
+    /// The buffer, once a view outlives its call.
     _owner: ReadBuffer,
 }
 
-// SAFETY: `data` points into a buffer that lives as long as anybody can look: during the call by the caller,
-// afterwards by `_owner`.
-unsafe impl Send for Lent {}
+// SAFETY: `data` points into a buffer that lives as long as a view can exist: the caller keeps it during the
+// call, and `_owner` afterwards.
+unsafe impl Send for ViewState {}
 
 #[pymethods]
-impl Loan {
+impl BufferView {
     /// # Safety
     ///
-    /// Called by the interpreter, with a place for the view.
+    /// Called by the interpreter, with valid memory for the view.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let py = slf.py();
         let (data, len) = {
-            let mut checked_out = slf.get().inner.lock(py);
-            if checked_out.data.is_null() {
-                // SAFETY: the place of the caller.
+            let mut state = slf.get().inner.lock(py);
+            if state.data.is_null() {
+                // SAFETY: the caller's memory for the view.
                 unsafe { (*view).obj = ptr::null_mut() };
                 return Err(PyBufferError::new_err("this view was valid inside on_message only"));
             }
-            checked_out.exports += 1;
-            (checked_out.data, checked_out.len)
+            state.exports += 1;
+            (state.data, state.len)
         };
-        // SAFETY: `len` bytes at `data`, read-only; they outlive the export, see `Lent`.
+        // SAFETY: `len` bytes at `data`, read-only. They outlive the export, see `ViewState`.
         let result = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data.cast_mut().cast(), len as ffi::Py_ssize_t, 1, flags)
         };
@@ -131,7 +132,7 @@ impl Loan {
 }
 
 impl AsyncConnection {
-    /// Tells the listener everything that was read.
+    /// Calls the listener for everything that was read.
     pub(super) fn dispatch(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
@@ -142,25 +143,25 @@ impl AsyncConnection {
             let arrival = {
                 let mut state = conn.lock(py)?;
                 if state.driver.is_over() {
-                    return Ok(()); // it was aborted: nothing more is for the listener
+                    return Ok(()); // aborted: the listener gets no more messages
                 }
                 if state.is_receive_turn_due(iteration) {
                     state.inbox.set_unparsed(Unparsed::Postponed);
                     drop(state);
-                    return conn.serve_soon(py);
+                    return conn.schedule_process(py);
                 }
                 let zero_copy = listener.zero_copy && listener.on_message.is_some();
                 state.next_arrival(py, zero_copy)?
             };
-            let mut steps = FirstError::new();
-            steps.note(Self::tell_notes(this));
+            let mut first_error = FirstError::new();
+            first_error.record(Self::deliver_notifications(this));
             let Some(arrival) = arrival else {
                 conn.lock(py)?.driver.endpoint.release_parsed();
-                return steps.end();
+                return first_error.into_result();
             };
             let failed = conn.lock(py)?.listener_error.is_some();
             let result = match arrival {
-                _ if failed => Ok(()), // it was told enough
+                _ if failed => Ok(()), // no calls after an exception
                 Arrival::Message(message) => match &listener.on_message {
                     Some(method) if listener.zero_copy && message.bind(py).is_instance_of::<PyBytes>() => {
                         PyMemoryView::from(message.bind(py))
@@ -170,25 +171,25 @@ impl AsyncConnection {
                     None => Ok(()),
                 },
                 Arrival::View(data, len) => match &listener.on_message {
-                    Some(method) => conn.lend(this, listener, method, data, len),
+                    Some(method) => conn.call_with_view(this, listener, method, data, len),
                     None => Ok(()),
                 },
-                Arrival::Control(control) => Self::tell_control(this, control),
+                Arrival::Control(control) => Self::notify_control(this, control),
             };
             if let Err(error) = result {
-                steps.note(Self::fail_listener(this, error));
+                first_error.record(Self::fail_listener(this, error));
             }
-            if let Err(error) = steps.end() {
-                // The program goes on, perhaps: so does what was read behind this.
+            if let Err(error) = first_error.into_result() {
+                // The program may continue, so the bytes after this message are processed later.
                 conn.lock(py)?.inbox.set_unparsed(Unparsed::Postponed);
-                conn.serve_soon(py)?;
+                conn.schedule_process(py)?;
                 return Err(error);
             }
         }
     }
 
     /// Calls `on_message` with a view of the read buffer.
-    fn lend(
+    fn call_with_view(
         &self,
         this: &Bound<'_, Self>,
         listener: &Listener,
@@ -197,44 +198,44 @@ impl AsyncConnection {
         len: usize,
     ) -> PyResult<()> {
         let py = this.py();
-        // The buffer is out of the connection while the view is out: nothing that the listener calls can move
-        // or reuse it.
+        // The buffer is moved out of the connection during the call, so no call by the listener can move or
+        // reuse it.
         let (input, start) = self.lock(py)?.driver.endpoint.take_input();
-        let checked_out = listener.loan.lock(py).take();
-        let loan = match checked_out {
-            Some(loan) => loan,
+        let cached = listener.view.lock(py).take();
+        let view = match cached {
+            Some(view) => view,
             None => {
-                let checked_out = Lent { data: ptr::null(), len: 0, exports: 0, _owner: ReadBuffer::default() };
-                Py::new(py, Loan { inner: GilMutex::new(checked_out) })?
+                let state = ViewState { data: ptr::null(), len: 0, exports: 0, _owner: ReadBuffer::default() };
+                Py::new(py, BufferView { inner: GilMutex::new(state) })?
             }
         };
         {
-            let mut checked_out = loan.get().inner.lock(py);
-            checked_out.data = if len == 0 { ptr::NonNull::<u8>::dangling().as_ptr() } else { data };
-            checked_out.len = len;
+            let mut state = view.get().inner.lock(py);
+            state.data = if len == 0 { ptr::NonNull::<u8>::dangling().as_ptr() } else { data };
+            state.len = len;
         }
-        let result = PyMemoryView::from(loan.bind(py)).and_then(|view| call(method, [this.as_any(), view.as_any()]));
+        let result = PyMemoryView::from(view.bind(py)).and_then(|view| call(method, [this.as_any(), view.as_any()]));
         let kept = {
-            let mut checked_out = loan.get().inner.lock(py);
-            if checked_out.exports == 0 {
-                checked_out.data = ptr::null();
+            let mut state = view.get().inner.lock(py);
+            if state.exports == 0 {
+                state.data = ptr::null();
             }
-            checked_out.exports > 0
+            state.exports > 0
         };
         if kept {
-            // Somebody keeps a view: the buffer is theirs, we go on with a copy of the rest.
+            // A view is kept, so it keeps the buffer. The connection continues with a copy of the rest.
             let rest = ReadBuffer::exact(input.get(start..).unwrap_or_default());
-            loan.get().inner.lock(py)._owner = input;
+            view.get().inner.lock(py)._owner = input;
             self.lock(py)?.driver.endpoint.put_input((rest, 0));
         } else {
             self.lock(py)?.driver.endpoint.put_input((input, start));
-            *listener.loan.lock(py) = Some(loan);
+            *listener.view.lock(py) = Some(view);
         }
         result
     }
 
-    /// Tells of a ping or pong.
-    pub(super) fn tell_control(this: &Bound<'_, Self>, control: Control) -> PyResult<()> {
+    /// Calls the listener for a ping or pong.
+    pub(super) fn notify_control(this: &Bound<'_, Self>, control: Control) -> PyResult<()> {
         let Some(listener) = &this.get().listener else { return Ok(()) };
         if this.get().lock(this.py())?.listener_error.is_some() {
             return Ok(());
@@ -248,25 +249,25 @@ impl AsyncConnection {
         Self::guard(this, call(method, [this.as_any(), data.as_any()]))
     }
 
-    /// Whether messages go to a listener.
+    /// Returns whether messages go to a listener.
     #[inline]
     pub(super) fn listens(&self) -> bool {
         self.listener.as_ref().is_some_and(Listener::takes_messages)
     }
 
-    pub(super) fn tell_open(this: &Bound<'_, Self>) -> PyResult<()> {
+    pub(super) fn notify_open(this: &Bound<'_, Self>) -> PyResult<()> {
         let Some(listener) = &this.get().listener else { return Ok(()) };
         let Some(method) = &listener.on_open else { return Ok(()) };
         Self::guard(this, call(method, [this.as_any()]))
     }
 
-    pub(super) fn writable_notice(this: &Bound<'_, Self>) -> PyResult<()> {
+    pub(super) fn notify_writable(this: &Bound<'_, Self>) -> PyResult<()> {
         let Some(listener) = &this.get().listener else { return Ok(()) };
         let Some(method) = &listener.on_writable else { return Ok(()) };
         Self::guard(this, call(method, [this.as_any()]))
     }
 
-    pub(super) fn tell_close(this: &Bound<'_, Self>) -> PyResult<()> {
+    pub(super) fn notify_close(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let Some(method) = this.get().listener.as_ref().and_then(|listener| listener.on_close.as_ref()) else {
             return Ok(());
@@ -286,8 +287,8 @@ impl AsyncConnection {
         }
     }
 
-    /// A callback has raised: the connection is closed with 1011, and `wait_closed` raises it. Of
-    /// KeyboardInterrupt and SystemExit, the loop hears.
+    /// Handles an exception of a callback: closes the connection with 1011, and `wait_closed` raises it.
+    /// KeyboardInterrupt and SystemExit go to the loop.
     fn fail_listener(this: &Bound<'_, Self>, error: PyErr) -> PyResult<()> {
         let py = this.py();
         if error.is_instance_of::<PyKeyboardInterrupt>(py) || error.is_instance_of::<PySystemExit>(py) {
@@ -296,22 +297,22 @@ impl AsyncConnection {
         let error = if error.is_instance_of::<PyException>(py) {
             error
         } else {
-            // Whoever waits for the end is not to take it for its own cancellation.
-            let told =
+            // A task in `wait_closed` must not mistake it for its own cancellation.
+            let wrapped =
                 PyRuntimeError::new_err(format!("a method of the listener has raised {}", error.get_type(py).name()?));
-            told.set_cause(py, Some(error));
-            told
+            wrapped.set_cause(py, Some(error));
+            wrapped
         };
         {
             let mut state = this.get().lock(py)?;
             if state.listener_error.is_some() {
                 drop(state);
-                error.write_unraisable(py, Some(this.as_any())); // one can be raised
+                error.write_unraisable(py, Some(this.as_any())); // only the first can be raised
                 return Ok(());
             }
             state.listener_error = Some(error.clone_ref(py).into_value(py));
         }
-        // Now: closing takes its time, and may be cut short.
+        // Reported now, because closing takes time and may be interrupted.
         if let Err(failed) = this.call_method1(intern!(py, "_tell_listener_error"), (error.value(py),)) {
             failed.write_unraisable(py, Some(this.as_any()));
         }

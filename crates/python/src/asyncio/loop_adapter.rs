@@ -1,8 +1,9 @@
-//! What the event loop holds of a connection: the callbacks for a descriptor, or the protocol of a transport.
+//! The callbacks that the event loop holds for a connection: for a descriptor, or as the protocol of a
+//! transport.
 //!
-//! The loop keeps its callbacks alive, so this refers to the connection weakly; an application that forgets a
-//! connection is told, and its socket closed. While a task waits on the connection, or a listener listens,
-//! the reference is strong: then the loop keeps both alive, as it does with any other transport.
+//! The loop keeps its callbacks alive, so this object refers to the connection weakly. If the application drops
+//! a connection, its finalizer runs and the socket is closed. While a task waits on the connection, or a
+//! listener is attached, the reference is strong: the loop then keeps both alive, as with any other transport.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -17,12 +18,12 @@ use super::connection::AsyncConnection;
 use super::gil_mutex::GilMutex;
 use super::invoke;
 
-/// See the module.
+/// The object that an event loop holds for a connection.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct LoopAdapter {
     weak: Py<PyWeakrefReference>,
     strong: GilMutex<Option<Py<AsyncConnection>>>,
-    /// In which a listener is called: that of whoever has opened the connection, as of any callback.
+    /// The context in which a listener is called: the context that opened the connection, as for any callback.
     context: OnceLock<Py<PyAny>>,
 }
 
@@ -32,16 +33,16 @@ impl LoopAdapter {
         Ok(Self { weak, strong: GilMutex::new(None), context: OnceLock::new() })
     }
 
-    /// Has a listener be called in the context that is current.
-    pub(super) fn keep_context(&self, py: Python<'_>) -> PyResult<()> {
+    /// Makes the current context the one in which a listener is called.
+    pub(super) fn set_context(&self, py: Python<'_>) -> PyResult<()> {
         let context = invoke::current_context(py)?;
-        let _ = self.context.set(context.unbind()); // the first one counts
+        let _ = self.context.set(context.unbind()); // only the first call sets it
         Ok(())
     }
 
-    /// Runs what may call a listener in its context.
+    /// Runs `f`, which may call a listener, in the listener's context.
     #[inline]
-    fn within(&self, connection: &Bound<'_, AsyncConnection>, f: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
+    fn in_context(&self, connection: &Bound<'_, AsyncConnection>, f: impl FnOnce() -> PyResult<()>) -> PyResult<()> {
         let contained = || Self::contain(connection, f);
         match self.context.get() {
             None => contained(),
@@ -49,7 +50,7 @@ impl LoopAdapter {
         }
     }
 
-    /// Runs what a callback of the loop does for a connection.
+    /// Runs the work of a loop callback for a connection.
     #[inline]
     fn contain<R>(connection: &Bound<'_, AsyncConnection>, f: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
         let result = AsyncConnection::contain(connection, f);
@@ -65,7 +66,7 @@ impl LoopAdapter {
         }
     }
 
-    /// Does so no longer.
+    /// Stops keeping the connection alive.
     pub(super) fn release(&self, py: Python<'_>) {
         let released = self.strong.lock(py).take();
         drop(released);
@@ -81,40 +82,40 @@ impl LoopAdapter {
 
     pub(super) fn readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        slf.get().within(&connection, || AsyncConnection::on_readable(&connection, false))
+        slf.get().in_context(&connection, || AsyncConnection::on_readable(&connection, false))
     }
 
     pub(super) fn writable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        slf.get().within(&connection, || AsyncConnection::on_writable(&connection))
+        slf.get().in_context(&connection, || AsyncConnection::on_writable(&connection))
     }
 
     pub(super) fn handle_timer(slf: &Bound<'_, Self>, now: Instant) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        slf.get().within(&connection, || AsyncConnection::on_timer(&connection, now))
+        slf.get().in_context(&connection, || AsyncConnection::on_timer(&connection, now))
     }
 }
 
 #[pymethods]
 impl LoopAdapter {
-    /// Somebody wants the connection to look.
+    /// Processes read bytes in the loop's next iteration, as requested by the connection.
     fn _readable(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
         Self::contain(&connection, || AsyncConnection::on_readable(&connection, true))
     }
 
-    /// The loop does not watch the descriptor any more, and nobody has asked it to stop.
+    /// Handles that the loop stopped watching the descriptor without a request.
     fn _dropped(slf: &Bound<'_, Self>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
         Self::contain(&connection, || AsyncConnection::on_dropped(&connection))
     }
 
-    /// The descriptor is writable.
+    /// Handles that the descriptor is writable.
     fn _writable(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::writable(slf)
     }
 
-    /// A future of the connection has its result, or was given up.
+    /// Handles that a future of the connection is done or cancelled.
     fn _future_done(slf: &Bound<'_, Self>, future: &Bound<'_, PyAny>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
         Self::contain(&connection, || AsyncConnection::on_future_done(&connection, future))
@@ -131,14 +132,14 @@ impl LoopAdapter {
 
     fn data_received(slf: &Bound<'_, Self>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
         let Some(connection) = slf.get().connection(slf.py())? else { return Ok(()) };
-        // A transport takes an exception out of here for its end: what is not ours, that of a signal handler,
-        // is no reason for one.
+        // A transport closes itself when this raises. An exception of another origin, such as a signal handler,
+        // must not cause that.
         Self::contain(&connection, || AsyncConnection::on_bytes(&connection, data.as_bytes()))
             .or_else(|error| invoke::report(connection.get().event_loop.bind(slf.py()), error))
     }
 
-    /// False: the transport closes itself; by then everything was said. One that cannot be open in one
-    /// direction only does so in any case, and those of asyncio warn of the other answer.
+    /// Returns false if the transport must close itself; all replies are written by then. A transport that
+    /// cannot be half-closed does so in any case, and asyncio's log a warning for the result true.
     fn eof_received(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
         let Some(connection) = slf.get().connection(py)? else { return Ok(false) };
@@ -179,19 +180,19 @@ impl LoopAdapter {
     }
 }
 
-/// What `add_reader` calls: nobody but the loop holds it. A loop that drops its callback unasked has met an
-/// error of the socket (uvloop: it calls once more, which may read what came before the error, and then
-/// forgets the descriptor).
+/// The callback of `add_reader`, to which only the loop refers. A loop that drops it without a request has met
+/// an error of the socket. (uvloop calls it once more, which may read the bytes before the error, and then
+/// forgets the descriptor.)
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Reader {
-    port: Py<LoopAdapter>,
-    /// Of the registration, see [`AsyncConnection::reader`].
+    adapter: Py<LoopAdapter>,
+    /// The number of the registration, see [`AsyncConnection::reader`].
     number: u32,
 }
 
 impl Reader {
-    pub(super) fn new(port: Py<LoopAdapter>, number: u32) -> Self {
-        Self { port, number }
+    pub(super) fn new(adapter: Py<LoopAdapter>, number: u32) -> Self {
+        Self { adapter, number }
     }
 }
 
@@ -199,21 +200,21 @@ impl Reader {
 impl Reader {
     /// The descriptor is readable.
     fn readable(&self, py: Python<'_>) -> PyResult<()> {
-        LoopAdapter::readable(self.port.bind(py))
+        LoopAdapter::readable(self.adapter.bind(py))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.port)
+        visit.call(&self.adapter)
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // Never while the interpreter ends.
+        // Not while the interpreter is finalizing.
         let _ = Python::try_attach(|py| {
-            // Whatever exception is on its way goes on afterwards.
+            // A pending exception is preserved.
             let pending = PyErr::take(py);
-            let _ = self.tell(py); // a loop that is closed drops everything, and takes no more
+            let _ = self.notify_dropped(py); // a closed loop drops all callbacks and accepts none
             if let Some(pending) = pending {
                 pending.restore(py);
             }
@@ -222,10 +223,10 @@ impl Drop for Reader {
 }
 
 impl Reader {
-    fn tell(&self, py: Python<'_>) -> PyResult<()> {
-        match self.port.get().connection(py)? {
+    fn notify_dropped(&self, py: Python<'_>) -> PyResult<()> {
+        match self.adapter.get().connection(py)? {
             Some(connection) if connection.get().reader.load(Ordering::Relaxed) == self.number => {
-                let dropped = self.port.bind(py).getattr(intern!(py, "_dropped"))?;
+                let dropped = self.adapter.bind(py).getattr(intern!(py, "_dropped"))?;
                 invoke::call_soon(connection.get().event_loop.bind(py), &dropped)
             }
             _ => Ok(()),

@@ -1,5 +1,5 @@
-//! What an event loop calls for all of its connections. Only the loop holds these objects, which it drops when it is
-//! closed: then they release the connections that it kept alive.
+//! Callbacks that an event loop holds for all of its connections. Only the loop refers to these objects, and
+//! drops them when it is closed. They then release the connections that the loop kept alive.
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use super::epoll_registry::EpollRegistry;
 use super::loop_state::LoopState;
 
-/// Runs what an object does when the loop drops it, but never while the interpreter ends. An exception that is being
-/// raised goes on afterwards.
+/// Runs the drop handler of an object of the loop, except while the interpreter is finalizing. A pending
+/// exception is preserved.
 fn when_dropped(f: impl FnOnce(Python<'_>)) {
     let _ = Python::try_attach(|py| {
         let pending = PyErr::take(py);
@@ -20,7 +20,7 @@ fn when_dropped(f: impl FnOnce(Python<'_>)) {
     });
 }
 
-/// What `call_later` calls.
+/// The callback of `call_later`.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(super) struct TimerCallback {
     state: Py<LoopState>,
@@ -49,18 +49,18 @@ impl Drop for TimerCallback {
     }
 }
 
-/// What the loop calls when something in the epoll among its descriptors is ready.
+/// The callback of the loop for the epoll that is registered among its descriptors.
 #[cfg(target_os = "linux")]
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(super) struct EpollCallback {
     state: Py<LoopState>,
-    epolls: Py<EpollRegistry>,
+    registry: Py<EpollRegistry>,
 }
 
 #[cfg(target_os = "linux")]
 impl EpollCallback {
-    pub(super) fn new(state: &Bound<'_, LoopState>, epolls: Py<EpollRegistry>) -> Self {
-        Self { state: state.clone().unbind(), epolls }
+    pub(super) fn new(state: &Bound<'_, LoopState>, registry: Py<EpollRegistry>) -> Self {
+        Self { state: state.clone().unbind(), registry }
     }
 }
 
@@ -69,17 +69,17 @@ impl EpollCallback {
 impl EpollCallback {
     fn serve(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
-        // In a child process it is the parent's, whose connections are no business of ours.
-        if this.epolls.get().is_forked() {
+        // In a child process the epoll belongs to the parent.
+        if this.registry.get().is_forked() {
             return Ok(());
         }
         let timer_due = this.state.get().is_timer_due(py);
-        EpollRegistry::serve_ready(this.epolls.bind(py), timer_due, |_| LoopState::_on_timer(this.state.bind(py)))
+        EpollRegistry::serve_ready(this.registry.bind(py), timer_due, |_| LoopState::_on_timer(this.state.bind(py)))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.state)?;
-        visit.call(&self.epolls)
+        visit.call(&self.registry)
     }
 }
 
@@ -87,8 +87,8 @@ impl EpollCallback {
 impl Drop for EpollCallback {
     fn drop(&mut self) {
         when_dropped(|py| {
-            LoopState::on_epoll_dropped(self.state.bind(py), &self.epolls);
-            self.epolls.get().close(py);
+            LoopState::on_epoll_dropped(self.state.bind(py), &self.registry);
+            self.registry.get().close(py);
         });
     }
 }

@@ -1,5 +1,5 @@
-//! What the connections of one event loop share: the iteration it is in, corked connections, what watches
-//! their sockets, and one timer for all.
+//! State that the connections of one event loop share: the current iteration, corked connections, the watcher
+//! of their sockets, and one timer for all.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -31,58 +31,58 @@ use crate::gil_yield;
 use wirespeed_driver::readiness::{Poller, Timer};
 use wirespeed_driver::socket::Readiness;
 
-/// The attribute of the loop that keeps it.
+/// The attribute of the loop that holds this state.
 const ATTRIBUTE: &str = "_wirespeed_state";
 
-/// See the module.
+/// The state that the connections of one event loop share.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct LoopState {
     iteration: AtomicU64,
-    /// The thread that certainly runs the loop now, see [`this_thread`]: the loop calls a callback of ours, or will before it
-    /// can stop. 0: not known.
+    /// The thread that certainly runs the loop now, see [`this_thread`]: one of our callbacks is running, or is
+    /// scheduled before the loop can stop. 0 if unknown.
     thread: AtomicUsize,
-    /// The thread that ran the loop at the last look, since a task was last suspended on a connection. The loop may
+    /// The thread that was found to run the loop since a task was last suspended on a connection. The loop may
     /// have stopped since.
-    found: AtomicUsize,
+    probable_thread: AtomicUsize,
     inner: GilMutex<Inner>,
 }
 
 struct Inner {
-    /// `None` once the collector has cleared it.
+    /// `None` once the garbage collector has cleared it.
     event_loop: Option<Py<PyAny>>,
     corked: Vec<Py<AsyncConnection>>,
     scheduled: bool,
     timers: BTreeMap<(Instant, u64), Py<LoopAdapter>>,
     last_timer: u64,
-    alarm: Alarm,
-    /// The loop is closed: no callback of ours is called any more.
+    loop_timer: LoopTimer,
+    /// The loop is closed and calls no callbacks any more.
     closed: bool,
-    /// The epoll that the loop waits on: its selector's, or one among its descriptors.
+    /// The epoll that the loop waits on: its selector's, or one registered among its descriptors.
     #[cfg(target_os = "linux")]
-    epolls: Option<Py<EpollRegistry>>,
-    /// The loop may be asked to watch such a one.
+    registry: Option<Py<EpollRegistry>>,
+    /// Whether the loop may watch such an epoll among its descriptors.
     #[cfg(target_os = "linux")]
-    nests: bool,
+    can_embed_epoll: bool,
 }
 
-/// Marks the timer in what epoll returns.
+/// The epoll token of the timer.
 #[cfg(target_os = "linux")]
 const TIMER: u64 = 1;
 
-/// The loop's one timer for all of ours.
-enum Alarm {
+/// The loop's timer, which serves all connections.
+enum LoopTimer {
     Off,
-    /// `call_later`: when it is due, and its handle. A weak reference to the handle, if there can be one: the loop
-    /// drops the handle when it is closed, and [`TimerCallback`] with it.
+    /// `call_later`: its deadline and its handle. A weak reference to the handle where possible: the loop then
+    /// drops the handle, and its [`TimerCallback`], when it is closed.
     Handle(Instant, Py<PyAny>),
-    /// In the epoll among the loop's descriptors: the loop, without timers of its own, waits without a
-    /// timeout.
+    /// A timer in the epoll among the loop's descriptors: the loop, if it has no timers of its own, waits
+    /// without a timeout.
     #[cfg(target_os = "linux")]
     Descriptor(Timer),
 }
 
 impl LoopState {
-    /// That of a loop, made with its first connection.
+    /// Returns the state of a loop. Creates it for the first connection.
     pub(super) fn of<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
         let py = event_loop.py();
         if let Ok(state) = event_loop.getattr(ATTRIBUTE)
@@ -99,44 +99,43 @@ impl LoopState {
             scheduled: false,
             timers: BTreeMap::new(),
             last_timer: 0,
-            alarm: Alarm::Off,
+            loop_timer: LoopTimer::Off,
             closed: false,
             #[cfg(target_os = "linux")]
-            nests: selector.is_none() && nests(event_loop)?,
+            can_embed_epoll: selector.is_none() && can_embed_epoll(event_loop)?,
             #[cfg(target_os = "linux")]
-            epolls: selector.map(|selector| selector.get().epolls(py)),
+            registry: selector.map(|selector| selector.get().registry(py)),
         };
         let state = Bound::new(
             py,
             Self {
                 iteration: AtomicU64::new(1),
                 thread: AtomicUsize::new(0),
-                found: AtomicUsize::new(0),
+                probable_thread: AtomicUsize::new(0),
                 inner: GilMutex::new(inner),
             },
         )?;
-        // A loop without room for attributes: each connection has a state of its own, which costs a timer
-        // each.
+        // If the loop accepts no attributes, each connection has its own state, and its own timer.
         let _ = event_loop.setattr(ATTRIBUTE, &state);
         Ok(state)
     }
 
-    /// A number that changes with every iteration of the loop, as far as we notice.
+    /// Returns a number that changes with every iteration of the loop that is noticed.
     #[inline]
     pub(super) fn iteration(&self) -> u64 {
         self.iteration.load(Ordering::Relaxed)
     }
 
-    /// A callback of the loop runs, or a task is being suspended: a new iteration, or as good as one.
+    /// Starts a new iteration: a callback of the loop runs, or a task is being suspended.
     #[inline]
     pub(super) fn begin_iteration(&self) {
         self.end_turn();
-        self.found.store(0, Ordering::Relaxed);
+        self.probable_thread.store(0, Ordering::Relaxed);
         self.iteration.store(self.iteration.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// A turn of the loop begins in which much may be done: another thread has its chance first, if it is due
-    /// one.
+    /// Starts a turn of the loop in which a lot of work may be done: yields the GIL to another thread first if
+    /// that is due.
     #[inline]
     pub(super) fn begin_turn(&self, py: Python<'_>) {
         self.begin_iteration();
@@ -144,33 +143,33 @@ impl LoopState {
         gil_yield::begin_turn(py);
     }
 
-    /// A callback of the loop ends: another loop may run next.
+    /// Ends a callback of the loop. Another loop may run next in this thread.
     #[inline]
     pub(super) fn end_turn(&self) {
         self.thread.store(0, Ordering::Relaxed);
     }
 
-    /// Whether this thread runs the loop, or no thread runs it and this thread runs no other loop. A message sent on another
-    /// loop would wait until this one runs again.
+    /// Returns whether this thread runs the loop, or no thread runs it and this thread runs no other loop. A
+    /// message sent on another loop would wait until this loop runs again.
     #[inline]
-    pub(super) fn is_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.thread.load(Ordering::Relaxed) == this_thread() { Ok(true) } else { is_here_now(event_loop) }
+    pub(super) fn runs_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.thread.load(Ordering::Relaxed) == this_thread() { Ok(true) } else { runs_here_now(event_loop) }
     }
 
-    /// As [`Self::is_here`], cheaper and less certain: for calls that do no harm on another loop.
+    /// Like [`Self::runs_here`], faster and less certain, for calls that do no harm on another loop.
     #[inline]
-    pub(super) fn is_likely_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.found.load(Ordering::Relaxed) == this_thread() {
+    pub(super) fn probably_runs_here(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.probable_thread.load(Ordering::Relaxed) == this_thread() {
             return Ok(true);
         }
-        let here = self.is_here(event_loop)?;
-        if here {
-            self.found.store(this_thread(), Ordering::Relaxed);
+        let runs_here = self.runs_here(event_loop)?;
+        if runs_here {
+            self.probable_thread.store(this_thread(), Ordering::Relaxed);
         }
-        Ok(here)
+        Ok(runs_here)
     }
 
-    /// Flushes `connection` at the end of this iteration.
+    /// Schedules `connection` to be flushed at the end of this iteration.
     pub(super) fn cork(slf: &Bound<'_, Self>, connection: &Bound<'_, AsyncConnection>) -> PyResult<()> {
         let py = slf.py();
         let (event_loop, scheduled) = {
@@ -179,28 +178,28 @@ impl LoopState {
             (inner.event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone()), inner.scheduled)
         };
         let Some(event_loop) = event_loop else { return Ok(()) };
-        // A loop that runs flushes before it stops.
-        let known = &slf.get().thread;
-        if known.load(Ordering::Relaxed) != this_thread()
+        // A running loop flushes before it stops.
+        let running_thread = &slf.get().thread;
+        if running_thread.load(Ordering::Relaxed) != this_thread()
             && running_loop(py).is_ok_and(|running| running.is(&event_loop))
         {
-            known.store(this_thread(), Ordering::Relaxed);
+            running_thread.store(this_thread(), Ordering::Relaxed);
         }
         if scheduled {
             return Ok(());
         }
-        // A name for which there is no memory is a panic: before anybody relies on the loop having been asked.
+        // Interning a name panics if there is no memory: before the flush is marked as scheduled.
         let (name, flush) = (intern!(py, "call_soon"), intern!(py, "_flush"));
         slf.get().inner.lock(py).scheduled = true;
-        let (done, result) = invoke::retry_interrupted_known(|| {
+        let (done, result) = invoke::retry_interrupted_succeeded(|| {
             let flush = slf.getattr(flush)?;
             invoke::method(&event_loop, name, [&flush]).map(drop)
         });
         if !done {
             let dropped = {
                 let mut inner = slf.get().inner.lock(py);
-                inner.scheduled = false; // whoever corks next asks again
-                // A loop that is closed flushes nothing, and must not keep the connection alive.
+                inner.scheduled = false; // the next cork schedules it again
+                // A closed loop flushes nothing, and must not keep the connection alive.
                 if inner.closed { std::mem::take(&mut inner.corked) } else { Vec::new() }
             };
             drop(dropped);
@@ -208,10 +207,10 @@ impl LoopState {
         result
     }
 
-    /// Sets the timer of `port` to `deadline`, instead of the one with the key `old`; the new key.
+    /// Sets the timer of `adapter` to `deadline`, replacing the one with the key `old`. Returns the new key.
     pub(super) fn schedule(
         slf: &Bound<'_, Self>,
-        port: &Py<LoopAdapter>,
+        adapter: &Py<LoopAdapter>,
         old: Option<(Instant, u64)>,
         deadline: Option<Instant>,
     ) -> PyResult<Option<(Instant, u64)>> {
@@ -228,7 +227,7 @@ impl LoopState {
             deadline.filter(|_| !inner.closed).map(|deadline| {
                 inner.last_timer += 1;
                 let key = (deadline, inner.last_timer);
-                inner.timers.insert(key, port.clone_ref(py));
+                inner.timers.insert(key, adapter.clone_ref(py));
                 key
             })
         };
@@ -242,8 +241,9 @@ impl LoopState {
         slf.get().inner.lock(py).event_loop.as_ref().map(|event_loop| event_loop.bind(py).clone())
     }
 
-    /// Releases the connections that the loop keeps alive, if it is closed. The callbacks that the loop drops when it is
-    /// closed call this: the state is an attribute of the loop, which the application may keep for long.
+    /// Releases the connections that the loop keeps alive, if it is closed. Called by the callbacks that the
+    /// loop drops when it is closed, because the application may keep the loop, whose attribute this state is,
+    /// for a long time.
     pub(super) fn release_if_closed(slf: &Bound<'_, Self>) {
         let Some(event_loop) = Self::event_loop(slf) else { return };
         if is_closed(&event_loop) {
@@ -251,7 +251,7 @@ impl LoopState {
         }
     }
 
-    /// As [`Self::release_if_closed`], for a loop that may have no state.
+    /// Like [`Self::release_if_closed`], for a loop that may have no state.
     #[cfg(target_os = "linux")]
     pub(super) fn release_of_closed(event_loop: &Bound<'_, PyAny>) {
         if let Ok(state) = event_loop.getattr(ATTRIBUTE)
@@ -261,86 +261,87 @@ impl LoopState {
         }
     }
 
-    /// Whether the timer in the epoll among the loop's descriptors is due.
+    /// Returns whether the timer in the epoll among the loop's descriptors is due.
     #[cfg(target_os = "linux")]
     pub(super) fn is_timer_due(&self, py: Python<'_>) -> bool {
-        match &self.inner.lock(py).alarm {
-            Alarm::Descriptor(timer) => timer.is_due(Instant::now()),
+        match &self.inner.lock(py).loop_timer {
+            LoopTimer::Descriptor(timer) => timer.is_due(Instant::now()),
             _ => false,
         }
     }
 
-    /// The loop does not wait any more on the epoll that was among its descriptors.
+    /// Handles that the loop no longer waits on the epoll that was among its descriptors.
     #[cfg(target_os = "linux")]
-    pub(super) fn on_epoll_dropped(slf: &Bound<'_, Self>, epolls: &Py<EpollRegistry>) {
+    pub(super) fn on_epoll_dropped(slf: &Bound<'_, Self>, registry: &Py<EpollRegistry>) {
         let py = slf.py();
-        let (alarm, current) = {
+        let (loop_timer, current) = {
             let mut inner = slf.get().inner.lock(py);
-            if !inner.epolls.as_ref().is_some_and(|current| current.is(epolls)) {
+            if !inner.registry.as_ref().is_some_and(|current| current.is(registry)) {
                 return;
             }
-            (std::mem::replace(&mut inner.alarm, Alarm::Off), inner.epolls.take())
+            (std::mem::replace(&mut inner.loop_timer, LoopTimer::Off), inner.registry.take())
         };
-        drop((alarm, current));
+        drop((loop_timer, current));
         Self::release_if_closed(slf);
     }
 
     fn release_all(slf: &Bound<'_, Self>) {
         let py = slf.py();
-        let (corked, timers, alarm) = {
+        let (corked, timers, loop_timer) = {
             let mut inner = slf.get().inner.lock(py);
             inner.closed = true;
-            let alarm = std::mem::replace(&mut inner.alarm, Alarm::Off);
-            (std::mem::take(&mut inner.corked), std::mem::take(&mut inner.timers), alarm)
+            let loop_timer = std::mem::replace(&mut inner.loop_timer, LoopTimer::Off);
+            (std::mem::take(&mut inner.corked), std::mem::take(&mut inner.timers), loop_timer)
         };
-        for port in timers.values() {
-            port.get().release(py);
+        for adapter in timers.values() {
+            adapter.get().release(py);
         }
-        drop((corked, timers, alarm));
+        drop((corked, timers, loop_timer));
     }
 
-    /// Sets the loop's timer to the earliest of ours; one that is set too early is left alone.
+    /// Sets the loop's timer to the earliest deadline of the connections. A timer that fires too early is left
+    /// unchanged.
     fn arm(slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
-        let (old, wanted, event_loop) = {
+        let (old, earliest, event_loop) = {
             let mut inner = slf.get().inner.lock(py);
-            let wanted = inner.timers.first_key_value().map(|(key, _)| key.0);
-            match (&mut inner.alarm, wanted) {
-                (Alarm::Off, None) => return Ok(()),
-                (Alarm::Handle(due, _), Some(wanted)) if *due <= wanted => return Ok(()),
+            let earliest = inner.timers.first_key_value().map(|(key, _)| key.0);
+            match (&mut inner.loop_timer, earliest) {
+                (LoopTimer::Off, None) => return Ok(()),
+                (LoopTimer::Handle(due, _), Some(earliest)) if *due <= earliest => return Ok(()),
                 // It stays for the next connection.
                 #[cfg(target_os = "linux")]
-                (Alarm::Descriptor(_), None) => return Ok(()),
+                (LoopTimer::Descriptor(_), None) => return Ok(()),
                 #[cfg(target_os = "linux")]
-                (Alarm::Descriptor(timer), Some(wanted)) => {
-                    return Ok(timer.arm(Instant::now(), wanted)?);
+                (LoopTimer::Descriptor(timer), Some(earliest)) => {
+                    return Ok(timer.arm(Instant::now(), earliest)?);
                 }
                 _ => {}
             }
-            let old = std::mem::replace(&mut inner.alarm, Alarm::Off);
-            (old, wanted, inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py)))
+            let old = std::mem::replace(&mut inner.loop_timer, LoopTimer::Off);
+            (old, earliest, inner.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py)))
         };
         let Some(event_loop) = event_loop else { return Ok(()) };
-        if let Alarm::Handle(_, handle) = old {
+        if let LoopTimer::Handle(_, handle) = old {
             cancel(handle.bind(py))?;
         }
-        let Some(wanted) = wanted else { return Ok(()) };
+        let Some(earliest) = earliest else { return Ok(()) };
         if slf.get().inner.lock(py).closed {
             return Ok(());
         }
         #[cfg(target_os = "linux")]
-        if slf.get().inner.lock(py).nests
-            && let Some(timer) = Self::watch_timer(slf, wanted)
+        if slf.get().inner.lock(py).can_embed_epoll
+            && let Some(timer) = Self::watch_timer(slf, earliest)
         {
-            slf.get().inner.lock(py).alarm = Alarm::Descriptor(timer);
+            slf.get().inner.lock(py).loop_timer = LoopTimer::Descriptor(timer);
             return Ok(());
         }
-        let delay = wanted.saturating_duration_since(Instant::now()).as_secs_f64();
+        let delay = earliest.saturating_duration_since(Instant::now()).as_secs_f64();
         let callback = Bound::new(py, TimerCallback::new(slf))?;
         let (delay, on_timer) = (delay.into_pyobject(py)?, callback.getattr(intern!(py, "on_timer"))?);
-        drop(callback); // the loop holds it alone
+        drop(callback); // only the loop refers to it now
         let mut handle = None;
-        // Two that look for what is due do no harm; none would.
+        // Two timers that check for due connections do no harm. No timer would.
         let result = invoke::retry_interrupted(|| {
             let later = invoke::method(event_loop.bind(py), intern!(py, "call_later"), [delay.as_any(), &on_timer])?;
             handle = Some(later);
@@ -349,84 +350,88 @@ impl LoopState {
         if let Some(handle) = handle {
             let weak = PyWeakrefReference::new(&handle).map(Bound::into_any);
             let kept = weak.unwrap_or_else(|_| handle.clone()).unbind();
-            slf.get().inner.lock(py).alarm = Alarm::Handle(wanted, kept);
+            slf.get().inner.lock(py).loop_timer = LoopTimer::Handle(earliest, kept);
         }
         result.or_else(|error| invoke::unless_closed(event_loop.bind(py), error))
     }
 
-    /// A timer in the epoll among the loop's descriptors; `None`: descriptors are used up, perhaps.
+    /// Creates a timer in the epoll among the loop's descriptors. `None` if that fails, for example for lack of
+    /// descriptors.
     #[cfg(target_os = "linux")]
-    fn watch_timer(slf: &Bound<'_, Self>, wanted: Instant) -> Option<Timer> {
-        let poller = Self::epolls(slf)?.get().poller(slf.py())?;
+    fn watch_timer(slf: &Bound<'_, Self>, earliest: Instant) -> Option<Timer> {
+        let poller = Self::registry(slf)?.get().poller(slf.py())?;
         let mut timer = Timer::new().ok()?;
-        timer.arm(Instant::now(), wanted).ok()?;
+        timer.arm(Instant::now(), earliest).ok()?;
         poller.add(timer.raw(), TIMER, Readiness { readable: true, writable: false }).ok()?;
         Some(timer)
     }
 
-    /// What watches the sockets of this loop's connections; `None`: the loop does it itself.
+    /// Returns the registry that watches the sockets of this loop's connections. `None` if the loop itself
+    /// watches them.
     #[cfg(target_os = "linux")]
-    pub(super) fn epolls(slf: &Bound<'_, Self>) -> Option<Py<EpollRegistry>> {
+    pub(super) fn registry(slf: &Bound<'_, Self>) -> Option<Py<EpollRegistry>> {
         let py = slf.py();
         let (event_loop, old) = {
             let mut inner = slf.get().inner.lock(py);
-            match &inner.epolls {
-                Some(epolls) if !inner.nests || !epolls.get().is_forked() => return Some(epolls.clone_ref(py)),
-                _ if !inner.nests => return None,
+            match &inner.registry {
+                Some(registry) if !inner.can_embed_epoll || !registry.get().is_forked() => {
+                    return Some(registry.clone_ref(py));
+                }
+                _ if !inner.can_embed_epoll => return None,
                 _ => {}
             }
-            // A child process begins anew: what it has is shared with the parent.
-            let alarm = inner.epolls.is_some().then(|| std::mem::replace(&mut inner.alarm, Alarm::Off));
-            (inner.event_loop.as_ref()?.clone_ref(py), (inner.epolls.take(), alarm))
+            // A child process creates a new epoll: its copy is shared with the parent.
+            let loop_timer = inner.registry.is_some().then(|| std::mem::replace(&mut inner.loop_timer, LoopTimer::Off));
+            (inner.event_loop.as_ref()?.clone_ref(py), (inner.registry.take(), loop_timer))
         };
-        // Not closed: the child's loop may still know the number.
+        // Not closed, because the child's loop may still know the descriptor.
         std::mem::forget(old);
-        let epolls = Self::embed_epoll(slf, event_loop.bind(py)).ok()?;
-        slf.get().inner.lock(py).epolls = Some(epolls.clone_ref(py));
-        Some(epolls)
+        let registry = Self::embed_epoll(slf, event_loop.bind(py)).ok()?;
+        slf.get().inner.lock(py).registry = Some(registry.clone_ref(py));
+        Some(registry)
     }
 
-    /// An epoll of ours among the descriptors of the loop, until that is closed.
+    /// Registers an epoll among the descriptors of the loop, until the loop is closed.
     #[cfg(target_os = "linux")]
     fn embed_epoll(slf: &Bound<'_, Self>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<EpollRegistry>> {
         let py = slf.py();
         let poller = Arc::new(Poller::new()?);
         let fd = poller.raw();
-        let epolls = Py::new(py, EpollRegistry::new(poller))?;
-        epolls.get().set_loop(py, event_loop);
-        let callback = Bound::new(py, EpollCallback::new(slf, epolls.clone_ref(py)))?;
+        let registry = Py::new(py, EpollRegistry::new(poller))?;
+        registry.get().set_loop(py, event_loop);
+        let callback = Bound::new(py, EpollCallback::new(slf, registry.clone_ref(py)))?;
         let serve = callback.getattr(intern!(py, "serve"))?;
-        // Whatever context is current is not that of all connections to come.
+        // The current context must not become the context of later connections.
         let context = py.import(intern!(py, "contextvars"))?.getattr(intern!(py, "Context"))?.call0()?;
         let add_reader = event_loop.getattr(intern!(py, "add_reader"))?;
         invoke::retry_interrupted(|| context.call_method1(intern!(py, "run"), (&add_reader, fd, &serve)).map(drop))?;
-        Ok(epolls)
+        Ok(registry)
     }
 }
 
-/// The event loop that runs in this thread, or None.
+/// Returns the event loop that runs in this thread, or None.
 pub(super) fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     super::raw::asyncio(py)?.running_loop.bind(py).call0()
 }
 
 #[cold]
-fn is_here_now(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn runs_here_now(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     let running = running_loop(event_loop.py())?;
     Ok(running.is(event_loop) || running.is_none() && !is_running(event_loop)?)
 }
 
-/// Whether a loop runs, in any thread.
+/// Returns whether a loop runs, in any thread.
 pub(super) fn is_running(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     invoke::method(event_loop, intern!(event_loop.py(), "is_running"), [])?.is_truthy()
 }
 
-/// Whether a loop is closed; no, if it cannot be asked.
+/// Returns whether a loop is closed; false if it raises an exception.
 fn is_closed(event_loop: &Bound<'_, PyAny>) -> bool {
     let closed = invoke::method(event_loop, intern!(event_loop.py(), "is_closed"), []);
     closed.and_then(|closed| closed.is_truthy()).unwrap_or(false)
 }
 
-/// Cancels the handle of `call_later`, or what a weak reference to it refers to.
+/// Cancels the handle of `call_later`, or the handle that a weak reference refers to.
 fn cancel(handle: &Bound<'_, PyAny>) -> PyResult<()> {
     let handle = match handle.cast::<PyWeakrefReference>() {
         Ok(weak) => weak.upgrade(),
@@ -438,13 +443,13 @@ fn cancel(handle: &Bound<'_, PyAny>) -> PyResult<()> {
     }
 }
 
-/// Whether a loop waits for descriptors with little ado, an epoll among them: those of the standard library
-/// and uvloop. For tests of how connections are on others, an attribute says that it does not.
+/// Returns whether a loop can efficiently wait for an epoll among its descriptors, as those of the standard
+/// library and uvloop can. For tests of other loops, an attribute overrides this.
 #[cfg(target_os = "linux")]
-fn nests(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn can_embed_epoll(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = event_loop.py();
-    if let Ok(nests) = event_loop.getattr("_wirespeed_nests") {
-        return nests.is_truthy();
+    if let Ok(can_embed_epoll) = event_loop.getattr("_wirespeed_nests") {
+        return can_embed_epoll.is_truthy();
     }
     if event_loop.is_instance(&py.import("asyncio.selector_events")?.getattr("BaseSelectorEventLoop")?)? {
         return Ok(true);
@@ -455,7 +460,7 @@ fn nests(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 #[pymethods]
 impl LoopState {
-    /// Sends what was corked.
+    /// Writes corked messages.
     fn _flush(slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
         let this = slf.get();
@@ -465,27 +470,27 @@ impl LoopState {
             inner.scheduled = false;
             std::mem::take(&mut inner.corked)
         };
-        let mut steps = FirstError::new();
+        let mut first_error = FirstError::new();
         for connection in corked {
             let connection = connection.bind(py);
-            steps.note(AsyncConnection::contain(connection, || AsyncConnection::uncork(connection)));
+            first_error.record(AsyncConnection::contain(connection, || AsyncConnection::uncork(connection)));
         }
-        steps.end()
+        first_error.into_result()
     }
 
-    /// That of a loop.
+    /// Returns the state of a loop.
     #[staticmethod]
     #[pyo3(name = "of")]
     fn of_loop<'py>(r#loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
         Self::of(r#loop)
     }
 
-    /// Calls a function whenever a descriptor can be read from, until [`Self::_ignore`], or until a
-    /// connection takes its place.
+    /// Calls a function whenever a descriptor is readable, until [`Self::_ignore`] is called or a connection
+    /// replaces it.
     fn _watch(slf: &Bound<'_, Self>, fd: c_int, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         #[cfg(target_os = "linux")]
-        if let Some(epolls) = Self::epolls(slf) {
-            return epolls.get().watch_callback(fd, callback);
+        if let Some(registry) = Self::registry(slf) {
+            return registry.get().watch_callback(fd, callback);
         }
         match Self::event_loop(slf) {
             Some(event_loop) => event_loop.call_method1(intern!(slf.py(), "add_reader"), (fd, callback)).map(drop),
@@ -493,11 +498,11 @@ impl LoopState {
         }
     }
 
-    /// Watches it no longer.
+    /// Stops watching a descriptor.
     fn _ignore(slf: &Bound<'_, Self>, fd: c_int) -> PyResult<()> {
         #[cfg(target_os = "linux")]
-        if let Some(epolls) = Self::epolls(slf) {
-            epolls.get().forget(slf.py(), fd);
+        if let Some(registry) = Self::registry(slf) {
+            registry.get().forget(slf.py(), fd);
             return Ok(());
         }
         match Self::event_loop(slf) {
@@ -506,37 +511,37 @@ impl LoopState {
         }
     }
 
-    /// Waits until a descriptor is ready. It stays watched, until [`Self::_ignore`], or until a connection
-    /// takes its place. `None`: this loop must be asked to watch it.
+    /// Waits until a descriptor is ready. It stays watched until [`Self::_ignore`] is called or a connection
+    /// replaces it. `None` if the caller must use the loop's own methods.
     fn _ready(slf: &Bound<'_, Self>, fd: c_int, to_read: bool, to_write: bool) -> PyResult<Option<Ready>> {
         Ready::begin(slf, fd, Readiness { readable: to_read, writable: to_write })
     }
 
-    /// Sees to the connections whose time has come.
+    /// Handles the timers of all due connections.
     pub(super) fn _on_timer(slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
         let this = slf.get();
         let now = Instant::now();
-        // The handle that has called us is dropped outside the lock.
+        // The handle that has called this method is dropped outside the lock.
         let (_handle, due): (_, Vec<Py<LoopAdapter>>) = {
             let mut inner = this.inner.lock(py);
-            let handle = match &mut inner.alarm {
+            let handle = match &mut inner.loop_timer {
                 #[cfg(target_os = "linux")]
-                Alarm::Descriptor(timer) => {
+                LoopTimer::Descriptor(timer) => {
                     timer.clear();
                     None
                 }
-                alarm => Some(std::mem::replace(alarm, Alarm::Off)),
+                loop_timer => Some(std::mem::replace(loop_timer, LoopTimer::Off)),
             };
             let later = inner.timers.split_off(&(now, u64::MAX));
             (handle, std::mem::replace(&mut inner.timers, later).into_values().collect())
         };
-        let mut steps = FirstError::new();
-        for port in due {
-            steps.note(LoopAdapter::handle_timer(port.bind(py), now));
+        let mut first_error = FirstError::new();
+        for adapter in due {
+            first_error.record(LoopAdapter::handle_timer(adapter.bind(py), now));
         }
-        steps.note(Self::arm(slf));
-        steps.end()
+        first_error.record(Self::arm(slf));
+        first_error.into_result()
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -545,13 +550,13 @@ impl LoopState {
         for connection in &inner.corked {
             visit.call(connection)?;
         }
-        for port in inner.timers.values() {
-            visit.call(port)?;
+        for adapter in inner.timers.values() {
+            visit.call(adapter)?;
         }
         #[cfg(target_os = "linux")]
-        visit.call(&inner.epolls)?;
-        match &inner.alarm {
-            Alarm::Handle(_, handle) => visit.call(handle),
+        visit.call(&inner.registry)?;
+        match &inner.loop_timer {
+            LoopTimer::Handle(_, handle) => visit.call(handle),
             _ => Ok(()),
         }
     }
@@ -562,9 +567,9 @@ impl LoopState {
                 inner.event_loop.take(),
                 std::mem::take(&mut inner.corked),
                 std::mem::take(&mut inner.timers),
-                std::mem::replace(&mut inner.alarm, Alarm::Off),
+                std::mem::replace(&mut inner.loop_timer, LoopTimer::Off),
                 #[cfg(target_os = "linux")]
-                inner.epolls.take(),
+                inner.registry.take(),
             )
         });
         drop(taken);

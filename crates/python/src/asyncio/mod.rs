@@ -1,15 +1,15 @@
-//! Connections on event loops: asyncio, uvloop, rloop, our own.
+//! Connections on event loops: asyncio, uvloop, rloop, and this library's own.
 //!
-//! - `connection` is the object that the application holds, `access` what all its parts use; `receiving`,
-//!   `sending`, `writing`, `driving`, `listener` are what it does.
-//! - `calls` is how CPython calls `recv` and `send`; `operation` is what `recv()` and `send()` return,
-//!   `waiter` what a task waits on: hand-written types.
-//! - `state` is what a connection knows, `loop_state` what all connections of a loop share.
-//! - `port` is what the loop holds of a connection; `epolls` is what an epoll of ours watches, `selector`
-//!   serves it inside `select()`.
-//! - `broadcast` is one message for many connections.
-//! - `exclusive` is the lock of a connection's state, `guarded` that of everything else; `invoke` is how
-//!   Python code is called from callbacks of the loop.
+//! - `connection` is the object that the application holds. `receiving`, `sending`, `writing`, `driving` and
+//!   `listener` are its parts, and `access` has what all parts use.
+//! - `fast_methods` is the calling convention of `recv` and `send`. `operation` is the awaitable that they
+//!   return, and `waiter` the future that a task waits on: hand-written types.
+//! - `state` is the state of a connection, `loop_state` the state that all connections of a loop share.
+//! - `loop_adapter` has the callbacks that the loop holds for a connection. `epoll_registry` knows the
+//!   descriptors of an epoll, and `selector` serves it inside `select()`.
+//! - `broadcast` sends one message to many connections.
+//! - `owner_mutex` locks the state of a connection, `gil_mutex` all other shared state. `invoke` calls Python
+//!   code from callbacks of the loop.
 
 mod access;
 pub(crate) mod broadcast;
@@ -41,7 +41,7 @@ use pyo3::prelude::*;
 
 pub(crate) use self::raw::is_filled;
 
-/// Makes the hand-written types.
+/// Creates the hand-written types.
 pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     waiter::init(py)?;
     operation::init(py)?;

@@ -1,12 +1,12 @@
-//! What `recv()` and `send()` return: an object that asyncio takes for a coroutine.
+//! The awaitable that `recv()` and `send()` return: an object that asyncio takes for a coroutine.
 //!
-//! If what it is for is possible at once, `await` completes inside `am_send`: no future, no StopIteration, no
-//! turn of the loop. Otherwise it yields a [`Waiter`](super::waiter) and tries again when it is resumed.
-
+//! If the operation is possible immediately, `await` completes inside `am_send`, without a future, a
+//! StopIteration, or a turn of the loop. Otherwise it yields a [`Waiter`](super::waiter), and tries again when
+//! it is resumed.
 //!
-//! One step is made at a time: [`Operation::enter`] makes whoever comes meanwhile, from inside the step or
-//! from another thread, fail. So the cells of an operation belong to the thread that is in the step; nobody
-//! holds a `&mut` to one. The operation that is done, which all share, is never written to.
+//! Only one step runs at a time: [`Operation::enter`] returns an error for calls from inside the step or from
+//! another thread. So the cells of an operation belong to the thread that runs the step, and no `&mut` to an
+//! operation exists. The completed operation, which all callers share, is never written to.
 
 #![allow(unsafe_code)] // type slots
 
@@ -23,13 +23,13 @@ use wirespeed_driver::protocol::failpoint;
 
 use super::connection::AsyncConnection;
 use super::kind::method_name;
-pub(super) use super::kind::{Kind, delivery};
+pub(super) use super::kind::{OperationKind, delivery};
 use super::raw::{self, FreeList, c};
 use super::waiter::WaiterRef;
 use crate::errors;
 use crate::leaked::leak_static;
 
-/// How far it is.
+/// The progress of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Fresh,
@@ -37,91 +37,91 @@ enum Stage {
     Finished,
 }
 
-/// What the next step of an operation is.
+/// The result of a step.
 pub(super) enum Step {
-    /// It is done: a new reference to its value.
+    /// The operation is complete: a new reference to its value.
     Ready(*mut ffi::PyObject),
-    /// The task waits on this.
+    /// The task waits for this waiter.
     Wait(WaiterRef),
-    /// The task has the loop's next turn.
+    /// The task yields to the loop once.
     Yield,
 }
 
 #[repr(C)]
 pub(super) struct Operation {
     ob_base: ffi::PyObject,
-    /// A step is being made.
+    /// Whether a step is running.
     running: AtomicBool,
     connection: Cell<*mut ffi::PyObject>,
-    /// Of [`Kind::Send`]: the message; of [`Kind::SendMany`]: the iterator.
+    /// The message of [`OperationKind::Send`], or the iterator of [`OperationKind::SendMany`].
     message: Cell<*mut ffi::PyObject>,
     waiter: Cell<Option<WaiterRef>>,
-    kind: Cell<Kind>,
+    kind: Cell<OperationKind>,
     stage: Cell<Stage>,
-    /// Of a sender that had to wait: its place among those that do, 0 before.
+    /// The place of a waiting sender in the send queue; 0 before it waits.
     ticket: Cell<u64>,
-    /// As in `recv(decode=...)`; of [`Kind::Send`], `text`.
+    /// The argument of `recv(decode=...)`, or for [`OperationKind::Send`] the argument `text`.
     pub(super) option: Option<bool>,
     pub(super) compress: Option<bool>,
     pub(super) limit: usize,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
-static DONE: AtomicPtr<ffi::PyObject> = AtomicPtr::new(ptr::null_mut());
+static COMPLETED: AtomicPtr<ffi::PyObject> = AtomicPtr::new(ptr::null_mut());
 static FREE: FreeList = FreeList::new();
 
 impl Operation {
-    /// A new reference to an operation on `connection`.
+    /// Returns a new reference to an operation on `connection`.
     #[inline]
     pub(super) fn create(
         connection: &Bound<'_, AsyncConnection>,
-        kind: Kind,
+        kind: OperationKind,
         option: Option<bool>,
     ) -> *mut ffi::PyObject {
         Self::create_raw(connection.as_ptr(), kind, option, None, 0, ptr::null_mut())
     }
 
-    /// As [`Self::create`]; `limit` of [`Kind::ReceiveMany`].
+    /// Creates an [`OperationKind::ReceiveMany`] operation with its `limit`.
     pub(super) fn create_many(
         connection: &Bound<'_, AsyncConnection>,
         option: Option<bool>,
         limit: usize,
     ) -> *mut ffi::PyObject {
-        Self::create_raw(connection.as_ptr(), Kind::ReceiveMany, option, None, limit, ptr::null_mut())
+        Self::create_raw(connection.as_ptr(), OperationKind::ReceiveMany, option, None, limit, ptr::null_mut())
     }
 
-    /// As [`Self::create`]; a message that waits for room.
+    /// Creates an operation for a message that waits for room in the send queue.
     pub(super) fn create_send(
         connection: &Bound<'_, AsyncConnection>,
         message: &Bound<'_, PyAny>,
         text: Option<bool>,
         compress: Option<bool>,
     ) -> *mut ffi::PyObject {
-        Self::create_raw(connection.as_ptr(), Kind::Send, text, compress, 0, message.as_ptr())
+        Self::create_raw(connection.as_ptr(), OperationKind::Send, text, compress, 0, message.as_ptr())
     }
 
-    /// As [`Self::create`]; messages from an iterator.
+    /// Creates an operation that sends the messages of an iterator.
     pub(super) fn create_send_many(
         connection: &Bound<'_, AsyncConnection>,
         iterator: &Bound<'_, PyAny>,
         text: Option<bool>,
         compress: Option<bool>,
     ) -> *mut ffi::PyObject {
-        Self::create_raw(connection.as_ptr(), Kind::SendMany, text, compress, 0, iterator.as_ptr())
+        Self::create_raw(connection.as_ptr(), OperationKind::SendMany, text, compress, 0, iterator.as_ptr())
     }
 
     #[inline]
     fn create_raw(
         connection: *mut ffi::PyObject,
-        kind: Kind,
+        kind: OperationKind,
         option: Option<bool>,
         compress: Option<bool>,
         limit: usize,
         message: *mut ffi::PyObject,
     ) -> *mut ffi::PyObject {
-        // SAFETY: attached, as all callers are bound to the interpreter; the type was made by `init`. Every
-        // field is written before the object is known to anybody. Null means that an exception is set, and is
-        // passed on.
+        // SAFETY: attached, because all callers hold bound references. `init` has created the type. Every field
+        // is written before any other code knows the object. Null means that an exception is set, and is
+        // returned.
         unsafe {
             let object = FREE.take(TYPE.load(Ordering::Relaxed));
             if object.is_null() {
@@ -145,38 +145,39 @@ impl Operation {
         }
     }
 
-    /// A new reference to the operation that is done: one object serves all.
+    /// Returns a new reference to the completed operation, which all callers share.
     #[inline]
     pub(super) fn done() -> *mut ffi::PyObject {
-        let object = DONE.load(Ordering::Relaxed);
-        // SAFETY: made by `init`, and never freed.
+        let object = COMPLETED.load(Ordering::Relaxed);
+        // SAFETY: created by `init`, and never freed.
         unsafe { ffi::Py_INCREF(object) };
         object
     }
 
-    /// The message, or the iterator.
+    /// Returns the message or the iterator.
     pub(super) fn message<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        // SAFETY: attached; the field is null or owns its reference.
+        // SAFETY: attached. The field is null or owns its reference.
         unsafe { Bound::from_borrowed_ptr_or_opt(py, self.message.get()) }
     }
 
-    /// What it is for, as far as it has come.
+    /// Returns the current purpose, which may change between steps.
     #[inline]
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> OperationKind {
         self.kind.get()
     }
 
-    /// Whether this is its first step.
+    /// Returns whether this is the first step.
     pub(super) fn is_fresh(&self) -> bool {
         self.stage.get() == Stage::Fresh
     }
 
-    /// It is for something else from now on.
-    pub(super) fn become_kind(&self, kind: Kind) {
+    /// Changes the purpose of the next steps.
+    pub(super) fn set_kind(&self, kind: OperationKind) {
         self.kind.set(kind);
     }
 
-    /// Its place among the senders that wait, which it keeps until it has sent: `next` if it has none.
+    /// Returns the operation's place among the waiting senders, which it keeps until it has sent. Takes `next`
+    /// if it has none.
     pub(super) fn keep_ticket(&self, next: impl FnOnce() -> u64) -> u64 {
         if self.ticket.get() == 0 {
             self.ticket.set(next());
@@ -184,21 +185,21 @@ impl Operation {
         self.ticket.get()
     }
 
-    /// It has sent: if it must wait again, it is behind the others.
+    /// Gives up the place after sending: if the operation waits again, it is behind the others.
     pub(super) fn drop_ticket(&self) {
         self.ticket.set(0);
     }
 
-    /// What it has waited on, out of it.
+    /// Takes out the waiter that the operation has waited for.
     #[inline]
     pub(super) fn take_waiter(&self) -> Option<WaiterRef> {
         self.waiter.take()
     }
 
-    /// Begins a step; `None`, with an exception: one is being made. Not for the operation that is done.
+    /// Starts a step. `None`, with an exception set, if a step is running. Not for the completed operation.
     #[inline]
     fn enter(&self, py: Python<'_>) -> Option<Running<'_>> {
-        // Where the interpreter has its lock nobody comes between these two lines.
+        // With the GIL, no other thread runs between these two lines.
         #[cfg(not(Py_GIL_DISABLED))]
         let running = {
             let running = self.running.load(Ordering::Relaxed);
@@ -215,7 +216,7 @@ impl Operation {
     }
 }
 
-/// A step that is being made, until it is dropped.
+/// A running step. It ends when this is dropped.
 struct Running<'a>(&'a Operation);
 
 impl Drop for Running<'_> {
@@ -225,33 +226,37 @@ impl Drop for Running<'_> {
     }
 }
 
+/// Returns the operation behind an object pointer.
+///
 /// # Safety
 ///
-/// `object` is a live operation, for as long as the reference is used.
+/// `object` is a live operation for as long as the reference is used.
 #[inline]
 unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a Operation {
-    // SAFETY: slots and methods of this type are called with objects of this type; everything that changes is
-    // in cells.
+    // SAFETY: slots and methods of this type are called with objects of this type, and all fields that change
+    // are cells.
     unsafe { &*object.cast::<Operation>() }
 }
 
+/// Returns the connection of an operation.
+///
 /// # Safety
 ///
-/// Its connection is null or a live connection.
+/// The field is null or a live connection.
 unsafe fn connection<'py>(py: Python<'py>, operation: &Operation) -> Option<Bound<'py, AsyncConnection>> {
-    // SAFETY: attached; the field is null, after the collector has cleared it, or owns a reference to a
+    // SAFETY: attached. The field is null, after the garbage collector has cleared it, or owns a reference to a
     // connection.
     unsafe {
         Bound::from_borrowed_ptr_or_opt(py, operation.connection.get()).map(|object| object.cast_into_unchecked())
     }
 }
 
-/// The next step, or the error it ends with.
+/// Runs the next step. Returns the error that ends the operation.
 #[inline]
 fn advance(py: Python<'_>, operation: &Operation) -> PyResult<Step> {
     failpoint::hit("python.step");
     match (operation.kind.get(), operation.stage.get()) {
-        (Kind::Yield, Stage::Suspended) => return Ok(Step::Ready(none())),
+        (OperationKind::Yield, Stage::Suspended) => return Ok(Step::Ready(none())),
         (_, Stage::Finished) => return Err(PyRuntimeError::new_err("this was awaited already")),
         _ => {}
     }
@@ -262,7 +267,7 @@ fn advance(py: Python<'_>, operation: &Operation) -> PyResult<Step> {
     connection.get().step(&connection, operation)
 }
 
-/// A step has panicked: its connection is over.
+/// Closes the connection after a step has panicked.
 #[cold]
 fn fail_after_panic(py: Python<'_>, operation: &Operation) -> PyErr {
     // SAFETY: see `connection`.
@@ -272,29 +277,29 @@ fn fail_after_panic(py: Python<'_>, operation: &Operation) -> PyErr {
     }
 }
 
-/// A new reference to None.
+/// Returns a new reference to None.
 #[inline]
 pub(super) fn none() -> *mut ffi::PyObject {
-    // SAFETY: None lives for ever.
+    // SAFETY: None is never freed.
     unsafe {
         ffi::Py_INCREF(ffi::Py_None());
         ffi::Py_None()
     }
 }
 
-/// `am_send`.
+/// The slot `am_send`.
 unsafe extern "C" fn am_send(
     object: *mut ffi::PyObject,
     _: *mut ffi::PyObject,
     result: *mut *mut ffi::PyObject,
 ) -> ffi::PySendResult {
-    // SAFETY: the interpreter calls this slot attached, with an object of this type and a place for the
+    // SAFETY: the interpreter calls this slot attached, with an object of this type and valid memory for the
     // result.
     unsafe {
         let py = Python::assume_attached();
         let operation = this(object);
         *result = ptr::null_mut();
-        if operation.kind.get() == Kind::Done {
+        if operation.kind.get() == OperationKind::Done {
             *result = none();
             return ffi::PySendResult::PYGEN_RETURN;
         }
@@ -329,13 +334,13 @@ unsafe extern "C" fn am_send(
     }
 }
 
-/// The same as generators have it, for whoever does not know `am_send`: `await` itself, in CPython 3.12 to
+/// The protocol of generators, for callers that do not use `am_send`, such as `await` itself in CPython 3.12 to
 /// 3.14.
 unsafe extern "C" fn iternext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: as `am_send`.
+    // SAFETY: as for `am_send`.
     unsafe {
-        if this(object).kind.get() == Kind::Done {
-            return ptr::null_mut(); // without an exception: the value is None
+        if this(object).kind.get() == OperationKind::Done {
+            return ptr::null_mut(); // null without an exception means None
         }
         let mut value = ptr::null_mut();
         if am_send(object, ptr::null_mut(), &raw mut value) == ffi::PySendResult::PYGEN_RETURN {
@@ -347,10 +352,10 @@ unsafe extern "C" fn iternext(object: *mut ffi::PyObject) -> *mut ffi::PyObject 
 }
 
 unsafe extern "C" fn send(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: as `iternext`.
+    // SAFETY: as for `iternext`.
     unsafe {
         let value = iternext(object);
-        // Of a method, a value that is missing needs an exception.
+        // A method must not return null without an exception.
         if value.is_null() && ffi::PyErr_Occurred().is_null() {
             ffi::PyErr_SetNone(ffi::PyExc_StopIteration);
         }
@@ -358,13 +363,13 @@ unsafe extern "C" fn send(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> 
     }
 }
 
-/// Nothing more is wanted of it: what it was given goes back.
-fn abandon(py: Python<'_>, operation: &Operation) {
+/// Ends an operation whose task does not continue. Messages assigned to it go to other tasks.
+fn end(py: Python<'_>, operation: &Operation) {
     let suspended = operation.stage.replace(Stage::Finished) == Stage::Suspended;
     let kind = operation.kind.get();
     let waiter = operation.waiter.take();
-    let gave_turn = suspended && waiter.is_none() && kind.receives();
-    if waiter.is_none() && !gave_turn {
+    let yielded = suspended && waiter.is_none() && kind.receives();
+    if waiter.is_none() && !yielded {
         return;
     }
     // SAFETY: see `connection`.
@@ -382,22 +387,22 @@ fn abandon(py: Python<'_>, operation: &Operation) {
     }
 }
 
-/// The same from outside; false, with an exception: a step is being made.
-fn abandon_from_outside(py: Python<'_>, operation: &Operation) -> bool {
-    if operation.kind.get() == Kind::Done {
+/// Ends an operation from outside a step. False, with an exception set, if a step is running.
+fn end_from_outside(py: Python<'_>, operation: &Operation) -> bool {
+    if operation.kind.get() == OperationKind::Done {
         return true;
     }
     let Some(_running) = operation.enter(py) else { return false };
-    abandon(py, operation);
+    end(py, operation);
     true
 }
 
-/// Cancellation, and other exceptions thrown in.
+/// Throws an exception into the operation, such as a cancellation.
 unsafe extern "C" fn throw(object: *mut ffi::PyObject, arguments: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: as `send`; a tuple of one to three, as generators take them.
+    // SAFETY: as for `send`. `arguments` is a tuple of one to three objects, as for generators.
     unsafe {
         let py = Python::assume_attached();
-        if !abandon_from_outside(py, this(object)) {
+        if !end_from_outside(py, this(object)) {
             return ptr::null_mut();
         }
         let kind = ffi::PyTuple_GetItem(arguments, 0);
@@ -422,9 +427,9 @@ unsafe extern "C" fn throw(object: *mut ffi::PyObject, arguments: *mut ffi::PyOb
 }
 
 unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: as `send`.
+    // SAFETY: as for `send`.
     unsafe {
-        if !abandon_from_outside(Python::assume_attached(), this(object)) {
+        if !end_from_outside(Python::assume_attached(), this(object)) {
             return ptr::null_mut();
         }
         none()
@@ -432,7 +437,7 @@ unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
 }
 
 unsafe extern "C" fn self_new_reference(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: a live object.
+    // SAFETY: the object is alive.
     unsafe { ffi::Py_INCREF(object) };
     object
 }
@@ -444,7 +449,7 @@ unsafe extern "C" fn name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ff
 }
 
 unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
-    // SAFETY: the collector calls this with an object of this type.
+    // SAFETY: the garbage collector calls this with an object of this type.
     unsafe {
         let operation = this(object);
         for reference in [ffi::Py_TYPE(object).cast(), operation.connection.get(), operation.message.get()] {
@@ -453,31 +458,33 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
                 return result;
             }
         }
-        // A look, without taking it out: the collector runs between two lines of whoever is in a step, or
-        // while all threads stand still.
+        // Read without taking it out: the collector runs between two lines of the thread that runs the step, or
+        // while all threads are stopped.
         let waiter = &*operation.waiter.as_ptr();
         waiter.as_ref().map_or(0, |waiter| waiter.traverse(visit, arg))
     }
 }
 
 unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their
+    // SAFETY: called by the garbage collector or `dealloc`, with an object of this type whose fields own their
     // references.
     unsafe {
         let operation = this(object);
-        abandon(Python::assume_attached(), operation);
+        end(Python::assume_attached(), operation);
         raw::clear(&operation.connection);
         raw::clear(&operation.message);
     }
     0
 }
 
+/// Warns that an operation was never awaited.
+///
 /// # Safety
 ///
 /// The thread is attached.
 #[cold]
 unsafe fn warn_never_awaited(operation: &Operation) {
-    // SAFETY: attached; an exception on its way is kept. `dealloc` cannot raise.
+    // SAFETY: attached. A pending exception is preserved, because `dealloc` cannot raise.
     unsafe {
         let py = Python::assume_attached();
         let pending = PyErr::take(py);
@@ -492,23 +499,26 @@ unsafe fn warn_never_awaited(operation: &Operation) {
 }
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: the interpreter calls this once, with an object of this type that nobody references.
+    // SAFETY: the interpreter calls this once, with an object of this type that has no references.
     unsafe {
         let kind = ffi::Py_TYPE(object);
         ffi::PyObject_GC_UnTrack(object.cast());
         let operation = this(object);
         if operation.stage.get() == Stage::Fresh
-            && !matches!(operation.kind.get(), Kind::Yield | Kind::Drain | Kind::Room | Kind::Done)
+            && !matches!(
+                operation.kind.get(),
+                OperationKind::Yield | OperationKind::Drain | OperationKind::SendTurn | OperationKind::Done
+            )
         {
             warn_never_awaited(operation);
         }
         tp_clear(object);
-        FREE.give(object);
+        FREE.put(object);
         ffi::Py_DECREF(kind.cast()); // an object of a heap type holds a reference to it
     }
 }
 
-/// Makes the type, and the operation that is done.
+/// Creates the type and the completed operation.
 pub(super) fn init(py: Python<'_>) -> PyResult<()> {
     let method = |name, function, flags| ffi::PyMethodDef {
         ml_name: name,
@@ -516,7 +526,7 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
         ml_flags: flags,
         ml_doc: ptr::null(),
     };
-    // Leaked: the type refers to them for ever.
+    // Leaked, because the type refers to them until the process ends.
     let methods = leak_static([
         method(c!("send"), send as ffi::PyCFunction, ffi::METH_O),
         method(c!("throw"), throw as ffi::PyCFunction, ffi::METH_VARARGS),
@@ -548,19 +558,19 @@ pub(super) fn init(py: Python<'_>) -> PyResult<()> {
             as std::ffi::c_uint,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: attached; the specification is valid, its tables live for ever. Both references are kept for
-    // ever.
+    // SAFETY: attached. The specification is valid and its tables are never freed. Both references are kept
+    // until the process ends.
     unsafe {
         let kind = ffi::PyType_FromSpec(&raw mut spec);
         if kind.is_null() {
             return Err(PyErr::fetch(py));
         }
         TYPE.store(kind.cast(), Ordering::Relaxed);
-        let done = Operation::create_raw(ptr::null_mut(), Kind::Done, None, None, 0, ptr::null_mut());
+        let done = Operation::create_raw(ptr::null_mut(), OperationKind::Done, None, None, 0, ptr::null_mut());
         if done.is_null() {
             return Err(PyErr::fetch(py));
         }
-        DONE.store(done, Ordering::Relaxed);
+        COMPLETED.store(done, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! The lock around the state of a connection.
 //!
-//! Unlike [`GilMutex`](super::guarded::Guarded) it may be held while the interpreter's lock is given up:
-//! around system calls that move much, and by an `ssl.SSLContext`, which gives it up by itself, looks for
-//! signals and makes objects, so that handlers and finalizers may run. So it knows its owner: another thread
-//! waits, without the interpreter's lock; the same thread, which would wait for itself, gets an exception.
+//! Unlike [`GilMutex`](super::gil_mutex::GilMutex) it may be held while the GIL is released: during system
+//! calls that move many bytes, and by an `ssl.SSLContext`, which releases the GIL by itself, checks for signals
+//! and creates objects, so handlers and finalizers may run. Therefore it knows its owner. Another thread waits
+//! without the GIL. The same thread, which would wait for itself, gets an exception.
 //!
-//! A panic while it is held marks it: what it guards may be half changed. Whoever locks next is told, once.
+//! A panic while it is held poisons it, because the value may be half changed. The next caller that locks it is
+//! informed once.
 
 #![allow(unsafe_code)] // the lock itself
 
@@ -23,38 +24,38 @@ use wirespeed_driver::thread::{SHUTDOWN_WAIT, this_thread};
 
 use crate::gil_yield;
 
-/// How long a thread waits before it looks again whether another has let go: the time of some system calls.
-const LOOK_AGAIN: Duration = Duration::from_micros(50);
+/// How long a thread waits before it tries again: the duration of some system calls.
+const RETRY_INTERVAL: Duration = Duration::from_micros(50);
 
-/// See the module.
+/// A mutex that knows the thread which has locked it.
 pub(super) struct OwnerCheckedMutex<T> {
-    /// [`this_thread`] of who holds it; 0: nobody.
+    /// [`this_thread`] of the owner; 0 if it is not locked.
     owner: AtomicUsize,
     poisoned: AtomicBool,
-    /// The process that it was made in, as [`entropy::forks`] counts them.
+    /// The process that created it, see [`fork::generation`].
     generation: u64,
     value: ManuallyDrop<UnsafeCell<T>>,
 }
 
 impl<T> Drop for OwnerCheckedMutex<T> {
     fn drop(&mut self) {
-        // An owner that is left is a thread of the parent process: what it has is left alone, and leaks, in
+        // A remaining owner is a thread of the parent process. Its value may be half changed, so it leaks in
         // the child.
         if *self.owner.get_mut() == 0 {
-            // SAFETY: dropped once, here, and not used any more.
+            // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
 }
 
-// SAFETY: the value is reached through a `Guard` only, of which there is one at a time: `acquire` hands it
-// out when it has made this thread the owner, and nobody else becomes owner before the guard is dropped.
+// SAFETY: the value is accessed through a `Guard` only, of which there is one at a time: `acquire` returns it
+// after it has made this thread the owner, and no other thread becomes owner before the guard is dropped.
 unsafe impl<T: Send> Sync for OwnerCheckedMutex<T> {}
 
-/// Access to it; belongs to the thread that has locked.
+/// Access to the value. Belongs to the thread that has locked.
 pub(super) struct Guard<'a, T> {
     lock: &'a OwnerCheckedMutex<T>,
-    /// This thread panicked before it had the lock: it is in a finalizer, perhaps, of what a panic unwinds.
+    /// Whether this thread was panicking before it locked: it may run a finalizer while a panic unwinds.
     unwinding: bool,
     _thread: PhantomData<*const ()>,
 }
@@ -69,7 +70,7 @@ impl<T> OwnerCheckedMutex<T> {
         }
     }
 
-    /// Makes this thread the owner if there is none; else who is.
+    /// Makes this thread the owner if there is none. Otherwise returns the owner.
     #[inline]
     fn acquire(&self) -> Result<Guard<'_, T>, usize> {
         let owner = self.claim(this_thread());
@@ -79,11 +80,11 @@ impl<T> OwnerCheckedMutex<T> {
         Ok(Guard { lock: self, unwinding: std::thread::panicking(), _thread: PhantomData })
     }
 
-    /// The owner there was: 0 if it is `thread` now.
+    /// Returns the previous owner: 0 if `thread` has become the owner.
     #[cfg(not(Py_GIL_DISABLED))]
     #[inline]
     fn claim(&self, thread: usize) -> usize {
-        // Every caller has the interpreter's lock, over both lines: nobody comes in between.
+        // Every caller holds the GIL over both lines, so no other thread runs in between.
         let owner = self.owner.load(Ordering::Acquire);
         if owner == 0 {
             self.owner.store(thread, Ordering::Relaxed);
@@ -97,9 +98,9 @@ impl<T> OwnerCheckedMutex<T> {
         self.owner.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).err().unwrap_or(0)
     }
 
-    /// Locks; waits for another thread without the interpreter's lock. An error if this thread has locked
-    /// already. `None`: a thread of the parent process had locked at the fork, or one that the interpreter has
-    /// ended, and there is no such thread here: what it has may be half changed, and is never to be looked at.
+    /// Locks, and waits without the GIL if another thread has locked. An error if this thread has locked
+    /// already. `None` if the owner no longer exists: it was a thread of the parent process at the fork, or the
+    /// interpreter has ended it. Its value may be half changed, and must never be accessed.
     #[inline]
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Option<Guard<'_, T>>> {
         match self.acquire() {
@@ -110,12 +111,12 @@ impl<T> OwnerCheckedMutex<T> {
 
     #[cold]
     fn wait(&self, py: Python<'_>, mut owner: usize) -> PyResult<Option<Guard<'_, T>>> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             if self.generation != fork::generation() {
                 return Ok(None);
             }
-            if gil_yield::is_shutting_down() && begun.elapsed() > SHUTDOWN_WAIT {
+            if gil_yield::is_ending() && started.elapsed() > LAST_PATIENCE {
                 return Ok(None);
             }
             if owner == this_thread() {
@@ -123,7 +124,7 @@ impl<T> OwnerCheckedMutex<T> {
                     "the connection is at work: a signal handler or finalizer that runs meanwhile cannot use it",
                 ));
             }
-            py.detach(|| std::thread::sleep(LOOK_AGAIN));
+            py.detach(|| std::thread::sleep(RETRY_INTERVAL));
             match self.acquire() {
                 Ok(guard) => return Ok(Some(guard)),
                 Err(other) => owner = other,
@@ -131,12 +132,12 @@ impl<T> OwnerCheckedMutex<T> {
         }
     }
 
-    /// Locks unless somebody has locked: for the garbage collector, which may run anywhere.
+    /// Locks unless it is locked already. For the garbage collector, which may run at any point.
     pub(super) fn try_lock_for_gc(&self) -> Option<Guard<'_, T>> {
         self.acquire().ok()
     }
 
-    /// Whether a panic has left the value half changed; tells once.
+    /// Returns whether a panic has left the value half changed. Returns true only once.
     #[inline]
     pub(super) fn take_poison(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed) && self.poisoned.swap(false, Ordering::Relaxed)
@@ -148,7 +149,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: there is one guard at a time, see `OwnerCheckedMutex`.
+        // SAFETY: there is only one guard at a time, see `OwnerCheckedMutex`.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -156,7 +157,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: there is one guard at a time, see `OwnerCheckedMutex`.
+        // SAFETY: there is only one guard at a time, see `OwnerCheckedMutex`.
         unsafe { &mut *self.lock.value.get() }
     }
 }

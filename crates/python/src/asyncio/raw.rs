@@ -1,6 +1,7 @@
-//! What the two hand-written types share: references, memory, and names of asyncio that are looked up once.
+//! Shared code of the two hand-written types: references, memory, and names of asyncio that are looked up once.
 //!
-//! Everything here needs an attached thread; the types' slots are called by the interpreter, so there is one.
+//! All functions need an attached thread. The interpreter calls the slots of the types, so their thread is
+//! attached.
 
 #![allow(unsafe_code)] // type slots
 
@@ -13,47 +14,48 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// Whether the fields of an object were filled, by the place of one of them. CPython 3.11 and 3.12 make the
-/// dict of an object that is to have one after the object is tracked and before PyO3 fills its fields: a
-/// collection that this starts traverses an object of zeros.
+/// Returns whether the fields of an object are initialised, given the address of one of them. CPython 3.11 and
+/// 3.12 create the `__dict__` of an object after the object is tracked, and before PyO3 initialises its fields.
+/// A collection at that point traverses an object of zeros.
 pub(crate) fn is_filled<T>(field: *const Py<T>) -> bool {
-    // SAFETY: the place is inside a live object, whose memory is either zero or has been filled; a pointer is
-    // read, of which nothing is assumed.
+    // SAFETY: the address is inside a live object, whose memory is either zero or initialised. The code reads a
+    // pointer and assumes nothing about it.
     let object = unsafe { field.cast::<*mut ffi::PyObject>().read_volatile() };
     !object.is_null()
 }
 
-/// Objects of one type kept for reuse. A list of its own, because `free` would cost as much as the rest of a
-/// ready `recv`.
+/// Dead objects of one type, kept for reuse. This avoids `free`, which takes as long as the rest of a `recv`
+/// that need not wait.
 #[cfg(not(Py_GIL_DISABLED))]
 pub(super) struct FreeList {
     objects: std::cell::UnsafeCell<([*mut ffi::PyObject; FreeList::SIZE], usize)>,
 }
 
-// SAFETY: `take` and `give` are called with the interpreter's lock held, and run no Python code.
+// SAFETY: `take` and `put` are called with the GIL held, and run no Python code.
 #[cfg(not(Py_GIL_DISABLED))]
 unsafe impl Sync for FreeList {}
 
 #[cfg(not(Py_GIL_DISABLED))]
 impl FreeList {
-    /// As many as tasks that receive at once in one iteration of a busy loop, some tens; of 100 bytes each.
+    /// The number of tasks that receive in the same iteration of a busy loop is some tens. Each object has
+    /// about 100 bytes.
     const SIZE: usize = 64;
 
     pub(super) const fn new() -> Self {
         Self { objects: std::cell::UnsafeCell::new(([ptr::null_mut(); Self::SIZE], 0)) }
     }
 
-    /// Memory of an object of `kind`, as [`ffi::PyObject_GC_New`] returns it: with one reference, its fields
-    /// not initialised.
+    /// Returns memory for an object of type `kind`, as [`ffi::PyObject_GC_New`] does: with one reference and
+    /// uninitialised fields.
     ///
     /// # Safety
     ///
-    /// Attached; `kind` is a type with garbage collection, always the same for one list.
+    /// The thread is attached. `kind` is a garbage-collected type, the same in all calls for one list.
     #[inline]
     #[allow(clippy::indexing_slicing, reason = "below the count, which is at most the size")]
     pub(super) unsafe fn take(&self, kind: *mut ffi::PyTypeObject) -> *mut ffi::PyObject {
-        // SAFETY: one thread at a time, see above; the first `1` objects of `0` are dead objects of this
-        // type.
+        // SAFETY: one thread at a time, see above. The first `count` entries of `objects` are dead objects of
+        // this type.
         unsafe {
             let (objects, count) = &mut *self.objects.get();
             if *count > 0 {
@@ -64,15 +66,15 @@ impl FreeList {
         }
     }
 
-    /// Takes the memory of a dead, untracked object back.
+    /// Takes back the memory of a dead, untracked object.
     ///
     /// # Safety
     ///
-    /// Attached; nobody refers to the object, which came from this list.
+    /// The thread is attached. The object came from this list, and has no references.
     #[inline]
     #[allow(clippy::indexing_slicing, reason = "below the size")]
-    pub(super) unsafe fn give(&self, object: *mut ffi::PyObject) {
-        // SAFETY: as above; the caller owns the dead object.
+    pub(super) unsafe fn put(&self, object: *mut ffi::PyObject) {
+        // SAFETY: as above. The caller owns the dead object.
         unsafe {
             let (objects, count) = &mut *self.objects.get();
             if *count < Self::SIZE {
@@ -85,7 +87,7 @@ impl FreeList {
     }
 }
 
-/// Without the interpreter's lock a list would need one of its own: the interpreter's allocator is as fast.
+/// Without the GIL a list would need a lock. The interpreter's allocator is as fast.
 #[cfg(Py_GIL_DISABLED)]
 pub(super) struct FreeList;
 
@@ -97,40 +99,40 @@ impl FreeList {
 
     /// # Safety
     ///
-    /// Attached; `kind` is a type with garbage collection.
+    /// The thread is attached. `kind` is a garbage-collected type.
     pub(super) unsafe fn take(&self, kind: *mut ffi::PyTypeObject) -> *mut ffi::PyObject {
-        // SAFETY: a type with garbage collection.
+        // SAFETY: `kind` is a garbage-collected type.
         unsafe { ffi::PyObject_GC_New::<ffi::PyObject>(kind) }
     }
 
     /// # Safety
     ///
-    /// Attached; nobody refers to the object.
-    pub(super) unsafe fn give(&self, object: *mut ffi::PyObject) {
+    /// The thread is attached, and the object has no references.
+    pub(super) unsafe fn put(&self, object: *mut ffi::PyObject) {
         // SAFETY: the caller owns the dead object.
         unsafe { ffi::PyObject_GC_Del(object.cast()) }
     }
 }
 
-/// Ends an iterator with a value, whose reference is taken over: `tp_iternext` returns null after this.
+/// Ends an iterator with a value, whose reference is taken over. `tp_iternext` returns null after this.
 ///
-/// From CPython 3.12 on, `await` gets the value of every call that did not have to wait in this way, so a
-/// `StopIteration` is kept for them: to make one takes longer than to receive a message. It keeps the last
-/// value alive, so that must be small, and of a type that cannot run code.
+/// From CPython 3.12 on, `await` gets the value of every call that need not wait in this way. Creating a
+/// `StopIteration` takes longer than receiving a message, so one is cached. It keeps the last value alive, so
+/// the value must be small, and of a type that cannot run code.
 ///
 /// # Safety
 ///
-/// Attached, without an exception; `value` is a reference that the caller owns.
+/// The thread is attached, without an exception. The caller owns the reference `value`.
 #[inline]
 pub(super) unsafe fn stop_iteration(value: *mut ffi::PyObject) {
-    // SAFETY: attached; every reference is owned where it is used.
+    // SAFETY: attached. Every reference is owned where it is used.
     unsafe {
         if value == ffi::Py_None() {
             ffi::Py_DECREF(value);
-            return; // null without an exception stands for None
+            return; // null without an exception means None
         }
         #[cfg(all(Py_3_12, not(Py_GIL_DISABLED)))]
-        if is_small(value) && kept::raise(value) {
+        if is_small(value) && cached::raise(value) {
             return;
         }
         let exception = ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value);
@@ -142,11 +144,11 @@ pub(super) unsafe fn stop_iteration(value: *mut ffi::PyObject) {
     }
 }
 
-/// Whether it is a `bytes` or `str` object of some pages.
+/// Returns whether `value` is a `bytes` or `str` object of at most 64 KiB.
 ///
 /// # Safety
 ///
-/// A live object.
+/// `value` is a live object.
 #[cfg(all(Py_3_12, not(Py_GIL_DISABLED)))]
 #[inline]
 unsafe fn is_small(value: *mut ffi::PyObject) -> bool {
@@ -162,28 +164,28 @@ unsafe fn is_small(value: *mut ffi::PyObject) -> bool {
 }
 
 #[cfg(all(Py_3_12, not(Py_GIL_DISABLED)))]
-mod kept {
+mod cached {
     use std::mem;
     use std::ptr;
     use std::sync::atomic::{AtomicPtr, Ordering};
 
     use pyo3::ffi;
 
-    /// The one that is kept, with a reference; accessed with the interpreter's lock held.
-    static KEPT: AtomicPtr<ffi::PyStopIterationObject> = AtomicPtr::new(ptr::null_mut());
+    /// The cached exception, with a reference. Accessed with the GIL held.
+    static CACHED: AtomicPtr<ffi::PyStopIterationObject> = AtomicPtr::new(ptr::null_mut());
 
-    /// Raises it with `value`, whose reference is then taken over; false: there is none, and nothing has
-    /// happened.
+    /// Raises the cached exception with `value`, whose reference is then taken over. False if there is none,
+    /// without any effect.
     ///
     /// # Safety
     ///
-    /// Attached, without an exception; `value` is a `bytes` or `str` object.
+    /// The thread is attached, without an exception. `value` is a `bytes` or `str` object.
     #[inline]
     pub(super) unsafe fn raise(value: *mut ffi::PyObject) -> bool {
-        // SAFETY: attached. The exception is a StopIteration; with one reference, nobody else can see it
+        // SAFETY: attached. The exception is a StopIteration. With one reference, no other code can see it
         // change.
         unsafe {
-            let mut exception = KEPT.load(Ordering::Relaxed);
+            let mut exception = CACHED.load(Ordering::Relaxed);
             if exception.is_null() || !is_clean(exception) {
                 exception = renew();
                 if exception.is_null() {
@@ -198,11 +200,11 @@ mod kept {
         }
     }
 
-    /// Whether nobody has kept it, or left anything in it, the last time.
+    /// Returns whether the previous user has neither kept the exception nor left anything in it.
     ///
     /// # Safety
     ///
-    /// Attached; a live `StopIteration`.
+    /// The thread is attached, and the `StopIteration` is alive.
     #[inline]
     unsafe fn is_clean(exception: *mut ffi::PyStopIterationObject) -> bool {
         // SAFETY: a live StopIteration.
@@ -216,21 +218,21 @@ mod kept {
         }
     }
 
-    /// Keeps a new one, and returns it; null if there is no memory for it.
+    /// Caches a new exception and returns it. Null if there is no memory.
     ///
     /// # Safety
     ///
-    /// Attached, without an exception.
+    /// The thread is attached, without an exception.
     #[cold]
     unsafe fn renew() -> *mut ffi::PyStopIterationObject {
-        // SAFETY: attached; the old reference was ours.
+        // SAFETY: attached. The old reference is owned here.
         unsafe {
             let exception = ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration);
             if exception.is_null() {
-                ffi::PyErr_Clear(); // whoever asked will have the same trouble
+                ffi::PyErr_Clear(); // the caller will get the same error
                 return ptr::null_mut();
             }
-            let old = KEPT.swap(exception.cast(), Ordering::Relaxed);
+            let old = CACHED.swap(exception.cast(), Ordering::Relaxed);
             ffi::Py_XDECREF(old.cast());
             exception.cast()
         }
@@ -241,15 +243,15 @@ mod kept {
 ///
 /// # Safety
 ///
-/// The place is null or owns its reference.
+/// `place` is null or owns its reference.
 #[inline]
 pub(super) unsafe fn clear(place: &Cell<*mut ffi::PyObject>) {
     let object = place.replace(ptr::null_mut());
-    // SAFETY: the caller says that the place owns its reference.
+    // SAFETY: by the caller's promise, the place owns its reference.
     unsafe { ffi::Py_XDECREF(object) };
 }
 
-/// `Py_VISIT`.
+/// Like the macro `Py_VISIT`.
 ///
 /// # Safety
 ///
@@ -259,19 +261,19 @@ pub(super) unsafe fn visit(object: *mut ffi::PyObject, visit: ffi::visitproc, ar
     if object.is_null() {
         return 0;
     }
-    // SAFETY: the collector's own function and argument.
+    // SAFETY: the garbage collector's own function and argument.
     unsafe { visit(object, arg) }
 }
 
-/// Names of asyncio.
+/// Objects of asyncio, looked up once.
 pub(super) struct Asyncio {
     pub(super) cancelled_error: Py<PyAny>,
-    /// A future of `_asyncio` whose result is None.
+    /// A completed `_asyncio` future whose result is None.
     pub(super) finished: Py<PyAny>,
-    /// `_get_running_loop`.
+    /// The function `_get_running_loop`.
     pub(super) running_loop: Py<PyAny>,
-    /// The dict of the tasks that run now, by loop, where there is one; else the functions that tell: of
-    /// tasks in C, and of those in Python.
+    /// The dict of the running tasks by loop, where it exists. Otherwise the functions that return the running
+    /// task: for tasks in C, and for tasks in Python.
     current_tasks: Result<Py<PyDict>, Vec<Py<PyAny>>>,
 }
 
@@ -281,7 +283,7 @@ pub(super) fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
     ASYNCIO.get_or_try_init(py, || {
         let module = py.import("asyncio")?;
         let dict = || py.import("_asyncio")?.getattr("_current_tasks");
-        // From 3.14 on, the tasks that run are fields of threads.
+        // From 3.14 on, the running task is a field of the thread.
         let current_tasks = match (py.version_info() < (3, 14), dict().map(Bound::cast_into::<PyDict>)) {
             (true, Ok(Ok(dict))) => Ok(dict.unbind()),
             _ => {
@@ -301,11 +303,11 @@ pub(super) fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
     })
 }
 
-/// A future that is done. Nobody ever waits on it, so it needs no loop, which it would keep alive.
+/// Creates a completed future. No task waits for it, so it needs no loop, which it would keep alive.
 fn finished<'py>(asyncio: &Bound<'py, PyModule>) -> PyResult<Bound<'py, PyAny>> {
     let py = asyncio.py();
     let kwargs = PyDict::new(py);
-    // What the constructor asks a loop.
+    // The only method that the constructor calls on a loop.
     let namespace = py.import("types")?.getattr("SimpleNamespace")?;
     let answers = PyDict::new(py);
     answers.set_item("get_debug", py.get_type::<pyo3::types::PyBool>())?; // bool() is False
@@ -315,13 +317,13 @@ fn finished<'py>(asyncio: &Bound<'py, PyModule>) -> PyResult<Bound<'py, PyAny>> 
     Ok(future)
 }
 
-/// A new reference, or the error that was set.
+/// Takes ownership of a new reference, or returns the exception that was set.
 pub(super) fn adopt(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Bound<'_, PyAny>> {
     // SAFETY: a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, object) }
 }
 
-/// The task of this loop that is running now, as a number that tells it from every other that lives; 0: none.
+/// Returns the running task of this loop as a number that is unique among live tasks; 0 if none.
 pub(super) fn current_task(event_loop: &Bound<'_, PyAny>) -> PyResult<usize> {
     let py = event_loop.py();
     let number = |task: &Bound<'_, PyAny>| if task.is_none() { 0 } else { task.as_ptr() as usize };
@@ -339,7 +341,7 @@ pub(super) fn current_task(event_loop: &Bound<'_, PyAny>) -> PyResult<usize> {
     }
 }
 
-/// Whether a task of this loop is running now, so that no other must be entered.
+/// Returns whether a task of this loop is running, so that no other task may be entered.
 #[inline]
 pub(super) fn is_inside_task(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = event_loop.py();
@@ -352,7 +354,7 @@ pub(super) fn is_inside_task(event_loop: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Text of a `CStr` literal for tables of methods.
+/// A null-terminated string literal, for tables of methods.
 macro_rules! c {
     ($text:literal) => {
         concat!($text, "\0").as_ptr().cast::<std::ffi::c_char>()

@@ -1,4 +1,4 @@
-//! To wait for a descriptor once, from a coroutine.
+//! An awaitable that waits once for a descriptor to become ready.
 
 use std::ffi::c_int;
 
@@ -16,24 +16,25 @@ use super::loop_state::LoopState;
 use super::raw::adopt;
 use super::waiter::{Stage, WaiterRef};
 
-/// What a coroutine awaits; `None` comes back. Whoever gives up has the descriptor ignored.
+/// The awaitable, whose result is `None`. A coroutine that stops waiting must call `LoopState._ignore` for the
+/// descriptor.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Ready {
     waiter: WaiterRef,
 }
 
 impl Ready {
-    /// Begins; `None`: this loop must be asked to watch the descriptor.
+    /// Starts watching the descriptor. `None` if the caller must use the loop's own methods for this.
     #[cfg(target_os = "linux")]
     pub(super) fn begin(state: &Bound<'_, LoopState>, fd: c_int, interest: Readiness) -> PyResult<Option<Self>> {
         let py = state.py();
-        let (Some(epolls), Some(event_loop)) = (LoopState::epolls(state), LoopState::event_loop(state)) else {
+        let (Some(registry), Some(event_loop)) = (LoopState::registry(state), LoopState::event_loop(state)) else {
             return Ok(None);
         };
         let waiter = WaiterRef::new(&event_loop, None, Delivery::default())?;
-        // In debug mode the loop itself resumes tasks, so that it sees how long their steps take.
+        // In debug mode the loop itself resumes tasks, so that it can measure how long their steps take.
         let direct = !invoke::method(&event_loop, intern!(py, "get_debug"), [])?.is_truthy()?;
-        epolls.get().watch_once(py, fd, waiter.clone(), direct, interest)?;
+        registry.get().watch_once(py, fd, waiter.clone(), direct, interest)?;
         Ok(Some(Self { waiter }))
     }
 
@@ -52,7 +53,7 @@ impl Ready {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.waiter.stage(py) {
             Stage::Waiting => adopt(py, self.waiter.yield_again(py)).map(Some),
-            // Of a wait that was cancelled, the error is thrown in.
+            // When the wait was cancelled, the task throws the error into the coroutine.
             Stage::Woken | Stage::Cancelled => Ok(None),
         }
     }

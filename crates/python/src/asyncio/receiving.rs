@@ -1,4 +1,4 @@
-//! Receiving: the steps of `recv()` and its kin, and what a readable descriptor makes of them.
+//! Receiving: the steps of `recv()` and its variants, and the delivery of read messages to waiting tasks.
 
 use pyo3::exceptions::{PyRuntimeError, PyStopAsyncIteration};
 use pyo3::intern;
@@ -10,32 +10,34 @@ use wirespeed_driver::protocol::{Delivery, MessageKind};
 use super::access::set_result;
 use super::connection::AsyncConnection;
 use super::invoke::{self, FirstError};
-use super::operation::{Kind, Operation, Step, delivery};
+use super::operation::{Operation, OperationKind, Step, delivery};
 use super::state::PendingNotifications;
 use super::waiter::{AssignedMessage, Stage, WaiterRef};
 use crate::{errors, view};
 
 impl AsyncConnection {
-    /// The next step of an operation.
+    /// Runs the next step of an operation.
     #[inline]
     pub(super) fn step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
-        // One that has begun is the loop's, wherever that is run by now.
-        if operation.is_fresh() && !self.may_begin(this.py(), operation.kind())? {
-            self.refuse(this.py(), "awaited", "asyncio.run_coroutine_threadsafe")?;
+        // An operation that has started continues on the loop that runs it.
+        if operation.is_fresh() && !self.may_start(this.py(), operation.kind())? {
+            self.refuse_foreign_loop(this.py(), "awaited", "asyncio.run_coroutine_threadsafe")?;
         }
         let step = match operation.kind() {
-            Kind::Receive | Kind::Next | Kind::ReceiveMany | Kind::Fragment => self.receive_step(this, operation),
-            Kind::Flush => self.flush_step(this, operation),
+            OperationKind::Receive | OperationKind::Next | OperationKind::ReceiveMany | OperationKind::Fragment => {
+                self.receive_step(this, operation)
+            }
+            OperationKind::Flush => self.flush_step(this, operation),
             _ => self.send_step(this, operation),
         };
-        step.or_else(|error| Self::leave(this, error))
+        step.or_else(|error| Self::finish_failed_call(this, error))
     }
 
-    /// Whether an operation may begin here.
+    /// Returns whether an operation may start in this thread.
     #[inline]
-    fn may_begin(&self, py: Python<'_>, kind: Kind) -> PyResult<bool> {
+    fn may_start(&self, py: Python<'_>, kind: OperationKind) -> PyResult<bool> {
         if kind.receives() {
-            self.loop_state.get().is_likely_here(self.event_loop.bind(py))
+            self.loop_state.get().probably_runs_here(self.event_loop.bind(py))
         } else {
             self.is_in_loop(py)
         }
@@ -53,7 +55,7 @@ impl AsyncConnection {
                     self.lock(py)?.inbox.put_back_fragment(item, continues);
                     return Err(error);
                 }
-                return self.received(this, operation, item);
+                return self.finish_receive(this, operation, item);
             }
             if let Some(error) = waiter.take_error(py) {
                 return Err(error);
@@ -72,8 +74,8 @@ impl AsyncConnection {
             self.release(py)?;
             state = self.lock(py)?;
         }
-        // The next fragment of a message is for whoever receives the message, however many wait for the next
-        // message.
+        // The next fragment of a message belongs to the task that receives this message, even if other tasks
+        // wait for the next message.
         let continues = state.inbox.is_streaming() && delivery == Delivery::Fragments;
         let taken = if !continues && state.has_receivers(py) {
             None
@@ -88,31 +90,31 @@ impl AsyncConnection {
         match taken {
             Some(item) => {
                 state.driver.endpoint.release_parsed();
-                // The application receives again; a pong goes out before it may be busy for a while.
-                let due = state.is_resumable() || state.is_write_due() || state.has_notes();
-                // Those who wait for the message after this one.
+                // The application may be busy after this call, so a pong is written first.
+                let due = state.is_resumable() || state.is_write_due() || state.has_notifications();
+                // Serve the tasks that wait for the message after this one.
                 let serve = delivery == Delivery::Fragments && item.fin && state.has_receivers(py);
                 drop(state);
-                let mut steps = FirstError::new();
+                let mut first_error = FirstError::new();
                 if due {
-                    steps.note(Self::run_actions(this));
+                    first_error.record(Self::run_actions(this));
                 }
                 if serve {
-                    steps.note(self.serve_soon(py));
+                    first_error.record(self.schedule_process(py));
                 }
-                if let Err(error) = steps.end() {
-                    // A signal handler has raised: what was taken is still to be received.
+                if let Err(error) = first_error.into_result() {
+                    // A signal handler has raised: the message stays in the queue.
                     let mut state = self.lock(py)?;
                     state.inbox.put_back_fragment(item, continues);
                     return Err(error);
                 }
-                self.received(this, operation, item)
+                self.finish_receive(this, operation, item)
             }
             None => {
                 let send_half = state.driver.send_half();
-                // The end of the stream was read, perhaps, behind what was there to be taken until now.
+                // The end of the stream may have been read behind the messages taken so far.
                 let due = send_half.is_eof() || send_half.queued() > 0;
-                let due = due || state.driver.is_closing() || state.paused || state.has_notes();
+                let due = due || state.driver.is_closing() || state.paused || state.has_notifications();
                 drop(state);
                 if due {
                     Self::run_actions(this)?;
@@ -122,7 +124,7 @@ impl AsyncConnection {
         }
     }
 
-    /// Nothing is there: the task waits, or learns that nothing will come.
+    /// No message has arrived: the task waits, or gets the exception of a closed connection.
     #[inline]
     fn wait_for_message(&self, this: &Bound<'_, Self>, operation: &Operation, delivery: Delivery) -> PyResult<Step> {
         let py = this.py();
@@ -130,7 +132,7 @@ impl AsyncConnection {
         let paused = {
             let mut state = self.lock(py)?;
             if state.is_finished() {
-                // Who asks again and again must not keep the loop from its turns.
+                // Repeated calls must not keep the loop from running other callbacks.
                 let turn_due =
                     operation.is_fresh() && state.send_queue.is_yield_due(0, self.loop_state.get().iteration());
                 drop(state);
@@ -138,7 +140,7 @@ impl AsyncConnection {
                     self.loop_state.get().begin_iteration();
                     return Ok(Step::Yield);
                 }
-                return Err(self.ended(py, operation.kind()));
+                return Err(self.closed_error(py, operation.kind()));
             }
             if state.is_connecting() {
                 return Err(super::sending::connecting());
@@ -148,7 +150,7 @@ impl AsyncConnection {
         };
         self.hold(this);
         self.loop_state.get().begin_iteration();
-        // Somebody wants more.
+        // Resume reading, because a task now waits for a message.
         if paused && let Err(error) = Self::run_actions(this) {
             self.abandon(this, &waiter, operation.kind());
             return Err(error);
@@ -156,29 +158,29 @@ impl AsyncConnection {
         Ok(Step::Wait(waiter))
     }
 
-    /// What a receiver gets of a connection that is closed.
-    fn ended(&self, py: Python<'_>, kind: Kind) -> PyErr {
+    /// Returns the exception that a receiver on a closed connection gets.
+    fn closed_error(&self, py: Python<'_>, kind: OperationKind) -> PyErr {
         // A clean close ends the iteration; it is not an error.
         match self.closing(py) {
-            Ok(closing) if kind == Kind::Next && closing.is_clean() => PyStopAsyncIteration::new_err(()),
+            Ok(closing) if kind == OperationKind::Next && closing.is_clean() => PyStopAsyncIteration::new_err(()),
             Ok(_) => self.closed(py),
             Err(error) => error,
         }
     }
 
-    /// Makes the value of an operation that has its message.
+    /// Converts a received message to the value of its operation.
     #[inline]
-    fn received(&self, this: &Bound<'_, Self>, operation: &Operation, item: Item<Py<PyAny>>) -> PyResult<Step> {
+    fn finish_receive(&self, this: &Bound<'_, Self>, operation: &Operation, item: Item<Py<PyAny>>) -> PyResult<Step> {
         let py = this.py();
         let value = match operation.kind() {
-            Kind::Receive | Kind::Next => finish_item(py, item, operation.option)?,
-            Kind::Fragment => fragment(py, item)?,
+            OperationKind::Receive | OperationKind::Next => finish_item(py, item, operation.option)?,
+            OperationKind::Fragment => fragment(py, item)?,
             _ => self.receive_more(this, operation, item)?,
         };
         Ok(Step::Ready(value.into_ptr()))
     }
 
-    /// All messages that are there, after the first.
+    /// Collects the messages that have arrived after the first.
     fn receive_more(
         &self,
         this: &Bound<'_, Self>,
@@ -189,12 +191,13 @@ impl AsyncConnection {
         let mut items = vec![first];
         {
             let mut state = self.lock(py)?;
-            // Those who wait already come first.
+            // Tasks that wait already come first.
             while items.len() < operation.limit && !state.inbox.is_streaming() && !state.has_receivers(py) {
                 match state.take(py, operation.option, Delivery::Messages) {
                     Ok(Some(item)) => items.push(item),
                     Ok(None) => break,
-                    // One that cannot be made is missing: nobody must take what comes after it for what follows these.
+                    // If one message cannot be converted, later messages must not appear to follow the earlier
+                    // ones.
                     Err(error) => {
                         state.inbox.put_back(items.into_iter());
                         return Err(error);
@@ -204,21 +207,22 @@ impl AsyncConnection {
             state.driver.endpoint.release_parsed();
         }
         if let Err(error) = Self::run_actions(this) {
-            // A signal handler has raised: what was taken is still to be received.
+            // A signal handler has raised: the messages stay in the queue.
             self.lock(py)?.inbox.put_back(items.into_iter());
             return Err(error);
         }
-        // The list is made outside the connection's lock: a collection may start here.
+        // The list is created outside the connection's lock: this may start a garbage collection.
         let list = PyList::empty(py);
         let mut items = items.into_iter();
         while let Some(item) = items.next() {
             let message = match operation.option {
-                None => natural(py, item.kind, item.message.clone_ref(py)),
+                None => by_frame_type(py, item.kind, item.message.clone_ref(py)),
                 Some(text) => crate::view::convert(item.message.bind(py), text),
             };
             match message {
                 Ok(message) => list.append(message)?,
-                // What cannot be decoded is raised by a call of its own, after what came before it.
+                // A message that cannot be decoded is raised by a call of its own, after the messages before
+                // it.
                 Err(error) if list.is_empty() => {
                     self.lock(py)?.inbox.put_back(items);
                     return Err(error);
@@ -232,7 +236,7 @@ impl AsyncConnection {
         Ok(list.into_any().unbind())
     }
 
-    /// A message that is there already.
+    /// Receives a message that has already arrived.
     pub(super) fn receive_nowait(this: &Bound<'_, Self>, decode: Option<bool>) -> PyResult<Option<Py<PyAny>>> {
         let py = this.py();
         let conn = this.get();
@@ -263,64 +267,72 @@ impl AsyncConnection {
         }
     }
 
-    /// Gives what was read to whoever waits, from a callback of the loop; what nobody waits for is queued.
+    /// Delivers read messages to waiting tasks, from a callback of the loop. Without waiting tasks they are
+    /// queued.
     pub(super) fn process(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut steps = FirstError::new();
+        let mut first_error = FirstError::new();
         if conn.listens() {
-            steps.note(Self::dispatch(this));
+            first_error.record(Self::dispatch(this));
         } else {
-            // Asking may run Python, and a signal handler: what came is served all the same.
+            // The check may run Python code and a signal handler. The messages are delivered in any case.
             let direct = conn.may_wake(py).unwrap_or_else(|error| {
-                steps.note(Err(error));
+                first_error.record(Err(error));
                 false
             });
-            while let Some(waiter) = conn.next_served(this, &mut steps, !direct)? {
-                steps.note(waiter.wake(py, direct));
-                if waiter.holds_on(py) {
+            while let Some(waiter) = conn.serve_next(this, &mut first_error, !direct)? {
+                first_error.record(waiter.wake(py, direct));
+                if waiter.defer_if_assigned(py) {
                     conn.lock(py)?.assign(waiter);
                 }
-                // A task that the loop resumes later has yet to see its message.
+                // A task that the loop resumes later has not taken its message yet.
                 if !direct && conn.lock(py)?.postpone() {
-                    steps.note(conn.serve_soon(py));
+                    first_error.record(conn.schedule_process(py));
                     break;
                 }
             }
         }
-        steps.note(Self::run_actions(this));
-        steps.end()
+        first_error.record(Self::run_actions(this));
+        first_error.into_result()
     }
 
-    /// The same from inside a task: those that can be served are resumed by the loop.
-    pub(super) fn serve(this: &Bound<'_, Self>) -> PyResult<()> {
+    /// Delivers read messages from inside a task. The loop resumes the waiting tasks.
+    pub(super) fn serve_receivers(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
-        let mut steps = FirstError::new();
-        // A listener is told by callbacks of the loop only.
+        let mut first_error = FirstError::new();
+        // A listener is called only from callbacks of the loop.
         while !conn.listens()
-            && let Some(waiter) = conn.next_served(this, &mut steps, true)?
+            && let Some(waiter) = conn.serve_next(this, &mut first_error, true)?
         {
-            steps.note(waiter.wake(py, false));
+            first_error.record(waiter.wake(py, false));
         }
-        steps.note(Self::run_actions(this));
-        steps.end()
+        first_error.record(Self::run_actions(this));
+        first_error.into_result()
     }
 
-    /// The next receiver, with its message; if there is none, fills the queue. `later`: the loop resumes it.
+    /// Assigns the next message to the next receiver, and returns it. Fills the queue if no task waits. `later`
+    /// is whether the loop resumes the task.
     #[inline]
-    fn next_served(&self, this: &Bound<'_, Self>, steps: &mut FirstError, later: bool) -> PyResult<Option<WaiterRef>> {
+    fn serve_next(
+        &self,
+        this: &Bound<'_, Self>,
+        first_error: &mut FirstError,
+        later: bool,
+    ) -> PyResult<Option<WaiterRef>> {
         let py = this.py();
         let mut postponed = false;
-        let (served, notes) = {
+        let (served, notifications) = {
             let mut state = self.lock(py)?;
             let continues = state.inbox.is_streaming();
-            let next = state.next_receiver(py).and_then(|index| Some((index, state.receivers.get(index)?.wants())));
+            let next =
+                state.next_receiver(py).and_then(|index| Some((index, state.receivers.get(index)?.receive_options())));
             let served = match next {
                 None => {
                     match state.fill_queue(py) {
                         Ok(more) => postponed = more,
-                        Err(error) => steps.note(Err(error)),
+                        Err(error) => first_error.record(Err(error)),
                     }
                     None
                 }
@@ -348,44 +360,44 @@ impl AsyncConnection {
                     }
                 },
             };
-            (served, state.has_notes())
+            (served, state.has_notifications())
         };
-        // Whatever they raise: who is served must be woken.
+        // Errors are collected: the served task must be woken.
         if postponed {
-            steps.note(self.serve_soon(py));
+            first_error.record(self.schedule_process(py));
         }
-        if notes {
-            steps.note(Self::tell_notes(this));
+        if notifications {
+            first_error.record(Self::deliver_notifications(this));
         }
         Ok(served)
     }
 
-    /// A task has taken what it was handed: those behind it are served.
+    /// Serves the next tasks after a task has taken its assigned message.
     fn release_assigned(&self, this: &Bound<'_, Self>) -> PyResult<()> {
-        let waited = self.lock(this.py())?.release_assigned(this.py());
-        if waited { Self::serve(this) } else { Ok(()) }
+        let has_waiting = self.lock(this.py())?.release_assigned(this.py());
+        if has_waiting { Self::serve_receivers(this) } else { Ok(()) }
     }
 
-    /// As [`Self::serve`], in the loop's next turn.
-    pub(super) fn serve_soon(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(port) = self.port.get() else { return Ok(()) };
-        invoke::call_soon(self.event_loop.bind(py), port.bind(py).getattr(intern!(py, "_readable"))?.as_any())
+    /// Schedules [`Self::process`] for the loop's next iteration.
+    pub(super) fn schedule_process(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(adapter) = self.adapter.get() else { return Ok(()) };
+        invoke::call_soon(self.event_loop.bind(py), adapter.bind(py).getattr(intern!(py, "_readable"))?.as_any())
     }
 
-    /// A task that has given the loop a turn does not come back.
+    /// Handles that a task which has yielded to the loop is not resumed.
     pub(super) fn abandon_turn(&self, this: &Bound<'_, Self>) {
         let py = this.py();
         let serve = || {
             let pending = std::mem::take(&mut self.lock(py)?.turn_pending);
-            if pending { self.serve_soon(py) } else { Ok(()) }
+            if pending { self.schedule_process(py) } else { Ok(()) }
         };
         if let Err(error) = serve().and_then(|()| self.release(py)) {
             error.write_unraisable(py, Some(this.as_any()));
         }
     }
 
-    /// A task gave up waiting: what it was given goes to others.
-    pub(super) fn abandon(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: Kind) {
+    /// Handles that a task stopped waiting: its message goes to other tasks.
+    pub(super) fn abandon(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: OperationKind) {
         let py = this.py();
         waiter.abandon(py);
         let result =
@@ -395,63 +407,64 @@ impl AsyncConnection {
         }
     }
 
-    fn abandon_receive(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: Kind) -> PyResult<()> {
+    fn abandon_receive(&self, this: &Bound<'_, Self>, waiter: &WaiterRef, kind: OperationKind) -> PyResult<()> {
         let py = this.py();
-        let given = waiter.take(py);
-        let was_given = given.is_some();
+        let assigned = waiter.take(py);
+        let was_assigned = assigned.is_some();
         {
             let mut state = self.lock(py)?;
             state.receivers.retain(|other| other != waiter);
-            if let Some(AssignedMessage { item, continues, later }) = given {
+            if let Some(AssignedMessage { item, continues, later }) = assigned {
                 if later {
                     state.release_assigned(py);
                 }
                 state.inbox.put_back_fragment(item, continues);
             }
         }
-        match (was_given, kind) {
+        match (was_assigned, kind) {
             (false, _) => Ok(()),
-            // The generator may have to drop the rest of the message first.
-            (true, Kind::Fragment) => self.serve_soon(py),
-            (true, _) => Self::serve(this),
+            // The generator may first have to drop the rest of the message.
+            (true, OperationKind::Fragment) => self.schedule_process(py),
+            (true, _) => Self::serve_receivers(this),
         }
     }
 
-    /// Tells those who wait for pongs, and a listener that leaves the messages to `recv`.
+    /// Delivers pending notifications: latencies to futures of pings, and control frames to a listener that
+    /// leaves messages to `recv`.
     #[inline]
-    pub(super) fn tell_notes(this: &Bound<'_, Self>) -> PyResult<()> {
-        let notes = this.get().lock(this.py())?.take_notes();
-        notes.map_or(Ok(()), |notes| Self::tell_notes_slowly(this, *notes))
+    pub(super) fn deliver_notifications(this: &Bound<'_, Self>) -> PyResult<()> {
+        let notifications = this.get().lock(this.py())?.take_notifications();
+        notifications.map_or(Ok(()), |notifications| Self::deliver_all(this, *notifications))
     }
 
-    fn tell_notes_slowly(this: &Bound<'_, Self>, notes: PendingNotifications) -> PyResult<()> {
+    fn deliver_all(this: &Bound<'_, Self>, notifications: PendingNotifications) -> PyResult<()> {
         let py = this.py();
-        let mut steps = FirstError::new();
-        for (future, latency) in notes.pongs {
-            steps.note(set_result(future.bind(py), latency.into_pyobject(py)?.as_any()));
+        let mut first_error = FirstError::new();
+        for (future, latency) in notifications.pongs {
+            first_error.record(set_result(future.bind(py), latency.into_pyobject(py)?.as_any()));
         }
-        for control in notes.controls {
-            steps.note(Self::tell_control(this, control));
+        for control in notifications.controls {
+            first_error.record(Self::notify_control(this, control));
         }
-        steps.end()
+        first_error.into_result()
     }
 }
 
-/// A message as the operation that receives it wants it.
+/// Converts a message as its operation requested.
 fn finish_item(py: Python<'_>, item: Item<Py<PyAny>>, decode: Option<bool>) -> PyResult<Py<PyAny>> {
     match decode {
-        None => natural(py, item.kind, item.message),
-        // A message that was queued while nobody received has the form that its kind suggests.
+        None => by_frame_type(py, item.kind, item.message),
+        // A message that was queued meanwhile has the type of its frame.
         Some(text) => view::convert(item.message.bind(py), text),
     }
 }
 
-/// A message in the form that its kind suggests, though somebody wanted it as bytes who then gave it up.
-fn natural(py: Python<'_>, kind: MessageKind, message: Py<PyAny>) -> PyResult<Py<PyAny>> {
+/// Converts a message to the type of its frame: a task that requested bytes may have given it up.
+fn by_frame_type(py: Python<'_>, kind: MessageKind, message: Py<PyAny>) -> PyResult<Py<PyAny>> {
     if kind == MessageKind::Text { view::convert(message.bind(py), true) } else { Ok(message) }
 }
 
-/// The value of a fragment.
+/// Returns the value of a fragment.
 fn fragment(py: Python<'_>, item: Item<Py<PyAny>>) -> PyResult<Py<PyAny>> {
     let is_text = item.kind == MessageKind::Text;
     let fin = item.fin;

@@ -1,8 +1,8 @@
 //! A selector for the standard event loop that serves native connections inside `select()`.
 //!
-//! Its epoll knows two kinds of descriptors: those of the loop, whose keys `select` returns, and those of
-//! connections, whose ports it calls. When only connections were ready, and serving them scheduled nothing,
-//! it polls again without a turn of the loop.
+//! Its epoll has two kinds of descriptors: those of the loop, whose keys `select` returns, and those of
+//! connections, whose adapters it calls. If only connections were ready, and serving them scheduled no
+//! callbacks, it polls again without returning to the loop.
 
 use std::ffi::c_int;
 use std::io;
@@ -17,25 +17,25 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use wirespeed_driver::readiness::{Events, Poller, Timer};
 use wirespeed_driver::socket::Readiness;
 
-use super::epoll_registry::{EpollRegistry, OURS};
+use super::epoll_registry::{EpollRegistry, REGISTRY_TOKEN};
 use super::gil_mutex::GilMutex;
 use super::loop_state::LoopState;
 
-/// `selectors.EVENT_READ` and `EVENT_WRITE`.
+/// The values of `selectors.EVENT_READ` and `EVENT_WRITE`.
 const READ: u32 = 1;
 const WRITE: u32 = 2;
 
-/// Polls without a return to the loop after which it has a turn all the same, for whoever counts on turns.
-const ROUNDS: usize = 256;
+/// The most polls without a return to the loop. Some programs count on the loop's turns.
+const MAX_POLLS: usize = 256;
 
-/// Marks the descriptor of our timer.
+/// The epoll token of the timer.
 const TIMER: u64 = 1 << 62;
 
-/// A wait that is to end later than this leaves its end to a timer. That of a nearer end would be set anew
-/// each time.
-const FAR: Duration = Duration::from_millis(2);
+/// A wait that ends later than this uses a timer for its end. For a nearer end, the timer would have to be set
+/// for each wait.
+const TIMER_THRESHOLD: Duration = Duration::from_millis(2);
 
-/// How long to spin before signals are looked for.
+/// How long to spin between checks for signals.
 const SPIN_SLICE: Duration = Duration::from_millis(10);
 
 struct Inner {
@@ -44,13 +44,13 @@ struct Inner {
     events: Events,
 }
 
-/// See the module.
+/// The native selector of one event loop.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct NativeSelector {
-    /// The epoll, and what is ours of what it watches.
-    epolls: Py<EpollRegistry>,
+    /// The epoll, and the descriptors of connections that it watches.
+    registry: Py<EpollRegistry>,
     keys: Py<PyDict>,
-    /// What was asked for, by descriptor: a `modify` that changes nothing is none.
+    /// The registered events by descriptor. A `modify` that changes nothing makes no system call.
     interests: GilMutex<std::collections::HashMap<c_int, u32>>,
     busy_poll: Duration,
     timer: GilMutex<Option<Timer>>,
@@ -68,24 +68,24 @@ fn check(fd: c_int) -> PyResult<()> {
 impl NativeSelector {
     fn poller(&self, py: Python<'_>) -> PyResult<Arc<Poller>> {
         let closed = || PyValueError::new_err("I/O operation on closed epoll object");
-        self.epolls.get().poller(py).ok_or_else(closed)
+        self.registry.get().poller(py).ok_or_else(closed)
     }
 
-    pub(super) fn epolls(&self, py: Python<'_>) -> Py<EpollRegistry> {
-        self.epolls.clone_ref(py)
+    pub(super) fn registry(&self, py: Python<'_>) -> Py<EpollRegistry> {
+        self.registry.clone_ref(py)
     }
 
-    /// One wait; the number of events, which are in `events`.
+    /// Waits once. Returns the number of events, which are in `events`.
     fn wait(&self, py: Python<'_>, poller: &Poller, events: &mut Events, until: Option<Instant>) -> PyResult<usize> {
         let mut spin = (!self.busy_poll.is_zero()).then(|| Instant::now() + self.busy_poll);
         loop {
             let now = Instant::now();
             let mut left = until.map(|until| until.saturating_duration_since(now));
-            if let Some(until) = until.filter(|_| left.is_some_and(|left| left > FAR)) {
+            if let Some(until) = until.filter(|_| left.is_some_and(|left| left > TIMER_THRESHOLD)) {
                 let mut timer = self.timer.lock(py);
                 let timer = match &mut *timer {
                     Some(timer) => timer,
-                    none => none.insert(add_timer(poller)?),
+                    none => none.insert(create_timer(poller)?),
                 };
                 timer.arm(now, until)?;
                 left = None;
@@ -132,7 +132,7 @@ impl NativeSelector {
     }
 }
 
-fn add_timer(poller: &Poller) -> io::Result<Timer> {
+fn create_timer(poller: &Poller) -> io::Result<Timer> {
     let timer = Timer::new()?;
     poller.add(timer.raw(), TIMER, interest(READ))?;
     Ok(timer)
@@ -146,7 +146,7 @@ impl NativeSelector {
         let busy_poll = Duration::try_from_secs_f64(busy_poll)
             .map_err(|_| PyValueError::new_err("busy_poll must be a number of seconds, not negative"))?;
         Ok(Self {
-            epolls: Py::new(py, EpollRegistry::new(Arc::new(Poller::new()?)))?,
+            registry: Py::new(py, EpollRegistry::new(Arc::new(Poller::new()?)))?,
             keys: PyDict::new(py).unbind(),
             interests: GilMutex::new(std::collections::HashMap::new()),
             busy_poll,
@@ -155,11 +155,11 @@ impl NativeSelector {
         })
     }
 
-    /// Says whose selector this is; `ready` and `scheduled` are the loop's own.
+    /// Attaches the selector to its loop. `ready` and `scheduled` are the loop's own queues.
     #[pyo3(signature = (ready, scheduled, r#loop))]
     fn attach(&self, py: Python<'_>, ready: Py<PyAny>, scheduled: Py<PyAny>, r#loop: Py<PyAny>) {
-        drop(scheduled); // the loop replaces it at times: it is looked up
-        self.epolls.get().set_loop(py, r#loop.bind(py));
+        drop(scheduled); // looked up on use, because the loop sometimes replaces it
+        self.registry.get().set_loop(py, r#loop.bind(py));
         let mut inner = self.inner.lock(py);
         inner.ready = Some(ready);
         inner.event_loop = Some(r#loop);
@@ -194,7 +194,7 @@ impl NativeSelector {
         keys.del_item(fd)?;
         self.interests.lock(py).remove(&fd);
         if let Ok(poller) = self.poller(py) {
-            let _ = poller.delete(fd); // closed already: the system has forgotten it
+            let _ = poller.delete(fd); // a closed descriptor is gone already
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl NativeSelector {
         self.keys.clone_ref(py)
     }
 
-    /// Waits until something is ready; serves connections meanwhile.
+    /// Waits until a descriptor of the loop is ready. Serves connections meanwhile.
     #[pyo3(signature = (timeout = None))]
     fn select<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyList>> {
         let py = slf.py();
@@ -216,13 +216,13 @@ impl NativeSelector {
         let until = match timeout {
             None => None,
             Some(timeout) if timeout.is_nan() => return Err(PyValueError::new_err("timeout must not be NaN")),
-            // What is too far for the clock is for ever.
+            // A time beyond the clock's range means no timeout.
             Some(timeout) => Duration::try_from_secs_f64(timeout.max(0.0))
                 .ok()
                 .and_then(|timeout| Instant::now().checked_add(timeout)),
         };
-        let once = timeout.is_some_and(|timeout| timeout <= 0.0);
-        let count = this.epolls.get().count(py);
+        let nonblocking = timeout.is_some_and(|timeout| timeout <= 0.0);
+        let count = this.registry.get().count(py);
         let (mut events, event_loop, ready) = {
             let mut inner = this.inner.lock(py);
             let mut events = std::mem::take(&mut inner.events);
@@ -230,14 +230,14 @@ impl NativeSelector {
             let clone = |object: &Option<Py<PyAny>>| object.as_ref().map(|object| object.bind(py).clone());
             (events, clone(&inner.event_loop), clone(&inner.ready))
         };
-        // The list of timers: the loop replaces it at times, but not while it is in here.
+        // The list of timers. The loop sometimes replaces it, but not during this call.
         let scheduled =
             event_loop.as_ref().map(|event_loop| event_loop.getattr(intern!(py, "_scheduled"))).transpose()?;
         let timers = || scheduled.as_ref().map_or(Ok(0), PyAnyMethods::len);
         let timers_before = timers()?;
         let result = PyList::empty(py);
         let mut outcome = Ok(());
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_POLLS {
             match this.wait(py, &poller, &mut events, until) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -246,27 +246,27 @@ impl NativeSelector {
                     break;
                 }
             }
-            let mut foreign = false;
+            let mut loop_ready = false;
             for ready in events.iter() {
-                if ready.token & OURS == 0 {
-                    foreign = true;
-                } else if let Err(error) = this.epolls.get().serve(py, ready) {
+                if ready.token & REGISTRY_TOKEN == 0 {
+                    loop_ready = true;
+                } else if let Err(error) = this.registry.get().serve(py, ready) {
                     outcome = Err(error);
                     break;
                 }
             }
-            if foreign && outcome.is_ok() {
-                // After the connections, whose callbacks may have changed what is registered.
+            if loop_ready && outcome.is_ok() {
+                // After the connections, whose callbacks may have changed the registrations.
                 outcome = collect(this, py, &events, &result);
             }
-            if outcome.is_err() || foreign || once {
+            if outcome.is_err() || loop_ready || nonblocking {
                 break;
             }
-            // A timer of the loop may be due meanwhile.
+            // A timer of the loop may have become due.
             if until.is_some_and(|until| until <= Instant::now()) {
                 break;
             }
-            // Serving them may have scheduled something, or stopped the loop.
+            // Serving connections may have scheduled callbacks or stopped the loop.
             let Some(event_loop) = &event_loop else { break };
             if ready.as_ref().is_none_or(|ready| ready.len().map_or(true, |len| len > 0))
                 || timers()? != timers_before
@@ -286,7 +286,7 @@ impl NativeSelector {
         }
         let timer = self.timer.lock(py).take();
         drop(timer);
-        self.epolls.get().close(py);
+        self.registry.get().close(py);
         self.keys.bind(py).clear();
         self.interests.lock(py).clear();
         self.__clear__();
@@ -295,7 +295,7 @@ impl NativeSelector {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.keys)?;
         let Some(inner) = self.inner.try_lock_for_gc() else { return Ok(()) };
-        visit.call(&self.epolls)?;
+        visit.call(&self.registry)?;
         visit.call(&inner.event_loop)?;
         visit.call(&inner.ready)
     }
@@ -306,10 +306,10 @@ impl NativeSelector {
     }
 }
 
-/// The keys of the loop's own descriptors that are ready.
+/// Appends the keys of the loop's own ready descriptors to `result`.
 fn collect(this: &NativeSelector, py: Python<'_>, events: &Events, result: &Bound<'_, PyList>) -> PyResult<()> {
     let keys = this.keys.bind(py);
-    for found in events.iter().filter(|found| found.token & OURS == 0) {
+    for found in events.iter().filter(|found| found.token & REGISTRY_TOKEN == 0) {
         let Some(key) = keys.get_item(found.token)? else { continue };
         let mut ready = 0;
         if found.readiness.writable || found.failed {

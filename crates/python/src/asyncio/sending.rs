@@ -1,4 +1,4 @@
-//! Sending: the fast way of `send`, and the steps of what must wait.
+//! Sending: the fast path of `send`, and the steps of operations that must wait.
 
 use pyo3::exceptions::{PyBlockingIOError, PyRuntimeError, PyTypeError};
 use pyo3::ffi;
@@ -11,28 +11,28 @@ use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::AsyncConnection;
 use super::loop_state::LoopState;
-use super::operation::{Kind, Operation, Step, none};
+use super::operation::{Operation, OperationKind, Step, none};
 use super::owner_mutex::Guard;
 use super::state::State;
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, source};
 
-/// What became of a message.
-pub(super) enum Sent {
-    /// It is queued, or written.
+/// The outcome of an attempt to send a message.
+pub(super) enum SendOutcome {
+    /// The message is queued or written.
     Done,
-    /// So is it, and the loop is due a turn.
+    /// The message is queued or written, and the loop is due a turn.
     Turn,
-    /// So is it, and the sender should wait for room.
+    /// The message is queued or written, and the sender should wait for room.
     Full,
-    /// It must wait.
+    /// The message is not queued: the sender must wait.
     Wait,
-    /// The connection is closed, or closing.
+    /// The connection is closed or closing.
     Closed,
 }
 
 impl AsyncConnection {
-    /// `send()`: a new reference to what is awaited.
+    /// `send()`: returns a new reference to the awaitable.
     #[inline]
     pub(super) fn send(
         this: &Bound<'_, Self>,
@@ -43,17 +43,17 @@ impl AsyncConnection {
         let Some((kind, bytes)) = source::message(message, text)? else {
             return this.call_method1("_send_fragments", (message, text, compress)).map(Bound::into_ptr);
         };
-        // In another thread than the loop's it is sent when it is awaited, there:
-        // `run_coroutine_threadsafe(ws.send(...), loop)`. On another loop, that is refused.
+        // In another thread, the message is sent when the operation is awaited on the connection's loop:
+        // `run_coroutine_threadsafe(ws.send(...), loop)`. On another loop, awaiting it raises an exception.
         if !this.get().is_in_loop(this.py())? {
             return Ok(Operation::create_send(this, message, text, compress));
         }
         Ok(match Self::try_send(this, message, kind, &bytes, compress, false)? {
-            Sent::Done => Operation::done(),
-            Sent::Turn => Operation::create(this, Kind::Yield, None),
-            Sent::Full => Operation::create(this, Kind::Drain, None),
-            Sent::Wait => Operation::create_send(this, message, text, compress),
-            Sent::Closed => Operation::create(this, Kind::End, None),
+            SendOutcome::Done => Operation::done(),
+            SendOutcome::Turn => Operation::create(this, OperationKind::Yield, None),
+            SendOutcome::Full => Operation::create(this, OperationKind::Drain, None),
+            SendOutcome::Wait => Operation::create_send(this, message, text, compress),
+            SendOutcome::Closed => Operation::create(this, OperationKind::Closed, None),
         })
     }
 
@@ -69,25 +69,25 @@ impl AsyncConnection {
         };
         this.get().check_loop(this.py(), "send_nowait()")?;
         match Self::try_send(this, message, kind, &bytes, compress, false)? {
-            Sent::Done => Ok(()),
-            Sent::Turn => {
-                this.get().lock(this.py())?.send_queue.yield_owed = true;
+            SendOutcome::Done => Ok(()),
+            SendOutcome::Turn => {
+                this.get().lock(this.py())?.send_queue.turn_owed = true;
                 Ok(())
             }
-            Sent::Full => {
+            SendOutcome::Full => {
                 this.get().lock(this.py())?.send_queue.writable_notice = WritableNotice::Wanted;
                 Ok(())
             }
-            Sent::Wait => {
+            SendOutcome::Wait => {
                 this.get().lock(this.py())?.send_queue.writable_notice = WritableNotice::Wanted;
                 Err(PyBlockingIOError::new_err("too much is waiting to be sent: see write_limit"))
             }
-            Sent::Closed => Err(this.get().closed(this.py())),
+            SendOutcome::Closed => Err(this.get().closed(this.py())),
         }
     }
 
-    /// Queues a message if this is possible now, and writes as much as is due. `turn`: it is the turn of
-    /// whoever sends it.
+    /// Queues a message if this is possible now, and writes if that is due. `has_turn` is whether the sender is
+    /// first in the send queue.
     #[inline]
     fn try_send(
         this: &Bound<'_, Self>,
@@ -95,18 +95,18 @@ impl AsyncConnection {
         kind: MessageKind,
         bytes: &source::Message<'_>,
         compress: Option<bool>,
-        turn: bool,
-    ) -> PyResult<Sent> {
+        has_turn: bool,
+    ) -> PyResult<SendOutcome> {
         let py = this.py();
         let conn = this.get();
         let len = bytes.len();
         let iteration = conn.loop_state.get().iteration();
         let mut state = conn.lock(py)?;
         if state.is_closing() {
-            return Ok(Sent::Closed);
+            return Ok(SendOutcome::Closed);
         }
-        if state.must_wait(turn) {
-            return if state.is_connecting() { Err(connecting()) } else { Ok(Sent::Wait) };
+        if state.must_wait(has_turn) {
+            return if state.is_connecting() { Err(connecting()) } else { Ok(SendOutcome::Wait) };
         }
         let result = if state.driver.send_half().is_large(len, compress) {
             drop(state);
@@ -118,7 +118,7 @@ impl AsyncConnection {
         };
         match result {
             Ok(()) => {}
-            Err(SendError::NotOpen) => return Ok(Sent::Closed),
+            Err(SendError::NotOpen) => return Ok(SendOutcome::Closed),
             Err(error) => {
                 drop(state);
                 return Err(errors::refused(py, error));
@@ -127,34 +127,34 @@ impl AsyncConnection {
         Self::write_queued(this, state, len, iteration)
     }
 
-    /// Writes what was just queued, as far as this is due.
+    /// Writes the message that was just queued, if that is due.
     #[inline]
     pub(super) fn write_queued(
         this: &Bound<'_, Self>,
         mut state: Guard<'_, State>,
         len: usize,
         iteration: u64,
-    ) -> PyResult<Sent> {
+    ) -> PyResult<SendOutcome> {
         let py = this.py();
         let conn = this.get();
         let output = state.output(iteration);
         let turn_due = state.send_queue.is_yield_due(len, iteration);
         if output == Output::Write && state.send_queue.large.is_none() && state.driver.socket().is_some() {
-            // The short way: one system call, and nothing else to see to.
+            // The fast path: one system call, and no other work.
             if state.flush(py) == Flushed::All
                 && !state.driver.is_closing()
                 && !state.is_room_due()
                 && !state.send_queue.has_flushes()
             {
-                return Ok(if turn_due { Sent::Turn } else { Sent::Done });
+                return Ok(if turn_due { SendOutcome::Turn } else { SendOutcome::Done });
             }
         }
         let (corked, large) = (state.send_queue.corked, state.send_queue.large.is_some());
         if output == Output::Cork {
             state.send_queue.corked = true;
-            // The other short way: it leaves with what was queued before it.
+            // The other fast path: the message is written with those queued before it.
             if corked && !large && state.driver.send_half().failure().is_none() {
-                return Ok(if turn_due { Sent::Turn } else { Sent::Done });
+                return Ok(if turn_due { SendOutcome::Turn } else { SendOutcome::Done });
             }
         }
         drop(state);
@@ -167,63 +167,63 @@ impl AsyncConnection {
         let state = conn.lock(py)?;
         if state.driver.send_half().failure().is_some() {
             drop(state);
-            Self::run_actions(this)?; // the end begins
-            return Ok(Sent::Closed);
+            Self::run_actions(this)?; // starts closing
+            return Ok(SendOutcome::Closed);
         }
         Ok(match () {
-            () if state.should_wait() => Sent::Full,
-            () if turn_due => Sent::Turn,
-            () => Sent::Done,
+            () if state.should_wait() => SendOutcome::Full,
+            () if turn_due => SendOutcome::Turn,
+            () => SendOutcome::Done,
         })
     }
 
-    /// The next step of an operation that waits to send.
+    /// Runs the next step of an operation that waits to send.
     pub(super) fn send_step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         let py = this.py();
         let Some(waiter) = operation.take_waiter() else { return self.send_now(this, operation, false) };
         if waiter.stage(py) == Stage::Waiting {
             return Ok(Step::Wait(waiter));
         }
-        let (turn, first) = {
+        let (has_turn, first) = {
             let mut state = self.lock(py)?;
             (state.send_queue.take_turn(waiter.ticket()), state.send_queue.is_first(waiter.ticket()))
         };
-        if turn && !first && !self.lock(py)?.is_finished() {
+        if has_turn && !first && !self.lock(py)?.is_finished() {
             return self.wait_for_room(this, Some(operation));
         }
-        if operation.kind() == Kind::Drain {
+        if operation.kind() == OperationKind::Drain {
             return if self.lock(py)?.is_finished() { Err(self.closed(py)) } else { Ok(Step::Ready(none())) };
         }
-        self.send_now(this, operation, turn)
+        self.send_now(this, operation, has_turn)
     }
 
-    fn send_now(&self, this: &Bound<'_, Self>, operation: &Operation, turn: bool) -> PyResult<Step> {
+    fn send_now(&self, this: &Bound<'_, Self>, operation: &Operation, has_turn: bool) -> PyResult<Step> {
         let py = this.py();
-        let sent = match operation.kind() {
-            Kind::Yield => {
+        let outcome = match operation.kind() {
+            OperationKind::Yield => {
                 self.loop_state.get().begin_iteration();
                 return Ok(Step::Yield);
             }
-            Kind::End => Sent::Closed,
-            Kind::Drain => {
+            OperationKind::Closed => SendOutcome::Closed,
+            OperationKind::Drain => {
                 let state = self.lock(py)?;
                 match () {
-                    () if state.driver.is_over() || state.driver.send_half().failure().is_some() => Sent::Closed,
-                    () if state.should_wait() => Sent::Full,
-                    () => Sent::Done,
+                    () if state.driver.is_over() || state.driver.send_half().failure().is_some() => SendOutcome::Closed,
+                    () if state.should_wait() => SendOutcome::Full,
+                    () => SendOutcome::Done,
                 }
             }
-            Kind::Room => {
+            OperationKind::SendTurn => {
                 let state = self.lock(py)?;
                 match () {
-                    () if state.is_closing() => Sent::Closed,
+                    () if state.is_closing() => SendOutcome::Closed,
                     () if state.is_connecting() => return Err(connecting()),
-                    () if state.must_wait(turn) => Sent::Wait,
-                    () => Sent::Done,
+                    () if state.must_wait(has_turn) => SendOutcome::Wait,
+                    () => SendOutcome::Done,
                 }
             }
-            Kind::SendMany => match self.send_from_iterator(this, operation, turn)? {
-                Some(sent) => sent,
+            OperationKind::SendMany => match self.send_from_iterator(this, operation, has_turn)? {
+                Some(outcome) => outcome,
                 None => {
                     self.loop_state.get().begin_iteration();
                     return Ok(Step::Yield);
@@ -236,36 +236,36 @@ impl AsyncConnection {
                 let Some((kind, bytes)) = source::message(&message, operation.option)? else {
                     return Err(wrong_type(&message, "message"));
                 };
-                Self::try_send(this, &message, kind, &bytes, operation.compress, turn)?
+                Self::try_send(this, &message, kind, &bytes, operation.compress, has_turn)?
             }
         };
-        match sent {
-            Sent::Done => Ok(Step::Ready(none())),
-            Sent::Turn => {
-                operation.become_kind(Kind::Yield);
+        match outcome {
+            SendOutcome::Done => Ok(Step::Ready(none())),
+            SendOutcome::Turn => {
+                operation.set_kind(OperationKind::Yield);
                 self.loop_state.get().begin_iteration();
                 Ok(Step::Yield)
             }
-            Sent::Full => {
-                operation.become_kind(Kind::Drain);
+            SendOutcome::Full => {
+                operation.set_kind(OperationKind::Drain);
                 self.wait_for_room(this, None)
             }
-            Sent::Wait => self.wait_for_room(this, Some(operation)),
-            Sent::Closed => {
-                operation.become_kind(Kind::End);
+            SendOutcome::Wait => self.wait_for_room(this, Some(operation)),
+            SendOutcome::Closed => {
+                operation.set_kind(OperationKind::Closed);
                 self.wait_for_end(this)
             }
         }
     }
 
-    /// Sends the messages of an iterator until it is exhausted or there is no room; `None`: until the loop is due a
-    /// turn, after which it goes on.
+    /// Sends the messages of an iterator until it is exhausted or there is no room. `None` if the loop is due a
+    /// turn, after which sending continues.
     fn send_from_iterator(
         &self,
         this: &Bound<'_, Self>,
         operation: &Operation,
-        mut turn: bool,
-    ) -> PyResult<Option<Sent>> {
+        mut has_turn: bool,
+    ) -> PyResult<Option<SendOutcome>> {
         let py = this.py();
         let Some(iterator) = operation.message(py) else {
             return Err(PyRuntimeError::new_err("this was awaited already"));
@@ -277,53 +277,54 @@ impl AsyncConnection {
             {
                 let state = self.lock(py)?;
                 if state.is_closing() {
-                    return Ok(Some(Sent::Closed));
+                    return Ok(Some(SendOutcome::Closed));
                 }
-                // Before the next message is taken out of the iterator: it could not be put back.
+                // Checked before the next message is taken out of the iterator, because it could not be put
+                // back.
                 if state.is_connecting() {
                     return Err(connecting());
                 }
-                if state.must_wait(turn) {
-                    return Ok(Some(Sent::Wait));
+                if state.must_wait(has_turn) {
+                    return Ok(Some(SendOutcome::Wait));
                 }
             }
             if turn_due {
                 Self::write_out(this)?;
                 return Ok(None);
             }
-            turn = true;
+            has_turn = true;
             operation.drop_ticket();
-            // Messages of other tasks may come in between where this one waits, as with single sends.
-            let message = match next(&iterator) {
+            // Messages of other tasks may be sent in between, as with single sends.
+            let message = match next_item(&iterator) {
                 Ok(Some(message)) => message,
                 Ok(None) => {
                     Self::write_out(this)?;
                     let mut state = self.lock(py)?;
-                    // The call counts too: of nothing, it is one all the same.
-                    turn_due |= state.send_queue.is_yield_due(0, iteration);
+                    // The call itself counts, even if the iterator is empty.
+                    turn_due |= state.send_queue.is_turn_due(0, iteration);
                     return Ok(Some(match () {
-                        () if state.should_wait() => Sent::Full,
-                        () if turn_due => Sent::Turn,
-                        () => Sent::Done,
+                        () if state.should_wait() => SendOutcome::Full,
+                        () if turn_due => SendOutcome::Turn,
+                        () => SendOutcome::Done,
                     }));
                 }
-                // What came before is accepted: it leaves with the call, see `leave`.
+                // The messages before are accepted: `finish_failed_call` writes them.
                 Err(error) => return Err(error),
             };
-            let sent = match source::message(&message, text)? {
+            let outcome = match source::message(&message, text)? {
                 Some((kind, bytes)) => {
                     turn_due |= self.lock(py)?.send_queue.is_yield_due(bytes.len(), iteration);
                     self.queue(this, &message, kind, &bytes, compress)?
                 }
                 None => return Err(wrong_type(&message, "messages")),
             };
-            if sent.is_some() {
-                return Ok(sent);
+            if outcome.is_some() {
+                return Ok(outcome);
             }
         }
     }
 
-    /// Queues one of many messages; writes when a block is full.
+    /// Queues one of many messages. Writes if the buffer is half full.
     #[inline]
     fn queue(
         &self,
@@ -332,7 +333,7 @@ impl AsyncConnection {
         kind: MessageKind,
         bytes: &source::Message<'_>,
         compress: Option<bool>,
-    ) -> PyResult<Option<Sent>> {
+    ) -> PyResult<Option<SendOutcome>> {
         let py = this.py();
         let len = bytes.len();
         let mut state = self.lock(py)?;
@@ -344,7 +345,7 @@ impl AsyncConnection {
         }
         match state.driver.send_half_mut().send_message(kind, bytes.piece(0..len), compress) {
             Ok(()) => {}
-            Err(SendError::NotOpen) => return Ok(Some(Sent::Closed)),
+            Err(SendError::NotOpen) => return Ok(Some(SendOutcome::Closed)),
             Err(error) => {
                 drop(state);
                 return Err(errors::refused(py, error));
@@ -360,21 +361,20 @@ impl AsyncConnection {
         Ok(None)
     }
 
-    /// `parked`: whose message is not queued yet.
+    /// Waits for room in the send queue. `parked` is the operation whose message is not queued yet.
     fn wait_for_room(&self, this: &Bound<'_, Self>, parked: Option<&Operation>) -> PyResult<Step> {
         let py = this.py();
         if parked.is_some() {
-            // What the fragments come from is a part of their sender: it would wait for itself.
+            // The iterable of the fragments runs inside the sending task, which would wait for itself.
             let hold = self.lock(py)?.send_queue.hold;
             if let Hold::Fragments(task) = hold
                 && task != 0
                 && task == super::raw::current_task(self.event_loop.bind(py))?
             {
-                return Err(errors::fragmenting(py));
+                return Err(errors::sending_fragments(py));
             }
         }
-        // Who only corked may be waited for: the end of the iteration would come too late for nobody but the
-        // sender.
+        // Write corked messages now: only this sender waits for them.
         Self::write_out(this)?;
         let ticket = match parked {
             Some(operation) => {
@@ -383,7 +383,7 @@ impl AsyncConnection {
             }
             None => 0,
         };
-        let waiter = WaiterRef::of_sender(self.event_loop.bind(py), ticket)?;
+        let waiter = WaiterRef::for_sender(self.event_loop.bind(py), ticket)?;
         {
             let mut state = self.lock(py)?;
             if state.is_finished() {
@@ -399,7 +399,7 @@ impl AsyncConnection {
         self.loop_state.get().begin_iteration();
         // There may be room by now.
         if let Err(error) = Self::run_actions(this) {
-            self.abandon(this, &waiter, Kind::Drain);
+            self.abandon(this, &waiter, OperationKind::Drain);
             return Err(error);
         }
         Ok(Step::Wait(waiter))
@@ -407,7 +407,7 @@ impl AsyncConnection {
 
     fn wait_for_end(&self, this: &Bound<'_, Self>) -> PyResult<Step> {
         let py = this.py();
-        Self::run_actions(this)?; // it may be over, and nobody has been told yet
+        Self::run_actions(this)?; // it may be closed without a notification yet
         let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
         {
             let mut state = self.lock(py)?;
@@ -422,18 +422,18 @@ impl AsyncConnection {
         Ok(Step::Wait(waiter))
     }
 
-    /// A task gave up waiting to send.
+    /// Handles that a task stopped waiting to send.
     pub(super) fn abandon_send(&self, this: &Bound<'_, Self>, waiter: &WaiterRef) -> PyResult<()> {
         {
             let mut state = self.lock(this.py())?;
             state.send_queue.remove_waiter(waiter.ticket(), waiter);
             state.watchers.remove_error_waiter(waiter);
         }
-        // It may have been the turn of this one only.
+        // The send queue may have waited only for this task.
         Self::run_actions(this)
     }
 
-    /// Sends one fragment; whether it is text, and what is awaited.
+    /// Sends one fragment. Returns whether it is text, and the awaitable.
     pub(super) fn send_fragment<'py>(
         this: &Bound<'py, Self>,
         fragment: &Bound<'py, PyAny>,
@@ -464,7 +464,7 @@ impl AsyncConnection {
             }
         };
         let awaited = match result {
-            Err(SendError::NotOpen) => Operation::create(this, Kind::End, None),
+            Err(SendError::NotOpen) => Operation::create(this, OperationKind::Closed, None),
             Err(error) => return Err(errors::refused_fragment(py, error, bytes.piece(0..bytes.len()))),
             Ok((output, corked)) => {
                 match output {
@@ -476,14 +476,14 @@ impl AsyncConnection {
                     _ => conn.lock(py)?.send_queue.corked = corked,
                 }
                 let full = conn.lock(py)?.is_above_high();
-                if full { Operation::create(this, Kind::Drain, None) } else { Operation::done() }
+                if full { Operation::create(this, OperationKind::Drain, None) } else { Operation::done() }
             }
         };
         let awaited = super::raw::adopt(py, awaited)?;
         Ok((kind == MessageKind::Text, awaited))
     }
 
-    /// Begins the closing handshake; after the large message that is on its way.
+    /// Starts the closing handshake, after a large message that is being written.
     pub(super) fn begin_close(
         this: &Bound<'_, Self>,
         code: Option<CloseCode>,
@@ -502,16 +502,17 @@ impl AsyncConnection {
         };
         result.map_err(|error| errors::refused(py, error))?;
         Self::write_out(this)?;
-        Self::serve(this)
+        Self::serve_receivers(this)
     }
 }
 
-/// The next item of an iterator.
-fn next<'py>(iterator: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+/// Returns the next item of an iterator.
+fn next_item<'py>(iterator: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     iterator.cast::<pyo3::types::PyIterator>()?.clone().next().transpose()
 }
 
-/// What waits for the end of the opening handshake would keep it from ending.
+/// The exception for sending or receiving before the opening handshake is answered: waiting would block the
+/// handshake.
 pub(super) fn connecting() -> PyErr {
     PyRuntimeError::new_err("the opening handshake is not complete: nothing can be sent or received yet")
 }

@@ -1,5 +1,5 @@
-//! Writing what is queued: at once, at the end of an iteration, or when there is room; large messages piece
-//! by piece; `flush`.
+//! Writing queued bytes: immediately, at the end of an iteration, or when there is room. Large messages are
+//! written piece by piece. Also `flush`.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -15,15 +15,16 @@ use wirespeed_driver::write_queue::Flushed;
 use super::connection::{AsyncConnection, Backend};
 use super::driving::limit_transport;
 use super::invoke::{self, FirstError};
-use super::operation::{Kind, Operation, Step, none};
+use super::operation::{Operation, OperationKind, Step, none};
 use super::waiter::{Stage, WaiterRef};
 use crate::{errors, gil_yield, source};
 
-/// The next piece of a large message is queued when less than this is: it fits the buffer with it.
-const LARGE_FOLLOWS: usize = 4096;
+/// The next piece of a large message is queued when fewer bytes than this are queued, so that the buffer has
+/// room for it.
+const LARGE_PIECE_THRESHOLD: usize = 4096;
 
 impl AsyncConnection {
-    /// Queues the header of a large message; its payload follows as far as there is room.
+    /// Queues the header of a large message. Its payload follows as far as there is room.
     pub(super) fn begin_large(
         this: &Bound<'_, Self>,
         message: &Bound<'_, PyAny>,
@@ -31,9 +32,9 @@ impl AsyncConnection {
         bytes: &source::Message<'_>,
     ) -> PyResult<()> {
         let py = this.py();
-        // What may change while it waits is copied.
-        let fixed = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
-        let source = if fixed { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
+        // A payload that may change during the wait is copied.
+        let immutable = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
+        let source = if immutable { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
         let mut state = this.get().lock(py)?;
         let send = state.driver.send_half_mut().begin_large(kind, bytes.len());
         let send = send.map_err(|error| errors::refused(py, error))?;
@@ -41,8 +42,8 @@ impl AsyncConnection {
         Ok(())
     }
 
-    /// Goes on with the large message that is on its way, if there is one: writes from where it lies, or
-    /// queues the next piece. True: there is no more room.
+    /// Continues with the current large message, if there is one: writes directly from the message, or queues
+    /// the next piece. Returns whether there is no more room.
     fn append_large(&self, py: Python<'_>) -> PyResult<bool> {
         let mut state = self.lock(py)?;
         let Some(mut large) = state.send_queue.large.take() else { return Ok(false) };
@@ -58,8 +59,8 @@ impl AsyncConnection {
             Err(_) => source.cast::<PyString>()?.to_str()?.as_bytes(),
         };
         let (driver, send) = (&mut state.driver, &mut large.send);
-        let rest = bytes.get(large.offset..).unwrap_or_default(); // there is that much, by how it came to be
-        // It cannot change while others run: see `begin_large`.
+        let rest = bytes.get(large.offset..).unwrap_or_default(); // the offset is within the message
+        // The payload cannot change while other threads run, see `begin_large`.
         let written = gil_yield::run_transfer(py, rest.len() >= MUCH, || driver.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
             let piece = rest.get(..buffer_pool::WRITE_SIZE).unwrap_or(rest);
@@ -78,28 +79,29 @@ impl AsyncConnection {
         drop(large);
         if let Some((code, reason)) = pending.map(|pending| *pending) {
             let mut state = self.lock(py)?;
-            let _ = state.driver.begin_close(code, &reason, std::time::Instant::now()); // it was checked
+            let _ = state.driver.begin_close(code, &reason, std::time::Instant::now()); // checked before
         }
         Ok(false)
     }
 
-    /// Writes what is queued, as far as there is room, sees to it that the rest follows, and tells everybody
-    /// whom this concerns: whoever writes, and for whatever reason, those who wait for room or for a flush
-    /// learn of it.
+    /// Writes queued bytes as far as there is room, schedules the rest, and runs all actions. Every caller that
+    /// writes uses this, so that tasks waiting for room or for a flush are woken.
     pub(super) fn write_out(this: &Bound<'_, Self>) -> PyResult<()> {
-        let mut steps = FirstError::new();
-        steps.note(Self::write_queue(this));
-        steps.note(Self::run_actions(this));
-        steps.end()
+        let mut first_error = FirstError::new();
+        first_error.record(Self::write_queue(this));
+        first_error.record(Self::run_actions(this));
+        first_error.into_result()
     }
 
-    /// The writing itself. For [`Self::run_actions`], which tells; everybody else calls [`Self::write_out`].
+    /// Writes queued bytes only. For [`Self::run_actions`], which runs the other actions. All other callers use
+    /// [`Self::write_out`].
     pub(super) fn write_queue(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
         loop {
-            // A header goes out with the beginning of its payload: alone, it would wake the peer for nothing.
-            if conn.lock(py)?.driver.send_half().queued() < LARGE_FOLLOWS && conn.append_large(py)? {
+            // A header is written together with the beginning of its payload. Alone, it would wake the peer for
+            // nothing.
+            if conn.lock(py)?.driver.send_half().queued() < LARGE_PIECE_THRESHOLD && conn.append_large(py)? {
                 return conn.set_blocked(py, true);
             }
             if Self::flush_once(this)? || conn.lock(py)?.is_written() {
@@ -108,13 +110,13 @@ impl AsyncConnection {
         }
     }
 
-    /// Whether the socket has no room: then the loop says when it has.
+    /// Sets whether the socket has no room. If so, the loop calls back when it has.
     fn set_blocked(&self, py: Python<'_>, blocked: bool) -> PyResult<()> {
         let before = std::mem::replace(&mut self.lock(py)?.send_queue.blocked, blocked);
         if blocked == before { Ok(()) } else { self.watch_writable(py, blocked) }
     }
 
-    /// Writes once; true: there is no more room.
+    /// Writes once. Returns whether there is no more room.
     fn flush_once(this: &Bound<'_, Self>) -> PyResult<bool> {
         let py = this.py();
         let conn = this.get();
@@ -129,9 +131,9 @@ impl AsyncConnection {
             if state.driver.is_over() {
                 return Ok(true);
             }
-            // A signal handler or finalizer that runs while a transport is given what was queued before must not
-            // overtake it: whoever gives it to the transport goes on until all is written.
-            if state.send_queue.blocked || state.send_queue.passing_output {
+            // A signal handler or finalizer may run while queued bytes are passed to a transport, and must not
+            // overtake them. The caller that passes them continues until all is written.
+            if state.send_queue.blocked || state.send_queue.handing {
                 return Ok(true);
             }
             let output = state.driver.take_output();
@@ -154,7 +156,7 @@ impl AsyncConnection {
                 Ok(state.send_queue.blocked)
             }
             Err(error) => {
-                // A signal handler has raised, perhaps: how much of it has left nobody knows, so nothing may
+                // A signal handler may have raised: it is unknown how many bytes were written, so no more may
                 // follow.
                 conn.lock(py)?.driver.end(Failure::Aborted);
                 Err(error)
@@ -162,7 +164,7 @@ impl AsyncConnection {
         }
     }
 
-    /// What was corked leaves: the end of an iteration of the loop.
+    /// Writes corked messages, at the end of an iteration of the loop.
     pub(super) fn uncork(this: &Bound<'_, Self>) -> PyResult<()> {
         wirespeed_driver::protocol::failpoint::hit("python.uncork");
         let py = this.py();
@@ -174,14 +176,14 @@ impl AsyncConnection {
         if due { Self::write_from_loop(this) } else { Ok(()) }
     }
 
-    /// There is room again.
+    /// Handles that the socket has room again.
     pub(super) fn on_writable(this: &Bound<'_, Self>) -> PyResult<()> {
         let conn = this.get();
         conn.loop_state.get().begin_iteration();
         Self::write_from_loop(this)
     }
 
-    /// A transport has room again.
+    /// Handles that the transport has room again.
     pub(super) fn on_resume_writing(this: &Bound<'_, Self>) -> PyResult<()> {
         let py = this.py();
         let conn = this.get();
@@ -191,18 +193,18 @@ impl AsyncConnection {
             state.resuming = true;
             std::mem::take(&mut state.send_queue.draining).then_some(state.send_queue.marks())
         };
-        let mut steps = FirstError::new();
+        let mut first_error = FirstError::new();
         if let (Some(marks), Some(transport)) = (drained, conn.transport(py)) {
-            steps.note(invoke::retry_interrupted(|| limit_transport(transport.bind(py), marks)));
-            // Those who wait for this need not wait for what is sent from now on.
-            steps.note(conn.tell_flushed(py));
+            first_error.record(invoke::retry_interrupted(|| limit_transport(transport.bind(py), marks)));
+            // Tasks that wait for a flush need not wait for messages sent from now on.
+            first_error.record(conn.notify_flushed(py));
         }
-        steps.note(Self::on_writable(this));
+        first_error.record(Self::on_writable(this));
         conn.lock(py)?.resuming = false;
-        steps.end()
+        first_error.into_result()
     }
 
-    /// The transport, if this is the port.
+    /// Returns the transport, if the I/O backend is a transport.
     pub(super) fn transport(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         match &*self.backend.lock(py) {
             Backend::Transport(transport) => Some(transport.clone_ref(py)),
@@ -210,31 +212,32 @@ impl AsyncConnection {
         }
     }
 
-    /// In an ending, what the transport has taken counts as unwritten until the kernel has it: it is asked to
-    /// say when.
+    /// While closing, bytes in the transport's buffer count as unwritten until the kernel has them. Arranges to
+    /// be called when the buffer is empty.
     pub(super) fn set_transport_buffered(&self, py: Python<'_>) -> PyResult<()> {
-        let kept = self.kept_by_transport(py).map(|kept| kept > 0);
-        // Where it cannot be asked, because a signal handler has raised, nothing is given up that it may have.
-        self.lock(py)?.driver.set_transport_buffered(*kept.as_ref().unwrap_or(&true));
-        if kept? { self.ask_when_empty(py) } else { Ok(()) }
+        let buffered = self.buffered_by_transport(py).map(|buffered| buffered > 0);
+        // If a signal handler has raised, the buffer counts as not empty, so no bytes are lost.
+        self.lock(py)?.driver.set_transport_buffered(*buffered.as_ref().unwrap_or(&true));
+        if buffered? { self.watch_buffer_empty(py) } else { Ok(()) }
     }
 
-    /// A transport tells when it has room, not when it is empty, unless it is full as soon as it keeps
-    /// anything.
-    fn ask_when_empty(&self, py: Python<'_>) -> PyResult<()> {
+    /// Arranges to be called when the transport's buffer is empty. A transport reports only that it has room
+    /// again, so its high watermark is set to 0.
+    fn watch_buffer_empty(&self, py: Python<'_>) -> PyResult<()> {
         if std::mem::replace(&mut self.lock(py)?.send_queue.draining, true) {
             return Ok(());
         }
         let Some(transport) = self.transport(py) else { return Ok(()) };
-        let (done, result) = invoke::retry_interrupted_known(|| limit_transport(transport.bind(py), Watermarks::at(0)));
+        let (done, result) =
+            invoke::retry_interrupted_succeeded(|| limit_transport(transport.bind(py), Watermarks::at(0)));
         if !done {
-            self.lock(py)?.send_queue.draining = false; // whoever asks next asks again
+            self.lock(py)?.send_queue.draining = false; // the next call tries again
         }
         result
     }
 
-    /// Bytes that the transport has taken and the kernel has not.
-    pub(super) fn kept_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
+    /// Returns the bytes that the transport has accepted and the kernel has not.
+    pub(super) fn buffered_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
         if self.lock(py)?.driver.is_over() {
             return Ok(0);
         }
@@ -244,37 +247,37 @@ impl AsyncConnection {
         }
     }
 
-    /// Writes from a callback of the loop, where a listener may be told at once that there is room.
+    /// Writes from a callback of the loop, in which a listener may be notified directly that there is room.
     fn write_from_loop(this: &Bound<'_, Self>) -> PyResult<()> {
-        let mut steps = FirstError::new();
-        steps.note(Self::write_queue(this));
-        let tell = {
+        let mut first_error = FirstError::new();
+        first_error.record(Self::write_queue(this));
+        let notify = {
             let mut state = this.get().lock(this.py())?;
-            let tell =
+            let notify =
                 state.send_queue.writable_notice != WritableNotice::No && state.send_queue.is_writable(&state.driver);
             state.send_queue.writable_notice = match state.send_queue.writable_notice {
-                WritableNotice::Soon if !tell => WritableNotice::Wanted,
-                _ if tell => WritableNotice::No,
+                WritableNotice::Soon if !notify => WritableNotice::Wanted,
+                _ if notify => WritableNotice::No,
                 same => same,
             };
-            tell
+            notify
         };
-        steps.note(Self::run_actions(this));
-        if tell {
-            steps.note(Self::writable_notice(this));
-            steps.note(Self::run_actions(this));
+        first_error.record(Self::run_actions(this));
+        if notify {
+            first_error.record(Self::notify_writable(this));
+            first_error.record(Self::run_actions(this));
         }
-        steps.end()
+        first_error.into_result()
     }
 
-    /// Has the loop call us, in its next iteration, to tell the listener that there is room.
-    pub(super) fn tell_writable_soon(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(port) = self.port.get() else { return Ok(()) };
-        let writable = port.bind(py).getattr(intern!(py, "_writable"))?;
+    /// Schedules a callback for the loop's next iteration, which notifies the listener that there is room.
+    pub(super) fn notify_writable_soon(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(adapter) = self.adapter.get() else { return Ok(()) };
+        let writable = adapter.bind(py).getattr(intern!(py, "_writable"))?;
         invoke::call_soon(self.event_loop.bind(py), &writable)
     }
 
-    /// The next step of `flush()`.
+    /// Runs the next step of `flush()`.
     pub(super) fn flush_step(&self, this: &Bound<'_, Self>, operation: &Operation) -> PyResult<Step> {
         let py = this.py();
         if let Some(waiter) = operation.take_waiter() {
@@ -284,26 +287,26 @@ impl AsyncConnection {
             return waiter.take_error(py).map_or_else(|| Ok(Step::Ready(none())), Err);
         }
         Self::write_out(this)?;
-        let kept = self.kept_by_transport(py)?;
+        let buffered = self.buffered_by_transport(py)?;
         {
             let mut state = self.lock(py)?;
             if state.driver.send_half().failure().is_some() || state.driver.is_over() {
                 drop(state);
                 return Err(self.closed(py));
             }
-            if state.is_written() && kept == 0 {
-                // A loop of calls that have nothing to wait for must give others a turn too.
-                let counted = state.send_queue.is_yield_due(0, self.loop_state.get().iteration());
-                if !std::mem::take(&mut state.send_queue.yield_owed) && !counted {
+            if state.is_written() && buffered == 0 {
+                // Repeated calls that need not wait must give other tasks a turn.
+                let turn_due = state.send_queue.is_turn_due(0, self.loop_state.get().iteration());
+                if !std::mem::take(&mut state.send_queue.turn_owed) && !turn_due {
                     return Ok(Step::Ready(none()));
                 }
                 drop(state);
-                operation.become_kind(Kind::Yield);
+                operation.set_kind(OperationKind::Yield);
                 self.loop_state.get().begin_iteration();
                 return Ok(Step::Yield);
             }
         }
-        let waiter = WaiterRef::of_sender(self.event_loop.bind(py), 0)?;
+        let waiter = WaiterRef::for_sender(self.event_loop.bind(py), 0)?;
         {
             let mut state = self.lock(py)?;
             if state.is_finished() {
@@ -315,36 +318,36 @@ impl AsyncConnection {
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
-        if kept > 0 {
-            self.tell_flushed(py)?;
-            Self::run_actions(this)?; // a transport that is asked when it is empty is not full for that
+        if buffered > 0 {
+            self.notify_flushed(py)?;
+            Self::run_actions(this)?; // the watermark 0 alone does not make a transport count as full
         }
         Ok(Step::Wait(waiter))
     }
 
-    /// Tells those who wait for a flush how far it is.
-    pub(super) fn tell_flushed(&self, py: Python<'_>) -> PyResult<()> {
+    /// Wakes the tasks whose flush is complete.
+    pub(super) fn notify_flushed(&self, py: Python<'_>) -> PyResult<()> {
         if !self.lock(py)?.send_queue.has_flushes() {
             return Ok(());
         }
-        if self.kept_by_transport(py)? > 0 {
-            return self.ask_when_empty(py);
+        if self.buffered_by_transport(py)? > 0 {
+            return self.watch_buffer_empty(py);
         }
         let flushed = {
             let mut state = self.lock(py)?;
             let connection::WaitState { driver, send_queue, .. } = &mut **state;
             send_queue.take_flushed(driver)
         };
-        let mut steps = FirstError::new();
+        let mut first_error = FirstError::new();
         for waiter in flushed {
-            steps.note(waiter.wake(py, false));
+            first_error.record(waiter.wake(py, false));
         }
-        steps.end()
+        first_error.into_result()
     }
 }
 
-/// Writes to a transport, unless it has failed: it will say so in the next iteration, and would put a warning
-/// in the log for what is written until then.
+/// Writes to a transport, unless it has failed: it reports that in the next iteration, and logs a warning for
+/// every write until then. Returns whether it was written.
 fn write_to(transport: &Bound<'_, PyAny>, bytes: &Bound<'_, PyBytes>) -> PyResult<bool> {
     let py = transport.py();
     if invoke::method(transport, intern!(py, "is_closing"), [])?.is_truthy()? {

@@ -1,7 +1,7 @@
 //! The blocking connection: base of what `wirespeed.sync.connect` returns. Rarely used methods are in Python.
 //!
-//! Order of calls: a client's connection is open from the start. On a server, [`Handshake`] creates an answer
-//! and `_give` sends it; until then, calls that send or receive raise an exception. `close`, `_leave` or
+//! Order of calls: a client's connection is open from the start. On a server, `_send_answer` first sends an
+//! answer of [`Handshake`]; until then, calls that send or receive raise an exception. `close`, `_leave` or
 //! `abort` end the connection, and `_wait_closed` waits for its end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,7 @@ use crate::opening::{Opened, duration};
 use crate::payload::PyPayload;
 use crate::{errors, source, ssl_layer, view};
 
-/// How long a refusing answer may take to be read by the client. The same as `LINGER` in
-/// `_handshake/negotiation.py`.
+/// How long a client may take to read a refusal, as `LINGER` in `_handshake/negotiation.py`.
 const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A WebSocket connection for blocking threads. Base of `wirespeed.sync.ClientConnection`.
@@ -428,7 +427,7 @@ impl BlockingConnection {
     }
 
     /// Sends the server's answer to the opening handshake. Returns the client's error if the answer refuses it.
-    fn _give(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
+    fn _send_answer(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
         let host = self.host(py, None)?;
         self.connecting.store(false, Ordering::Relaxed);
         self.inner.with_endpoint(&host, |endpoint| answer.queue(endpoint));

@@ -15,8 +15,8 @@ class Logged:
     response: Any
     _by_application = False
 
-    def _give(self, answer: Any) -> Any:
-        error = super()._give(answer)  # type: ignore[misc]
+    def _send_answer(self, answer: Any) -> Any:
+        error = super()._send_answer(answer)  # type: ignore[misc]
         if self.logger.isEnabledFor(logging.INFO):
             response = self.response
             if response.status_code == 101:

@@ -1,4 +1,4 @@
-//! The receiving half: what was read becomes objects, for whoever receives, or the queue.
+//! Receiving: converts parsed messages to Python objects for waiting tasks, the receive queue, or a listener.
 
 use std::time::Duration;
 
@@ -10,41 +10,41 @@ use wirespeed_driver::protocol::{Delivery, MessageKind, Payload};
 use super::{Asyncio, State};
 use crate::payload::{self, PyPayload};
 
-/// What a listener is told.
+/// The next event for a listener.
 pub(in crate::asyncio) enum Arrival {
     Message(Py<PyAny>),
-    /// A binary message that lies in the read buffer, for a view of it.
+    /// Pointer to and length of a binary message in the read buffer.
     View(*const u8, usize),
     Control(Control),
 }
 
-/// A control frame, for a listener.
+/// A control frame for a listener.
 pub(in crate::asyncio) enum Control {
     Ping(Vec<u8>),
     Pong(Vec<u8>),
 }
 
-/// What was found beside messages, to be told outside the lock: kept with the connection until it is, so that whatever
-/// ends a call loses nothing of it.
+/// Notifications found while receiving messages, to be delivered outside the lock. They stay in the connection
+/// until then, so an exception that ends a call loses none.
 #[derive(Default)]
 pub(in crate::asyncio) struct PendingNotifications {
-    /// Futures of pings that were answered, and the latency in seconds.
+    /// Futures of answered pings, and the latency in seconds.
     pub(in crate::asyncio) pongs: Vec<(Py<PyAny>, f64)>,
-    /// For a listener that leaves the messages to `recv`.
+    /// Pings and pongs for a listener that does not take messages.
     pub(in crate::asyncio) controls: Vec<Control>,
 }
 
-/// How the objects of one call are made, and where what else is found is written down.
-struct Objects<'a, 'py> {
+/// Creates the Python objects of one call, and collects notifications.
+struct ObjectReceiver<'a, 'py> {
     py: Python<'py>,
-    /// As in `recv(decode=...)`.
+    /// The argument of `recv(decode=...)`.
     decode: Option<bool>,
-    notes: &'a mut Option<Box<PendingNotifications>>,
+    notifications: &'a mut Option<Box<PendingNotifications>>,
     watchers: &'a mut LazyBox<Watchers<Asyncio>>,
-    tell_controls: bool,
+    wants_controls: bool,
 }
 
-impl Receiver<PyPayload> for Objects<'_, '_> {
+impl Receiver<PyPayload> for ObjectReceiver<'_, '_> {
     type Message = Py<PyAny>;
     type Error = PyErr;
 
@@ -58,35 +58,36 @@ impl Receiver<PyPayload> for Objects<'_, '_> {
     }
 
     fn ping(&mut self, payload: &[u8]) {
-        if self.tell_controls {
-            self.notes.get_or_insert_default().controls.push(Control::Ping(payload.to_vec()));
+        if self.wants_controls {
+            self.notifications.get_or_insert_default().controls.push(Control::Ping(payload.to_vec()));
         }
     }
 
     fn pong(&mut self, payload: &[u8], answered: Option<(Vec<u64>, Duration)>) {
-        note_pong(self.watchers, answered, self.notes);
-        if self.tell_controls {
-            self.notes.get_or_insert_default().controls.push(Control::Pong(payload.to_vec()));
+        record_pong(self.watchers, answered, self.notifications);
+        if self.wants_controls {
+            self.notifications.get_or_insert_default().controls.push(Control::Pong(payload.to_vec()));
         }
     }
 }
 
-/// Writes down which futures a pong answers: that of its ping, and all before (RFC 6455 5.5.3).
-fn note_pong(
+/// Collects the futures that a pong answers: that of its ping, and those of all earlier pings (RFC 6455 5.5.3).
+fn record_pong(
     watchers: &mut LazyBox<Watchers<Asyncio>>,
     answered: Option<(Vec<u64>, Duration)>,
-    notes: &mut Option<Box<PendingNotifications>>,
+    notifications: &mut Option<Box<PendingNotifications>>,
 ) {
     let Some((answered, latency)) = answered else { return };
     let latency = latency.as_secs_f64();
     for future in watchers.take_answered(&answered) {
-        notes.get_or_insert_default().pongs.push((future, latency));
+        notifications.get_or_insert_default().pongs.push((future, latency));
     }
 }
 
 impl State {
-    /// The next message or fragment that is there. Nothing is done to it that its bytes could make fail, so that whoever
-    /// gives up what was taken can put it back: text of a binary message, `decode=True`, is made by who has it.
+    /// Takes the next message or fragment that has arrived. The conversion cannot fail because of the bytes, so
+    /// a caller that gives the message up can put it back. Therefore the receiver itself decodes binary
+    /// messages for `decode=True`.
     #[inline]
     pub(in crate::asyncio) fn take(
         &mut self,
@@ -95,22 +96,23 @@ impl State {
         delivery: Delivery,
     ) -> PyResult<Option<Item<Py<PyAny>>>> {
         let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
-        let (notes, tell_controls) = (&mut self.notes, self.tell_controls);
+        let (notifications, wants_controls) = (&mut self.notifications, self.wants_controls);
         let decode = decode.filter(|text| !text);
-        let mut objects = Objects { py, decode, notes, watchers, tell_controls };
-        inbox.take(&mut driver.endpoint, delivery, &mut objects)
+        let mut receiver = ObjectReceiver { py, decode, notifications, watchers, wants_controls };
+        inbox.take(&mut driver.endpoint, delivery, &mut receiver)
     }
 
-    /// Moves what was read to the queue, as far as it goes. True: the rest is left for the next turn of the
-    /// loop, which the caller must ask for.
+    /// Moves read messages to the queue, up to its limit. Returns whether the rest is left for the next turn of
+    /// the loop, which the caller must request.
     pub(in crate::asyncio) fn fill_queue(&mut self, py: Python<'_>) -> PyResult<bool> {
         let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
-        let (notes, tell_controls) = (&mut self.notes, self.tell_controls);
-        let mut objects = Objects { py, decode: None, notes, watchers, tell_controls };
-        inbox.fill(&mut driver.endpoint, true, &mut objects)
+        let (notifications, wants_controls) = (&mut self.notifications, self.wants_controls);
+        let mut receiver = ObjectReceiver { py, decode: None, notifications, watchers, wants_controls };
+        inbox.fill(&mut driver.endpoint, true, &mut receiver)
     }
 
-    /// What to tell a listener next; `zero_copy`: of whole binary messages, where they lie.
+    /// Returns the next event for a listener. With `zero_copy`, a whole binary message is returned as its place
+    /// in the read buffer.
     pub(in crate::asyncio) fn next_arrival(&mut self, py: Python<'_>, zero_copy: bool) -> PyResult<Option<Arrival>> {
         let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
         loop {
@@ -127,7 +129,7 @@ impl State {
                 }
                 Some(PeerEvent::Ping(payload)) => Arrival::Control(Control::Ping(payload.as_slice().to_vec())),
                 Some(PeerEvent::Pong { payload, answered }) => {
-                    note_pong(watchers, answered, &mut self.notes);
+                    record_pong(watchers, answered, &mut self.notifications);
                     Arrival::Control(Control::Pong(payload.as_slice().to_vec()))
                 }
                 Some(PeerEvent::Closing) => continue,
@@ -136,8 +138,8 @@ impl State {
         }
     }
 
-    /// Whether so much was received since a task was last suspended that the loop is due a turn, although
-    /// more is there.
+    /// Returns whether the loop is due a turn, because so many bytes were received since a task was last
+    /// suspended, and more have arrived.
     #[inline]
     pub(in crate::asyncio) fn is_receive_turn_due(&mut self, iteration: u64) -> bool {
         let WaitState { inbox, driver, .. } = &mut self.wait_state;
@@ -152,7 +154,8 @@ impl State {
         true
     }
 
-    /// Leaves what was read for the next turn of the loop, if it may be; the caller must ask for that.
+    /// Leaves the read bytes for the next turn of the loop if possible. The caller must request that turn if
+    /// this returns true.
     pub(in crate::asyncio) fn postpone(&mut self) -> bool {
         self.wait_state.inbox.postpone(&self.wait_state.driver.endpoint)
     }

@@ -1,5 +1,5 @@
-//! What a connection on an event loop knows between two calls: the driver's [`WaitState`] over objects of Python,
-//! and what only Python has.
+//! The state of a connection on an event loop: the driver's [`WaitState`] over Python objects, and the fields
+//! that only the Python bindings need.
 
 mod inbox;
 
@@ -20,16 +20,16 @@ use super::waiter::{Stage, WaiterRef};
 use crate::gil_yield;
 use crate::payload::PyPayload;
 
-/// An event loop of asyncio's kind, and the objects on it.
+/// The environment of an asyncio event loop.
 pub(super) struct Asyncio;
 
 impl Environment for Asyncio {
     type Buffer = PyPayload;
     type Message = Py<PyAny>;
     type Waiter = WaiterRef;
-    /// A future.
+    /// An `asyncio.Future`.
     type Future = Py<PyAny>;
-    /// A `bytes` or `str`: it cannot change.
+    /// A `bytes` or `str`, which is immutable.
     type Source = Py<PyAny>;
     type Context<'a> = Python<'a>;
 
@@ -39,41 +39,42 @@ impl Environment for Asyncio {
     }
 
     #[inline]
-    fn has_assigned_message(py: Python<'_>, waiter: &WaiterRef) -> bool {
-        waiter.is_holding(py)
+    fn is_holding(py: Python<'_>, waiter: &WaiterRef) -> bool {
+        waiter.is_message_pending(py)
     }
 
     #[inline]
     fn delivery(waiter: &WaiterRef) -> Delivery {
-        waiter.wants().1
+        waiter.receive_options().1
     }
 }
 
 pub(super) struct State {
     wait_state: WaitState<Asyncio>,
-    /// The iteration of the loop for which the inbox counts what was received without a suspension.
+    /// The iteration of the loop for which the inbox counts messages received without a suspension.
     received_in: u64,
-    /// A task that receives has given the loop a turn and comes back for the rest of what was read.
+    /// Whether a receiving task has yielded to the loop, and will continue with the rest of the read bytes.
     pub(super) turn_pending: bool,
-    /// The transport is telling that it has room: it must not be aborted before it is done.
+    /// Whether the transport is inside its `resume_writing` call. It must not be aborted before that returns.
     pub(super) resuming: bool,
-    /// A listener wants to know of pings and pongs.
-    pub(super) tell_controls: bool,
-    /// `recv_streaming` is running.
+    /// Whether a listener wants to be notified of pings and pongs.
+    pub(super) wants_controls: bool,
+    /// Whether `recv_streaming` is running.
     pub(super) streaming_receiver: bool,
-    /// What has yet to be told.
-    notes: Option<Box<PendingNotifications>>,
-    /// What a listener raised.
+    /// Notifications that are not delivered yet.
+    notifications: Option<Box<PendingNotifications>>,
+    /// The first exception that a listener raised.
     pub(super) listener_error: Option<Py<PyBaseException>>,
-    /// What the loop says is acted upon.
-    pub(super) begun: bool,
-    /// The transport has ended.
-    pub(super) lost: bool,
-    /// The application does not wait for the end: the loop keeps the connection until then.
-    pub(super) left: bool,
-    /// What ends a transport that is being closed, when its time is up.
-    pub(super) give_up: Option<Py<PyAny>>,
-    /// The key of our timer.
+    /// Whether the connection is attached to its loop: events received before are processed then.
+    pub(super) attached: bool,
+    /// Whether the transport called `connection_lost`.
+    pub(super) transport_lost: bool,
+    /// Whether the application closes without waiting. The loop then keeps the connection alive until it is
+    /// closed.
+    pub(super) closing_unattended: bool,
+    /// The timer that aborts a closing transport after the close timeout.
+    pub(super) abort_timer: Option<Py<PyAny>>,
+    /// The key of the connection's timer in [`LoopState`](super::loop_state::LoopState).
     pub(super) timer: Option<(Instant, u64)>,
 }
 
@@ -95,61 +96,61 @@ impl DerefMut for State {
 
 impl State {
     pub(super) fn new(driver: ConnectionDriver<PyPayload>, limits: Limits, listens: bool) -> Self {
-        Self::of(WaitState::new(driver, limits, listens))
+        Self::with_wait_state(WaitState::new(driver, limits, listens))
     }
 
-    /// That of a connection that a thread has which there is not: it is over.
-    pub(super) fn placeholder(failure: Failure) -> Self {
-        Self::of(WaitState::placeholder(failure))
+    /// The state of a closed connection, in place of one that is locked by a thread that no longer exists.
+    pub(super) fn disowned(failure: Failure) -> Self {
+        Self::with_wait_state(WaitState::disowned(failure))
     }
 
-    fn of(wait_state: WaitState<Asyncio>) -> Self {
+    fn with_wait_state(wait_state: WaitState<Asyncio>) -> Self {
         Self {
             wait_state,
             received_in: 0,
             turn_pending: false,
             resuming: false,
-            tell_controls: false,
+            wants_controls: false,
             streaming_receiver: false,
-            notes: None,
+            notifications: None,
             listener_error: None,
-            begun: false,
-            lost: false,
-            left: false,
-            give_up: None,
+            attached: false,
+            transport_lost: false,
+            closing_unattended: false,
+            abort_timer: None,
             timer: None,
         }
     }
 
-    /// Hands the kernel what is queued, as far as it has room.
+    /// Writes queued bytes, as far as the kernel accepts them.
     #[inline]
     pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
         let driver = &mut self.wait_state.driver;
-        let much = driver.send_half().queued() >= MUCH;
-        gil_yield::run_transfer(py, much, || driver.flush())
+        let large_transfer = driver.send_half().queued() >= MUCH;
+        gil_yield::run_transfer(py, large_transfer, || driver.flush())
     }
 
-    /// As [`WaitState::is_quiescent`]; and nobody has anything to be told.
+    /// Like [`WaitState::is_quiescent`], and no notifications are pending.
     #[inline]
     pub(super) fn is_quiescent(&mut self, now: impl FnOnce() -> Instant) -> bool {
-        self.notes.is_none() && self.wait_state.is_quiescent(now)
+        self.notifications.is_none() && self.wait_state.is_quiescent(now)
     }
 
-    /// Whether somebody has something to be told.
+    /// Returns whether notifications are pending.
     #[inline]
-    pub(super) fn has_notes(&self) -> bool {
-        self.notes.is_some()
+    pub(super) fn has_notifications(&self) -> bool {
+        self.notifications.is_some()
     }
 
-    /// Takes what has yet to be told.
-    pub(super) fn take_notes(&mut self) -> Option<Box<PendingNotifications>> {
-        self.notes.take()
+    /// Takes the pending notifications.
+    pub(super) fn take_notifications(&mut self) -> Option<Box<PendingNotifications>> {
+        self.notifications.take()
     }
 
-    /// Whether anything must keep this connection alive although the application may have dropped it: a task
-    /// that waits on it.
+    /// Returns whether the connection must be kept alive although the application may have dropped it, because
+    /// a task waits on it.
     pub(super) fn is_awaited(&self) -> bool {
-        self.turn_pending || self.notes.is_some() || self.wait_state.has_waiters()
+        self.turn_pending || self.notifications.is_some() || self.wait_state.is_awaited()
     }
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -158,22 +159,22 @@ impl State {
         for waiter in receivers.chain(wait_state.send_queue.waiters()).chain(wait_state.watchers.error_waiters()) {
             waiter.visit(visit)?;
         }
-        let answered = self.notes.iter().flat_map(|notes| &notes.pongs).map(|(future, _)| future);
-        for future in wait_state.watchers.futures().chain(answered) {
+        let pongs = self.notifications.iter().flat_map(|notifications| &notifications.pongs).map(|(future, _)| future);
+        for future in wait_state.watchers.futures().chain(pongs) {
             visit.call(future)?;
         }
-        if let Some(give_up) = &self.give_up {
-            visit.call(give_up)?;
+        if let Some(abort_timer) = &self.abort_timer {
+            visit.call(abort_timer)?;
         }
-        // An instance of a subclass of str has attributes.
+        // An instance of a subclass of str may have attributes.
         if let Some(large) = &wait_state.send_queue.large {
             visit.call(&large.source)?;
         }
-        // Its traceback knows the frames it went through, and they the connection.
+        // Its traceback refers to frames, which may refer to the connection.
         self.listener_error.as_ref().map_or(Ok(()), |error| visit.call(error))
     }
 
-    /// Takes everything out that may lead back to here.
+    /// Takes out all references that may be part of a cycle.
     pub(super) fn take_references(&mut self) -> impl Sized + use<> {
         let wait_state = &mut self.wait_state;
         (
@@ -182,8 +183,8 @@ impl State {
             wait_state.send_queue.take_all().collect::<Vec<_>>(),
             wait_state.send_queue.take_flushes().collect::<Vec<_>>(),
             wait_state.watchers.take(),
-            self.notes.take(),
-            self.give_up.take(),
+            self.notifications.take(),
+            self.abort_timer.take(),
             self.listener_error.take(),
         )
     }

@@ -1,12 +1,12 @@
-//! What a waiting task waits on: an object that asyncio takes for a future.
+//! The object that a waiting task awaits. asyncio takes it for a future.
 //!
-//! A task that suspends asks for its wakeup to be called (`add_done_callback`). [`WaiterRef::wake`] calls it:
-//! at once, in the task's own context, when the loop itself has called us; through `call_soon` from anywhere
-//! else. So an awaiting task costs what a callback costs, and no task is ever entered from inside another.
+//! A task that suspends registers its wakeup (`add_done_callback`). [`WaiterRef::wake`] calls it: directly, in
+//! the task's own context, from a callback of the loop; otherwise through `call_soon`. So an awaiting task
+//! costs as little as a callback, and no task is entered from inside another.
 //!
-//! What changes is in `parts`, behind a lock of its own that is held for some lines. The wakeup stays there
-//! until it is called: asking the loop twice to call it, as is done when a signal handler raises in between,
-//! calls it once.
+//! All fields that change are in `state`, behind a lock that is held for a few lines. The wakeup stays there
+//! until it is called. If a signal handler raises, the loop is asked twice to call it, but it is called only
+//! once.
 
 #![allow(unsafe_code)] // type slots
 
@@ -31,12 +31,12 @@ use super::gil_mutex::{GilMutex, Guard};
 use super::invoke;
 use super::raw::{self, FreeList};
 
-/// How far a wait is.
+/// The progress of a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It goes on.
+    /// The task still waits.
     Waiting,
-    /// What was waited for is there, or will never come.
+    /// The event has happened, or will never happen.
     Woken,
     /// The task was cancelled.
     Cancelled,
@@ -45,68 +45,68 @@ pub(super) enum Stage {
 #[repr(C)]
 pub(super) struct Waiter {
     ob_base: ffi::PyObject,
-    /// [`called`]: the type says where it is.
+    /// [`called`]. The type contains the offset of this field.
     vectorcall: ffi::vectorcallfunc,
-    /// Set once; cleared by the collector, when nobody else can see it.
+    /// Set once. Cleared by the garbage collector, when no other code can access it.
     event_loop: Cell<*mut ffi::PyObject>,
     decode: Option<bool>,
     delivery: Delivery,
-    /// Of a sender: its place among those that wait, see `State::park_sender`.
+    /// The place of a sender among the waiting senders.
     ticket: u64,
-    parts: GilMutex<Parts>,
+    state: GilMutex<WaiterState>,
 }
 
-/// What a receiver was given.
+/// A message that is assigned to a receiver.
 pub(super) struct AssignedMessage {
     pub(super) item: Item<Py<PyAny>>,
-    /// It goes on with a message of which fragments were taken.
+    /// Whether it continues a message of which fragments were taken.
     pub(super) continues: bool,
-    /// The task is resumed later: see `WaitState::assign`.
+    /// Whether the task is resumed later: see `WaitState::assign`.
     pub(super) later: bool,
 }
 
-/// What changes of a waiter. Pointers own their references, or are null.
-struct Parts {
+/// The fields of a waiter that change. Pointers own their references, or are null.
+struct WaiterState {
     wakeup: *mut ffi::PyObject,
     context: *mut ffi::PyObject,
     cancel_message: *mut ffi::PyObject,
-    given: Option<AssignedMessage>,
+    assigned: Option<AssignedMessage>,
     error: Option<PyErr>,
     stage: Stage,
     blocking: bool,
 }
 
-// SAFETY: owned references to Python objects, which any attached thread may use; the lock hands them to one
-// at a time.
-unsafe impl Send for Parts {}
+// SAFETY: the references are owned, and any attached thread may use Python objects. The lock lets one thread at
+// a time access them.
+unsafe impl Send for WaiterState {}
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
 static FREE: FreeList = FreeList::new();
 
-/// A reference to a waiter. Dropped by attached threads only: it lives in objects of the loop.
+/// A reference to a waiter. Only attached threads drop it: it is owned by objects of the loop.
 pub(super) struct WaiterRef(NonNull<Waiter>);
 
-// SAFETY: as for any reference to a Python object: everything but moving it needs an attached thread.
+// SAFETY: as for any reference to a Python object: every use except moving it needs an attached thread.
 unsafe impl Send for WaiterRef {}
 // SAFETY: as above.
 unsafe impl Sync for WaiterRef {}
 
 impl WaiterRef {
-    /// A waiter of `event_loop`, and what it wants if it receives.
+    /// Creates a waiter on `event_loop`, with the options of a receiver.
     #[inline]
     pub(super) fn new(event_loop: &Bound<'_, PyAny>, decode: Option<bool>, delivery: Delivery) -> PyResult<Self> {
-        Self::make(event_loop, decode, delivery, 0)
+        Self::create(event_loop, decode, delivery, 0)
     }
 
-    /// A waiter of a sender.
-    pub(super) fn of_sender(event_loop: &Bound<'_, PyAny>, ticket: u64) -> PyResult<Self> {
-        Self::make(event_loop, None, Delivery::default(), ticket)
+    /// Creates a waiter for a sender.
+    pub(super) fn for_sender(event_loop: &Bound<'_, PyAny>, ticket: u64) -> PyResult<Self> {
+        Self::create(event_loop, None, Delivery::default(), ticket)
     }
 
     #[inline]
-    fn make(event_loop: &Bound<'_, PyAny>, decode: Option<bool>, delivery: Delivery, ticket: u64) -> PyResult<Self> {
-        // SAFETY: attached; the type was made by `init`. Every field is written before the object is known to
-        // anybody.
+    fn create(event_loop: &Bound<'_, PyAny>, decode: Option<bool>, delivery: Delivery, ticket: u64) -> PyResult<Self> {
+        // SAFETY: attached. `init` has created the type. Every field is written before any other code knows the
+        // object.
         unsafe {
             let object = FREE.take(TYPE.load(Ordering::Relaxed)).cast::<Waiter>();
             let Some(object) = NonNull::new(object) else { return Err(PyErr::fetch(event_loop.py())) };
@@ -116,11 +116,11 @@ impl WaiterRef {
             (&raw mut (*waiter).decode).write(decode);
             (&raw mut (*waiter).delivery).write(delivery);
             (&raw mut (*waiter).ticket).write(ticket);
-            (&raw mut (*waiter).parts).write(GilMutex::new(Parts {
+            (&raw mut (*waiter).state).write(GilMutex::new(WaiterState {
                 wakeup: ptr::null_mut(),
                 context: ptr::null_mut(),
                 cancel_message: ptr::null_mut(),
-                given: None,
+                assigned: None,
                 error: None,
                 stage: Stage::Waiting,
                 blocking: true,
@@ -132,7 +132,7 @@ impl WaiterRef {
 
     /// # Safety
     ///
-    /// A live waiter.
+    /// `object` is a live waiter.
     unsafe fn from_borrowed(object: *mut ffi::PyObject) -> Self {
         // SAFETY: a live object, so not null.
         unsafe {
@@ -148,112 +148,114 @@ impl WaiterRef {
 
     #[inline]
     fn get(&self) -> &Waiter {
-        // SAFETY: a live object, by this reference; everything that changes is in a cell or behind a lock.
+        // SAFETY: this reference keeps the object alive. All fields that change are in cells or behind a lock.
         unsafe { self.0.as_ref() }
     }
 
     #[inline]
-    fn parts(&self, py: Python<'_>) -> Guard<'_, Parts> {
-        self.get().parts.lock(py)
+    fn state(&self, py: Python<'_>) -> Guard<'_, WaiterState> {
+        self.get().state.lock(py)
     }
 
     #[inline]
     pub(super) fn stage(&self, py: Python<'_>) -> Stage {
-        self.parts(py).stage
+        self.state(py).stage
     }
 
-    /// What it wants to receive.
+    /// Returns the options of a receiver.
     #[inline]
-    pub(super) fn wants(&self) -> (Option<bool>, Delivery) {
+    pub(super) fn receive_options(&self) -> (Option<bool>, Delivery) {
         (self.get().decode, self.get().delivery)
     }
 
-    /// The place of a sender.
+    /// Returns the place of a sender.
     pub(super) fn ticket(&self) -> u64 {
         self.get().ticket
     }
 
-    /// Gives it what it waited for. [`Self::wake`] must follow.
+    /// Assigns a message. [`Self::wake`] must follow.
     #[inline]
-    pub(super) fn assign(&self, py: Python<'_>, given: AssignedMessage) {
-        self.parts(py).given = Some(given);
+    pub(super) fn assign(&self, py: Python<'_>, assigned: AssignedMessage) {
+        self.state(py).assigned = Some(assigned);
     }
 
-    /// Whether it has yet to take what it was given.
+    /// Returns whether the task has not taken its assigned message yet.
     #[inline]
-    pub(super) fn is_holding(&self, py: Python<'_>) -> bool {
-        self.parts(py).given.is_some()
+    pub(super) fn is_message_pending(&self, py: Python<'_>) -> bool {
+        self.state(py).assigned.is_some()
     }
 
-    /// The same; and if so, its task is resumed later, though it was to be resumed at once.
+    /// If the task was to be resumed directly and has not taken its message yet, marks it as resumed later and
+    /// returns true.
     #[inline]
-    pub(super) fn holds_on(&self, py: Python<'_>) -> bool {
-        match &mut self.parts(py).given {
-            Some(given) => !std::mem::replace(&mut given.later, true),
+    pub(super) fn defer_if_assigned(&self, py: Python<'_>) -> bool {
+        match &mut self.state(py).assigned {
+            Some(assigned) => !std::mem::replace(&mut assigned.later, true),
             None => false,
         }
     }
 
-    /// Gives it an error instead.
+    /// Sets an error instead of a message.
     pub(super) fn fail(&self, py: Python<'_>, error: PyErr) {
-        self.parts(py).error = Some(error);
+        self.state(py).error = Some(error);
     }
 
-    /// Takes what it was given.
+    /// Takes the assigned message.
     #[inline]
     pub(super) fn take(&self, py: Python<'_>) -> Option<AssignedMessage> {
-        self.parts(py).given.take()
+        self.state(py).assigned.take()
     }
 
     pub(super) fn take_error(&self, py: Python<'_>) -> Option<PyErr> {
-        self.parts(py).error.take()
+        self.state(py).error.take()
     }
 
-    /// The task waits on it again, or a spurious step of its coroutine came: it is yielded once more.
+    /// Returns a new reference to yield to the loop: the task waits again, or its coroutine was resumed without
+    /// a reason.
     pub(super) fn yield_again(&self, py: Python<'_>) -> *mut ffi::PyObject {
-        self.parts(py).blocking = true;
+        self.state(py).blocking = true;
         let object = self.as_ptr();
-        // SAFETY: a live object.
+        // SAFETY: the object is alive.
         unsafe { ffi::Py_INCREF(object) };
         object
     }
 
-    /// Nobody waits on it any more.
+    /// Marks the wait as cancelled.
     pub(super) fn abandon(&self, py: Python<'_>) {
-        let mut parts = self.parts(py);
-        if parts.stage == Stage::Waiting {
-            parts.stage = Stage::Cancelled;
+        let mut state = self.state(py);
+        if state.stage == Stage::Waiting {
+            state.stage = Stage::Cancelled;
         }
     }
 
-    /// Resumes the task. `direct`: here and now, which only a callback of the loop may do.
+    /// Resumes the task. `direct`, which only a callback of the loop may use, resumes it immediately.
     #[inline]
     pub(super) fn wake(&self, py: Python<'_>, direct: bool) -> PyResult<()> {
         let suspended = {
-            let mut parts = self.parts(py);
-            if parts.stage == Stage::Waiting {
-                parts.stage = Stage::Woken;
+            let mut state = self.state(py);
+            if state.stage == Stage::Waiting {
+                state.stage = Stage::Woken;
             }
-            !parts.wakeup.is_null()
+            !state.wakeup.is_null()
         };
         match (suspended, direct) {
-            (false, _) => Ok(()), // not suspended yet: add_done_callback will see to it
+            (false, _) => Ok(()), // not suspended yet: add_done_callback will resume it
             (true, true) => self.resume_in_context(py),
             (true, false) => self.resume_soon(py),
         }
     }
 
-    /// Resumes the task in its own context; if that is entered already, the task cannot run now, and does
-    /// soon.
+    /// Resumes the task in its own context. If that context is entered already, the task cannot run now, and is
+    /// scheduled.
     #[inline]
     fn resume_in_context(&self, py: Python<'_>) -> PyResult<()> {
         let context = {
-            let parts = self.parts(py);
-            // SAFETY: attached; the field is null or owns its reference.
-            unsafe { Bound::from_borrowed_ptr_or_opt(py, parts.context) }
+            let state = self.state(py);
+            // SAFETY: attached. The field is null or owns its reference.
+            unsafe { Bound::from_borrowed_ptr_or_opt(py, state.context) }
         };
         let Some(context) = context else { return self.resume(py) };
-        // SAFETY: a context object; what is entered is left.
+        // SAFETY: a context object, which is left if it was entered.
         unsafe {
             if ffi::PyContext_Enter(context.as_ptr()) == 0 {
                 let result = self.resume(py);
@@ -269,19 +271,19 @@ impl WaiterRef {
     #[inline]
     fn resume(&self, py: Python<'_>) -> PyResult<()> {
         let (wakeup, context, stage) = {
-            let mut parts = self.parts(py);
-            if parts.stage == Stage::Waiting {
-                return Ok(()); // an old request of a wait that is over: this is the next
+            let mut state = self.state(py);
+            if state.stage == Stage::Waiting {
+                return Ok(()); // an old request: the task waits again
             }
-            let wakeup = mem::replace(&mut parts.wakeup, ptr::null_mut());
-            (wakeup, mem::replace(&mut parts.context, ptr::null_mut()), parts.stage)
+            let wakeup = mem::replace(&mut state.wakeup, ptr::null_mut());
+            (wakeup, mem::replace(&mut state.context, ptr::null_mut()), state.stage)
         };
-        // SAFETY: attached; both references were owned by the waiter and are owned here now.
+        // SAFETY: attached. The waiter owned both references, which are owned here now.
         let (wakeup, _context) =
             unsafe { (Bound::from_owned_ptr_or_opt(py, wakeup), Bound::from_owned_ptr_or_opt(py, context)) };
         let Some(wakeup) = wakeup else { return Ok(()) };
         let argument = self.argument(py, &wakeup, stage);
-        // SAFETY: attached, live objects; a new reference or null with an exception comes back.
+        // SAFETY: attached, and all objects are live. The result is a new reference, or null with an exception.
         unsafe {
             let result = invoke::call_raw(wakeup.as_ptr(), &[argument]);
             if result.is_null() {
@@ -292,12 +294,12 @@ impl WaiterRef {
         Ok(())
     }
 
-    /// What a wakeup is called with, a borrowed reference. That of the tasks of `_asyncio`, a C function,
-    /// asks any future for its result, and ours by a name that it makes a string of each time; but a future
-    /// of its own type without a call: it gets one that is done.
+    /// Returns the argument of a wakeup, a borrowed reference. The wakeup of `_asyncio` tasks is a C function
+    /// that asks its argument for the result. It accesses its own type of future without a call, but calls
+    /// others by a name for which it creates a string each time. So it gets a completed `_asyncio` future.
     #[inline]
     fn argument(&self, py: Python<'_>, wakeup: &Bound<'_, PyAny>, stage: Stage) -> *mut ffi::PyObject {
-        // SAFETY: attached, a live object.
+        // SAFETY: attached, and the object is alive.
         let is_native = unsafe { ffi::PyCFunction_CheckExact(wakeup.as_ptr()) } != 0;
         match raw::asyncio(py) {
             Ok(asyncio) if is_native && stage == Stage::Woken => asyncio.finished.as_ptr(),
@@ -305,12 +307,12 @@ impl WaiterRef {
         }
     }
 
-    /// Has the loop resume the task.
+    /// Makes the loop resume the task.
     #[cold]
     fn resume_soon(&self, py: Python<'_>) -> PyResult<()> {
-        // SAFETY: attached; the fields are null or own their references. A live object.
+        // SAFETY: attached. The fields are null or own their references, and the object is alive.
         let (event_loop, context, this) = unsafe {
-            let context = Bound::from_borrowed_ptr_or_opt(py, self.parts(py).context);
+            let context = Bound::from_borrowed_ptr_or_opt(py, self.state(py).context);
             let event_loop = Bound::from_borrowed_ptr_or_opt(py, self.get().event_loop.get());
             (event_loop, context, Bound::from_borrowed_ptr(py, self.as_ptr()))
         };
@@ -322,20 +324,20 @@ impl WaiterRef {
             .or_else(|error| invoke::unless_closed(&event_loop, error))
     }
 
-    /// For objects whose `__traverse__` is PyO3's.
+    /// Visits the waiter for objects whose `__traverse__` is PyO3's.
     pub(super) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         // SAFETY: `Py` is a transparent pointer to an object, as this reference is.
         visit.call(unsafe { &*(&raw const self.0).cast::<Py<PyAny>>() })
     }
 
     pub(super) fn traverse(&self, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
-        // SAFETY: the collector's own function and argument.
+        // SAFETY: the garbage collector's own function and argument.
         unsafe { raw::visit(self.as_ptr(), visit, arg) }
     }
 }
 
 impl PartialEq for WaiterRef {
-    /// Whether it is the same object.
+    /// Compares identity.
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
@@ -343,7 +345,7 @@ impl PartialEq for WaiterRef {
 
 impl Clone for WaiterRef {
     fn clone(&self) -> Self {
-        // SAFETY: a live object.
+        // SAFETY: the object is alive.
         unsafe { ffi::Py_INCREF(self.as_ptr()) };
         Self(self.0)
     }
@@ -352,7 +354,7 @@ impl Clone for WaiterRef {
 impl Drop for WaiterRef {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: an owned reference; attached, see the type.
+        // SAFETY: the reference is owned, and the thread is attached, see the type.
         unsafe { ffi::Py_DECREF(self.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! What the interpreter and asyncio see of a waiter: its type, and what stands for the methods of a future.
+//! The type of a waiter: its slots, and the methods of a future that asyncio calls.
 
 #![allow(unsafe_code)] // type slots
 
@@ -15,12 +15,12 @@ use pyo3::prelude::*;
 
 use super::super::gil_mutex::Guard;
 use super::super::raw::{self, c};
-use super::{FREE, Parts, Stage, TYPE, Waiter, WaiterRef};
+use super::{FREE, Stage, TYPE, Waiter, WaiterRef, WaiterState};
 use crate::errors;
 use crate::leaked::leak_static;
 
 unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, arg: *mut c_void) -> c_int {
-    // SAFETY: the collector calls this with an object of this type.
+    // SAFETY: the garbage collector calls this with an object of this type.
     unsafe {
         let waiter = this(object);
         for reference in [ffi::Py_TYPE(object).cast(), waiter.event_loop.get()] {
@@ -29,10 +29,11 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
                 return result;
             }
         }
-        // Locked: what is not visited is taken for referenced from elsewhere, and lives on.
-        let Some(parts) = waiter.parts.try_lock_for_gc() else { return 0 };
-        let item = parts.given.as_ref().map_or(ptr::null_mut(), |given| given.item.message.as_ptr());
-        for reference in [parts.wakeup, parts.context, parts.cancel_message, item] {
+        // If it is locked, the objects are not visited: the collector then takes them for referenced and keeps
+        // them.
+        let Some(state) = waiter.state.try_lock_for_gc() else { return 0 };
+        let item = state.assigned.as_ref().map_or(ptr::null_mut(), |assigned| assigned.item.message.as_ptr());
+        for reference in [state.wakeup, state.context, state.cancel_message, item] {
             let result = raw::visit(reference, visit, arg);
             if result != 0 {
                 return result;
@@ -43,72 +44,78 @@ unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc,
 }
 
 unsafe extern "C" fn tp_clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector, or `dealloc`, calls this with an object of this type, whose fields own their
+    // SAFETY: called by the garbage collector or `dealloc`, with an object of this type whose fields own their
     // references.
     unsafe {
         let waiter = this(object);
-        // Taken out first: to drop them may run Python code.
-        let taken = waiter.parts.try_lock_for_gc().map(|mut parts| {
-            let wakeup = mem::replace(&mut parts.wakeup, ptr::null_mut());
-            let context = mem::replace(&mut parts.context, ptr::null_mut());
-            let message = mem::replace(&mut parts.cancel_message, ptr::null_mut());
-            ([wakeup, context, message], parts.given.take(), parts.error.take())
+        // Taken out first, because dropping them may run Python code.
+        let taken = waiter.state.try_lock_for_gc().map(|mut state| {
+            let wakeup = mem::replace(&mut state.wakeup, ptr::null_mut());
+            let context = mem::replace(&mut state.context, ptr::null_mut());
+            let message = mem::replace(&mut state.cancel_message, ptr::null_mut());
+            ([wakeup, context, message], state.assigned.take(), state.error.take())
         });
         raw::clear(&waiter.event_loop);
-        if let Some((references, given, error)) = taken {
+        if let Some((references, assigned, error)) = taken {
             for reference in references {
                 ffi::Py_XDECREF(reference);
             }
-            drop((given, error));
+            drop((assigned, error));
         }
     }
     0
 }
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: the interpreter calls this once, with an object of this type that nobody references.
+    // SAFETY: the interpreter calls this once, with an object of this type that has no references.
     unsafe {
         let kind = ffi::Py_TYPE(object);
         ffi::PyObject_GC_UnTrack(object.cast());
         tp_clear(object);
-        ptr::drop_in_place(&raw mut (*object.cast::<Waiter>()).parts);
-        FREE.give(object);
+        ptr::drop_in_place(&raw mut (*object.cast::<Waiter>()).state);
+        FREE.put(object);
         ffi::Py_DECREF(kind.cast()); // an object of a heap type holds a reference to it
     }
 }
 
+/// Returns the waiter behind an object pointer.
+///
 /// # Safety
 ///
-/// `object` is a live waiter, for as long as the reference is used.
+/// `object` is a live waiter for as long as the reference is used.
 #[inline]
 unsafe fn this<'a>(object: *mut ffi::PyObject) -> &'a Waiter {
-    // SAFETY: methods and attributes of this type are called with objects of this type; everything that
-    // changes is in a cell or behind a lock.
+    // SAFETY: methods and attributes of this type are called with objects of this type. All fields that change
+    // are in cells or behind a lock.
     unsafe { &*object.cast::<Waiter>() }
 }
 
-/// What changes of a waiter.
+/// Locks the fields of a waiter that change.
 ///
 /// # Safety
 ///
-/// As for `this`; the thread is attached.
+/// As for `this`, and the thread is attached.
 #[inline]
-unsafe fn parts<'a>(object: *mut ffi::PyObject) -> Guard<'a, Parts> {
+unsafe fn state<'a>(object: *mut ffi::PyObject) -> Guard<'a, WaiterState> {
     // SAFETY: the caller's promises.
-    unsafe { this(object).parts.lock(Python::assume_attached()) }
+    unsafe { this(object).state.lock(Python::assume_attached()) }
 }
 
+/// Returns a new reference to None.
+///
 /// # Safety
 ///
 /// The thread is attached.
 unsafe fn new_none() -> *mut ffi::PyObject {
-    // SAFETY: None lives for ever; a reference all the same.
+    // SAFETY: None is never freed, but the caller gets a counted reference.
     unsafe {
         ffi::Py_INCREF(ffi::Py_None());
         ffi::Py_None()
     }
 }
 
+/// Returns a new reference to a bool.
+///
 /// # Safety
 ///
 /// The thread is attached.
@@ -118,7 +125,7 @@ unsafe fn new_bool(value: bool) -> *mut ffi::PyObject {
 }
 
 unsafe extern "C" fn get_loop(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; the loop is there until the collector clears the object.
+    // SAFETY: see `this`. The loop is set until the garbage collector clears the object.
     unsafe {
         let event_loop = this(object).event_loop.get();
         if event_loop.is_null() {
@@ -129,17 +136,17 @@ unsafe extern "C" fn get_loop(object: *mut ffi::PyObject, _: *mut ffi::PyObject)
     }
 }
 
-/// `None`, or `CancelledError`: the task asks when its wakeup is called.
+/// Returns `None` or raises `CancelledError`. The task calls this when its wakeup is called.
 unsafe extern "C" fn result(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; attached.
+    // SAFETY: see `this`. Attached.
     unsafe {
         let py = Python::assume_attached();
         let message = {
-            let parts = parts(object);
-            if parts.stage != Stage::Cancelled {
+            let state = state(object);
+            if state.stage != Stage::Cancelled {
                 return new_none();
             }
-            Bound::from_borrowed_ptr_or_opt(py, parts.cancel_message)
+            Bound::from_borrowed_ptr_or_opt(py, state.cancel_message)
         };
         match raw::asyncio(py) {
             Ok(asyncio) => {
@@ -154,28 +161,28 @@ unsafe extern "C" fn result(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
 }
 
 unsafe extern "C" fn exception(object: *mut ffi::PyObject, unused: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: as `result`, which has no other value than None.
+    // SAFETY: as for `result`, whose only value is None.
     unsafe { result(object, unused) }
 }
 
 unsafe extern "C" fn done(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: see `this`.
-    unsafe { new_bool(parts(object).stage != Stage::Waiting) }
+    unsafe { new_bool(state(object).stage != Stage::Waiting) }
 }
 
 unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: see `this`.
-    unsafe { new_bool(parts(object).stage == Stage::Cancelled) }
+    unsafe { new_bool(state(object).stage == Stage::Cancelled) }
 }
 
-/// `Task.cancel` comes here, from inside some other task's step: so the wakeup goes through `call_soon`, and
-/// `result` then raises.
+/// Called by `Task.cancel`, from inside the step of another task. So the wakeup goes through `call_soon`, and
+/// `result` raises then.
 unsafe extern "C" fn cancel(
     object: *mut ffi::PyObject,
     arguments: *mut ffi::PyObject,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; a tuple and a dict or null, as the interpreter passes them.
+    // SAFETY: see `this`. The arguments are a tuple, and a dict or null, as the interpreter passes them.
     unsafe {
         let mut message = ptr::null_mut();
         if ffi::PyTuple_Size(arguments) > 0 {
@@ -184,14 +191,14 @@ unsafe extern "C" fn cancel(
             message = ffi::PyDict_GetItemString(keywords, c!("msg"));
         }
         let suspended = {
-            let mut parts = parts(object);
-            if parts.stage != Stage::Waiting {
+            let mut state = state(object);
+            if state.stage != Stage::Waiting {
                 return new_bool(false);
             }
             ffi::Py_XINCREF(message);
-            parts.cancel_message = message; // there was none: it can be cancelled once
-            parts.stage = Stage::Cancelled;
-            !parts.wakeup.is_null()
+            state.cancel_message = message; // was null, as a waiter is cancelled only once
+            state.stage = Stage::Cancelled;
+            !state.wakeup.is_null()
         };
         let py = Python::assume_attached();
         if suspended && let Err(error) = WaiterRef::from_borrowed(object).resume_soon(py) {
@@ -202,9 +209,9 @@ unsafe extern "C" fn cancel(
     }
 }
 
-/// What the loop calls to resume the task, in its context.
+/// Resumes the task. The loop calls this in the task's context.
 unsafe extern "C" fn resume(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; attached.
+    // SAFETY: see `this`. Attached.
     unsafe {
         let py = Python::assume_attached();
         match catch_unwind(AssertUnwindSafe(|| WaiterRef::from_borrowed(object).resume(py))) {
@@ -221,15 +228,15 @@ unsafe extern "C" fn resume(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
     }
 }
 
-/// The object is its own `add_done_callback` and `get_loop`, so that a task that suspends makes no method
-/// objects.
+/// Calls the object. It is its own `add_done_callback` and `get_loop`, so that a suspending task creates no
+/// method objects.
 pub(super) unsafe extern "C" fn called(
     object: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
     count: usize,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: vectorcall has the convention of METH_FASTCALL | METH_KEYWORDS, but for a flag in `count`.
+    // SAFETY: vectorcall has the convention of METH_FASTCALL | METH_KEYWORDS, except for a flag in `count`.
     unsafe {
         let count = ffi::PyVectorcall_NARGS(count);
         if count == 0 && names.is_null() {
@@ -240,11 +247,11 @@ pub(super) unsafe extern "C" fn called(
 }
 
 unsafe extern "C" fn getattro(object: *mut ffi::PyObject, name: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; names of attributes are interned wherever they stand in code.
+    // SAFETY: see `this`. Attribute names in code are interned, so comparing pointers is enough.
     unsafe {
         let py = Python::assume_attached();
         if name == intern!(py, "_asyncio_future_blocking").as_ptr() {
-            return new_bool(parts(object).blocking);
+            return new_bool(state(object).blocking);
         }
         if name == intern!(py, "add_done_callback").as_ptr() || name == intern!(py, "get_loop").as_ptr() {
             ffi::Py_INCREF(object);
@@ -259,26 +266,26 @@ unsafe extern "C" fn setattro(
     name: *mut ffi::PyObject,
     value: *mut ffi::PyObject,
 ) -> c_int {
-    // SAFETY: as `getattro`; a null value is a deletion.
+    // SAFETY: as for `getattro`. A null value is a deletion.
     unsafe {
         if value == ffi::Py_False() && name == intern!(Python::assume_attached(), "_asyncio_future_blocking").as_ptr() {
-            parts(object).blocking = false;
+            state(object).blocking = false;
             return 0;
         }
         ffi::PyObject_GenericSetAttr(object, name, value)
     }
 }
 
-/// Whether it is the name of the keyword argument `context`.
+/// Returns whether `name` is the keyword argument `context`.
 ///
 /// # Safety
 ///
-/// The thread is attached; a live `str` object.
+/// The thread is attached, and `name` is a live `str` object.
 #[inline]
 unsafe fn is_context(name: *mut ffi::PyObject) -> bool {
-    /// The one of `_asyncio`, which is not interned, with a reference.
+    /// The string of `_asyncio`, which is not interned, with a reference.
     static KNOWN: AtomicPtr<ffi::PyObject> = AtomicPtr::new(ptr::null_mut());
-    // SAFETY: attached, a live object.
+    // SAFETY: attached, and the object is alive.
     unsafe {
         if name == KNOWN.load(Ordering::Relaxed) {
             return true;
@@ -298,12 +305,12 @@ unsafe extern "C" fn add_done_callback(
     count: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; the calling convention of METH_FASTCALL | METH_KEYWORDS: `count` positional values,
-    // then one for each of the names.
+    // SAFETY: see `this`. The calling convention of METH_FASTCALL | METH_KEYWORDS: `count` positional values,
+    // then one value for each name.
     unsafe {
         let py = Python::assume_attached();
         let named = if names.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(names) };
-        if count != 1 || named > 1 || !parts(object).wakeup.is_null() {
+        if count != 1 || named > 1 || !state(object).wakeup.is_null() {
             PyRuntimeError::new_err("one task waits on this, and no other can").restore(py);
             return ptr::null_mut();
         }
@@ -319,10 +326,10 @@ unsafe extern "C" fn add_done_callback(
         ffi::Py_INCREF(wakeup);
         ffi::Py_XINCREF(context);
         let waiting = {
-            let mut parts = parts(object);
-            parts.wakeup = wakeup; // both are null, see above
-            parts.context = context;
-            parts.stage == Stage::Waiting
+            let mut state = state(object);
+            state.wakeup = wakeup; // both are null, as checked above
+            state.context = context;
+            state.stage == Stage::Waiting
         };
         if !waiting && let Err(error) = WaiterRef::from_borrowed(object).resume_soon(py) {
             error.restore(py);
@@ -336,24 +343,24 @@ unsafe extern "C" fn remove_done_callback(
     object: *mut ffi::PyObject,
     callback: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: see `this`; the comparison may run Python code, so what is compared is held by a reference of
+    // SAFETY: see `this`. The comparison may run Python code, so the compared object is held by a reference of
     // its own.
     unsafe {
         let py = Python::assume_attached();
-        let Some(wakeup) = Bound::from_borrowed_ptr_or_opt(py, parts(object).wakeup) else {
+        let Some(wakeup) = Bound::from_borrowed_ptr_or_opt(py, state(object).wakeup) else {
             return ffi::PyLong_FromLong(0);
         };
         match ffi::PyObject_RichCompareBool(wakeup.as_ptr(), callback, ffi::Py_EQ) {
             1 => {
                 let context = {
-                    let mut parts = parts(object);
-                    if parts.wakeup != wakeup.as_ptr() {
-                        return ffi::PyLong_FromLong(0); // it was called meanwhile
+                    let mut state = state(object);
+                    if state.wakeup != wakeup.as_ptr() {
+                        return ffi::PyLong_FromLong(0); // the wakeup was called meanwhile
                     }
-                    parts.wakeup = ptr::null_mut();
-                    mem::replace(&mut parts.context, ptr::null_mut())
+                    state.wakeup = ptr::null_mut();
+                    mem::replace(&mut state.context, ptr::null_mut())
                 };
-                ffi::Py_DECREF(wakeup.as_ptr()); // that of the waiter
+                ffi::Py_DECREF(wakeup.as_ptr()); // the waiter's reference
                 ffi::Py_XDECREF(context);
                 ffi::PyLong_FromLong(1)
             }
@@ -365,23 +372,23 @@ unsafe extern "C" fn remove_done_callback(
 
 unsafe extern "C" fn blocking_get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: see `this`.
-    unsafe { new_bool(parts(object).blocking) }
+    unsafe { new_bool(state(object).blocking) }
 }
 
 unsafe extern "C" fn blocking_set(object: *mut ffi::PyObject, value: *mut ffi::PyObject, _: *mut c_void) -> c_int {
-    // SAFETY: see `this`; a null value would be a deletion.
+    // SAFETY: see `this`. A null value is a deletion.
     unsafe {
         let truth = if value.is_null() { 0 } else { ffi::PyObject_IsTrue(value) };
         if truth < 0 {
             return -1;
         }
-        parts(object).blocking = truth == 1;
+        state(object).blocking = truth == 1;
     }
     0
 }
 
 unsafe extern "C" fn self_iter(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: a live object.
+    // SAFETY: the object is alive.
     unsafe { ffi::Py_INCREF(object) };
     object
 }
@@ -404,9 +411,9 @@ const fn keywords(name: *const std::ffi::c_char, f: ffi::PyCFunctionWithKeywords
     }
 }
 
-/// Makes the type.
+/// Creates the type.
 pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
-    // Leaked: the type refers to them for ever.
+    // Leaked, because the type refers to them until the process ends.
     let methods = leak_static([
         no_arguments(c!("get_loop"), get_loop),
         no_arguments(c!("result"), result),
@@ -473,7 +480,8 @@ pub(in crate::asyncio) fn init(py: Python<'_>) -> PyResult<()> {
             | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) as std::ffi::c_uint,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: attached; the specification is valid, its tables live for ever. The reference is kept for ever.
+    // SAFETY: attached. The specification is valid and its tables are never freed. The reference is kept until
+    // the process ends.
     unsafe {
         let kind = ffi::PyType_FromSpec(&raw mut spec);
         if kind.is_null() {
