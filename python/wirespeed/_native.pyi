@@ -1,7 +1,7 @@
-"""The native core: what messages pass through.
+"""Types of the native core, the Rust extension module.
 
-Private, except for the methods that :class:`wirespeed.ClientConnection`, :class:`wirespeed.sync.ClientConnection` and
-:class:`wirespeed.sync.Ping` inherit or are.
+Private, except for the methods that :class:`wirespeed.ClientConnection` and :class:`wirespeed.sync.ClientConnection`
+inherit, and the class :class:`wirespeed.sync.Ping`.
 """
 
 import asyncio
@@ -78,24 +78,24 @@ __all__ = [
 __version__: str
 
 def compression_memory(limit: int | None = None) -> int:
-    """Set how many bytes connections may keep for compression, unless it is ``None``; return what it was before."""
+    """Set the memory limit of compression in bytes, unless it is ``None``. Return the previous limit."""
 
 def system_authorities() -> int:
-    """Return a number that is another one once the files of the system's certificate authorities have changed."""
+    """Return a number that changes when the files of the system's certificate authorities change."""
 
 def origin_problem(origin: str) -> str | None:
-    """Return why no browser sends exactly this as an Origin, ``None`` if one may."""
+    """Return why no browser sends exactly this Origin header, or ``None`` if a browser may send it."""
 
 def accept(listening: int) -> tuple[int, Any] | None:
-    """Accept a connection that waits at a listening socket of the internet, without blocking.
+    """Accept a pending connection of a listening TCP socket, without blocking.
 
     Returns:
-        Its descriptor, which does not block, and the address of the other end; ``None`` if there is none.
+        Its non-blocking descriptor and the address of the other end, or ``None`` if no connection is pending.
     """
 
 @final
 class Answer:
-    """The answer of a server to an opening handshake, for its connection to send."""
+    """The answer of a server to an opening handshake, which its connection sends."""
 
 @final
 class ClientTLS:
@@ -132,7 +132,7 @@ class ServerTLS:
 
 @final
 class ServerSettings:
-    """What all connections of a server share."""
+    """Settings that all connections of a server share."""
 
     def __new__(
         cls,
@@ -151,10 +151,10 @@ class ServerSettings:
 
 @final
 class HandshakeLimiter:
-    """Who of the clients that are in the opening handshake goes first, by keys that the caller has for them.
+    """The limit of pending handshakes of a server: which one to close first. Callers identify clients by keys.
 
-    Times are seconds of a clock of the caller's. ``unread`` is called with a key, and says whether the client has sent
-    what nobody has read yet.
+    Times are seconds of the caller's clock. ``unread`` is called with a key, and returns whether the client has sent
+    bytes that were not read yet.
     """
 
     PATIENCE: Final[float]
@@ -180,35 +180,35 @@ class HandshakeLimiter:
 
 @final
 class ServerOpening:
-    """From an accepted stream to a request for a WebSocket, without I/O of its own: bytes in, bytes out."""
+    """The opening of one server connection up to a complete request, without I/O of its own: bytes in, bytes out."""
 
     def __new__(cls, settings: ServerSettings, tls: ServerTLS | ssl.SSLContext | None = None) -> ServerOpening: ...
     @property
     def is_tls_handshaking(self) -> bool:
-        """Whether the TLS handshake goes on."""
+        """Whether the TLS handshake is in progress."""
 
     @property
     def done(self) -> bool:
         """Whether the request is complete."""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that were received. After an error, call :meth:`reject`, and send the output."""
+        """Process received bytes. After an exception, call :meth:`reject` and send the output."""
 
     def reject(self, fields: Sequence[tuple[str, str]]) -> None:
-        """Put the response to what is no request into the output; nothing if there is nobody to read it."""
+        """Queue the response to an invalid request. Does nothing if no response can be sent."""
 
     def feed_eof(self) -> None:
-        """Take the end of the stream."""
+        """Process the end of the stream."""
 
     def take_output(self) -> bytes:
-        """Return bytes to send now."""
+        """Return the bytes to send now."""
 
     def finish(self) -> Opened:
-        """Return what a connection is made of, which then answers the request."""
+        """Return the parts of a connection, which then answers the request."""
 
 @final
 class Handshake:
-    """The opening handshake as a connection knows it, at either end; at a server's, up to its answer."""
+    """The opening handshake of a connection, client or server. For a server also its pending answer."""
 
     @property
     def request(self) -> Request: ...
@@ -225,61 +225,61 @@ class Handshake:
 
 @final
 class Opened:
-    """A WebSocket whose opening handshake has succeeded: the argument of a connection's constructor, once."""
+    """A WebSocket after its opening handshake: the argument of a connection's constructor, which takes it once."""
 
     def _adopt(self, fd: int) -> None: ...
     def _discard(self) -> None: ...
 
 @final
 class ConnectedSocket:
-    """A stream socket that is connected, or is being. It is closed with this object, unless somebody takes it."""
+    """A connected or connecting stream socket. It is closed with this object, unless it was taken."""
 
     @staticmethod
     def begin(host: str, port: int, family: int) -> ConnectedSocket | None:
-        """Begin to connect to a numeric address of a family, 0 for any; ``None`` if it is none."""
+        """Start to connect to a numeric address of a family, 0 for any. ``None`` if the address is not numeric."""
 
     @staticmethod
     def adopt(fd: int) -> ConnectedSocket:
         """Take over a descriptor that was detached."""
 
     def is_connected(self) -> bool:
-        """Return whether it is; raise why it never will be."""
+        """Return whether it is connected. Raise the error if the attempt has failed."""
 
     def wait(self, timeout: float | None) -> int | None:
-        """Wait until it is.
+        """Wait until it is connected.
 
         Returns:
-            0, or the number of the error of an attempt that has failed; ``None`` if the time is over.
+            0, or the errno of an attempt that has failed; ``None`` after the timeout.
         """
 
     def fileno(self) -> int:
         """Return the number of the descriptor."""
 
     def detach(self) -> int:
-        """Give the descriptor to the caller."""
+        """Transfer the descriptor to the caller."""
 
     def close(self) -> None:
-        """Close it, unless somebody has taken it."""
+        """Close the socket, unless it was taken."""
 
 @final
 class ClientPlan:
-    """What a client asks a server for, and how the connection is to behave, for any number of openings.
+    """The request and the connection settings of a client, checked once for any number of openings.
 
     Args:
         options: The options, in the form of the native core.
 
     Raises:
-        TypeError, ValueError: They are wrong in themselves.
+        TypeError, ValueError: The options are invalid.
     """
 
     def __new__(cls, options: ConnectOptions) -> Self: ...
 
 @final
 class ClientOpening:
-    """From a connected stream to a WebSocket.
+    """The opening of a client, from a connected stream to a WebSocket.
 
-    In this order: TLS with a proxy, the request for a tunnel (RFC 9110, section 9.3.6), TLS with the server, the
-    opening handshake (RFC 6455, section 4.1). A method that raises has ended it.
+    The order is: TLS with a proxy, the request for a tunnel (RFC 9110, section 9.3.6), TLS with the server, the
+    opening handshake (RFC 6455, section 4.1). An exception of a method ends the opening.
     """
 
     def __new__(
@@ -292,47 +292,46 @@ class ClientOpening:
     ) -> Self: ...
     @property
     def done(self) -> bool:
-        """Whether the server has agreed."""
+        """Whether the server has accepted the WebSocket."""
 
     @property
     def is_tls_handshaking(self) -> bool:
-        """Whether TLS is what is waited for."""
+        """Whether a TLS handshake is in progress."""
 
     def proceed(self, connected: ConnectedSocket) -> int:
-        """Move what can be moved over a non-blocking socket.
+        """Read and write as far as the non-blocking socket allows.
 
         Returns:
-            What the socket must be ready for then: 0 for nothing, it is done; 1 to be read from, 3 to be read from or
-            written to.
+            What the socket must become ready for: 0 nothing, it is done; 1 reading; 3 reading or writing.
         """
 
     def run(self, connected: ConnectedSocket, timeout: float | None) -> Opened:
-        """Open the WebSocket over a socket, which is taken over, and blocks from then on."""
+        """Open the WebSocket over a socket, which is taken over. Blocks until it is open."""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that were received."""
+        """Process received bytes."""
 
     def take_output(self) -> bytes:
-        """Return what is to be sent now; after an exception too."""
+        """Return the bytes to send now, also after an exception."""
 
     @property
     def is_refused(self) -> bool:
-        """Whether the server, or the proxy, has refused, and the body of its response is waited for."""
+        """Whether the server or the proxy has refused, and the body of its response is still incomplete."""
 
     def give_up(self) -> Exception | None:
-        """End it, as nobody waits any longer; return the refusal that has come, its body as far as that has."""
+        """Stop waiting for the body of a refusal. Return its exception, with the part of the body that has arrived."""
 
     def finish(self, connected: ConnectedSocket | None = None) -> Opened:
-        """Return the WebSocket that was opened; with its socket, which is taken over, if it is to have one."""
+        """Return the opened WebSocket, on ``connected`` if that is not ``None``, which is taken over."""
 
 @final
 class Ping:
-    """A ping that is on its way; :meth:`ClientConnection.ping` returns it."""
+    """A ping that was sent. :meth:`ClientConnection.ping` returns it."""
 
     def wait(self, timeout: float | None = None) -> float:
         """Wait for the pong.
 
-        The thread that waits receives for it, unless another one does; messages that arrive meanwhile are kept.
+        The waiting thread receives meanwhile, unless another thread does. Messages that arrive meanwhile are queued.
 
         Args:
             timeout: Seconds to wait, ``None`` for no limit.
@@ -364,11 +363,11 @@ class BlockingConnection:
     ) -> Self: ...
     @property
     def local_address(self) -> Any:
-        """Address of this end, as ``socket.getsockname()`` returned it when the connection was opened."""
+        """Address of this end, as returned by ``socket.getsockname()`` when the connection was opened."""
 
     @property
     def remote_address(self) -> Any:
-        """Address of the other end, that of the proxy if there is one."""
+        """Address of the other end: that of the proxy, if there is one."""
 
     @overload
     def recv(self, timeout: float | None, decode: Literal[True], *, busy_poll: float = 0.0) -> str: ...
@@ -385,11 +384,11 @@ class BlockingConnection:
         Several threads may receive at once: each message goes to one of them.
 
         Args:
-            timeout: Seconds to wait, ``None`` for no limit. Nothing is lost when it passes: a message of which a part
-                has arrived will be received later.
-            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
-                the one or the other; ``False`` saves the decoding of text.
-            busy_poll: Seconds to poll the socket without sleeping first: lower latency for a busy core.
+            timeout: Seconds to wait, ``None`` for no limit. No data is lost after a timeout: a partly received
+                message is received by a later call.
+            decode: ``None`` returns ``str`` for text and ``bytes`` for binary messages. ``True`` always returns
+                ``str``, and ``False`` always ``bytes``, without decoding text.
+            busy_poll: Seconds to poll the socket before sleeping: lower latency at the cost of a busy core.
 
         Raises:
             TimeoutError: No message arrived in time.
@@ -425,17 +424,17 @@ class BlockingConnection:
     def recv_many(
         self, limit: int = 1024, timeout: float | None = None, decode: bool | None = None
     ) -> list[str | bytes]:
-        """Receive all messages that were read; wait for the first if none was.
+        """Receive all messages that were read. Wait for the first if there is none.
 
-        What one read of the socket brings is read at once, up to 256 KiB: more may lie in the system's buffer.
+        Only one read of the socket is made, of at most 256 KiB: the system's buffer may hold more messages.
 
         Args:
-            limit: How many messages to return at most.
+            limit: Maximum number of messages to return.
             timeout: Seconds to wait for the first message, ``None`` for no limit.
             decode: As for :meth:`recv`.
 
         Returns:
-            One message at least, in the order of their arrival.
+            At least one message, in the order of arrival.
 
         Raises:
             TimeoutError: No message arrived in time.
@@ -445,7 +444,7 @@ class BlockingConnection:
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> str | bytes:
-        """Receive the next message; a clean close ends the iteration."""
+        """Receive the next message. A clean close ends the iteration."""
 
     def send(
         self,
@@ -454,23 +453,23 @@ class BlockingConnection:
         text: bool | None = None,
         compress: bool | None = None,
     ) -> None:
-        """Send a message. Return when the operating system has taken all of it.
+        """Send a message. Return when the operating system has accepted all of it.
 
-        Several threads may send at once: messages are not mixed. While the peer does not read, this waits, and receives
-        meanwhile, so that two ends that both send do not wait for each other until ``max_queue`` is full: beyond it
-        they do. An exception from a signal handler leaves the connection usable: the message is sent whole, with the
+        Several threads may send at once: messages are not mixed. While the peer does not read, this waits and receives
+        messages into the queue, so that two peers that both send do not block each other until ``max_queue`` is full.
+        After an exception from a signal handler the connection remains usable: the rest of the message is sent by the
         next call.
 
         Args:
-            message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and anything else with a buffer
-                as binary. The items of an iterable, all of one kind, are sent as the fragments of one message.
+            message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and other objects with a buffer
+                as binary. The items of an iterable, all of one type, are sent as the fragments of one message.
             text: ``True`` to send bytes, which must be UTF-8, as text; ``False`` to send ``str`` as binary.
-            compress: ``False`` to send this message uncompressed, ``True`` to compress it whatever its size; ``None``
-                to compress it from the threshold on. Without permessage-deflate it has no effect.
+            compress: ``False`` sends this message uncompressed, ``True`` compresses it regardless of its size. ``None``
+                compresses it from the threshold on. Has no effect without permessage-deflate.
 
         Raises:
             ConnectionClosed: The connection is closed.
-            ConcurrencyError: Another thread is in the middle of a message in fragments.
+            ConcurrencyError: Another thread is sending a fragmented message.
             TypeError: ``message`` has another type.
             UnicodeEncodeError: ``message`` contains lone surrogates.
             UnicodeDecodeError: ``text`` is ``True`` and ``message`` is not UTF-8.
@@ -479,10 +478,10 @@ class BlockingConnection:
     def send_many(
         self, messages: Iterable[str | Buffer], *, text: bool | None = None, compress: bool | None = None
     ) -> None:
-        """Send many messages, with one system call for every 128 KiB. Return when the operating system has taken them.
+        """Send many messages, with one system call per 128 KiB. Return when the operating system has accepted them.
 
-        An exception from a signal handler leaves the connection usable. What was taken out of ``messages`` is sent
-        whole then, with the next call; only the message that was taken last may not be sent at all.
+        After an exception from a signal handler the connection remains usable. Messages already taken out of
+        ``messages`` are sent completely by the next call; only the last one taken may not be sent at all.
 
         Args:
             messages: Each as for :meth:`send`, without fragments.
@@ -495,9 +494,9 @@ class BlockingConnection:
         """
 
     def flush(self) -> None:
-        """Return when the operating system has taken everything.
+        """Return when the operating system has accepted all bytes.
 
-        It has, when a call that sends returns; after an exception from a signal handler it may not.
+        Calls that send return only then, except after an exception from a signal handler.
 
         Raises:
             ConnectionClosed: The connection is closed.
@@ -507,22 +506,22 @@ class BlockingConnection:
         """Send a ping: RFC 6455, section 5.5.2.
 
         Args:
-            data: Payload, 125 bytes at most; ``None`` for a random one.
+            data: Payload of at most 125 bytes, ``None`` for a random one.
 
         Returns:
-            Something to wait on, which then tells the latency.
+            An object to wait for the pong, which returns the latency.
 
         Raises:
             ConnectionClosed: The connection is closed.
-            ConcurrencyError: A ping with the same payload was not answered yet.
+            ConcurrencyError: A ping with the same payload is still unanswered.
             ProtocolError: ``data`` is too long.
         """
 
     def pong(self, data: str | Buffer = b"") -> None:
-        """Send a pong that no ping asked for: RFC 6455, section 5.5.3. Pings are answered without it.
+        """Send an unsolicited pong: RFC 6455, section 5.5.3. Pings are answered automatically.
 
         Args:
-            data: Payload, 125 bytes at most.
+            data: Payload of at most 125 bytes.
 
         Raises:
             ConnectionClosed: The connection is closed.
@@ -530,35 +529,35 @@ class BlockingConnection:
         """
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Make the closing handshake, RFC 6455, section 7.1.2, and close the socket.
+        """Perform the closing handshake, RFC 6455, section 7.1.2, and close the socket.
 
-        Wait for the server for ``close_timeout`` at most. Messages that have arrived can be received afterwards; those
-        for which ``max_queue`` has no room are dropped. On a connection that is closed this does nothing.
+        Waits at most ``close_timeout`` for the server. Messages that have arrived can be received afterwards. Messages
+        that exceed ``max_queue`` are dropped. Does nothing if the connection is closed.
 
         Args:
             code: Close code: 1000 to 1003, 1007 to 1014, 3000 to 4999, or 1005 for a close frame without a code.
-            reason: Close reason, 123 bytes of UTF-8 at most.
+            reason: Close reason of at most 123 bytes of UTF-8.
 
         Raises:
-            ProtocolError: ``code`` or ``reason`` must not be sent.
+            ProtocolError: ``code`` or ``reason`` is not allowed.
         """
 
     def _wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait until the connection is over, without doing anything for that; return whether it is.
+        """Wait until the connection is closed, without closing it. Return whether it is.
 
         Raises:
-            ConcurrencyError: Messages fill the queue, no other thread receives, and ``timeout`` is ``None``.
+            ConcurrencyError: The queue is full, no other thread receives, and ``timeout`` is ``None``.
         """
 
     def abort(self) -> None:
-        """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
+        """Close the socket immediately, without a closing handshake. Unsent messages are lost. Does not block."""
 
     @property
     def latency(self) -> float:
-        """Seconds between the last ping that was answered and its pong, keepalive included; 0 before the first."""
+        """Seconds between the last answered ping, keepalive included, and its pong; 0 before the first."""
 
     def fileno(self) -> int:
-        """Return the number of the socket's descriptor, -1 once it is closed. Do not read from it or write to it."""
+        """Return the socket's descriptor, or -1 once it is closed. Do not read from it or write to it."""
 
     def stats(self) -> Stats:
         """Return counters of the connection."""
@@ -607,15 +606,15 @@ class AsyncConnection:
 
     @property
     def logger(self) -> LoggerLike:
-        """The logger given to ``connect``."""
+        """The logger passed to ``connect``."""
 
     @property
     def local_address(self) -> Any:
-        """Address of this end, as ``socket.getsockname()`` returned it when the connection was opened."""
+        """Address of this end, as returned by ``socket.getsockname()`` when the connection was opened."""
 
     @property
     def remote_address(self) -> Any:
-        """Address of the other end, that of the proxy if there is one."""
+        """Address of the other end: that of the proxy, if there is one."""
 
     @property
     def _server(self) -> Any: ...
@@ -632,11 +631,11 @@ class AsyncConnection:
     def recv(self, decode: bool | None = None) -> Coroutine[Any, Any, str | bytes]:
         """Receive the next message.
 
-        Several tasks may receive at once: first come, first served. Cancelling this loses no message.
+        Several tasks may receive at once, in the order of their calls. Cancelling this loses no message.
 
         Args:
-            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
-                the one or the other; ``False`` saves the decoding of text.
+            decode: ``None`` returns ``str`` for text and ``bytes`` for binary messages. ``True`` always returns
+                ``str``, and ``False`` always ``bytes``, without decoding text.
 
         Raises:
             ConnectionClosed: The connection is closed. Messages that arrived before are received first.
@@ -673,16 +672,16 @@ class AsyncConnection:
     def recv_many(self, limit: int = 1024, *, decode: Literal[False]) -> Coroutine[Any, Any, list[bytes]]: ...
     @overload
     def recv_many(self, limit: int = 1024, decode: bool | None = None) -> Coroutine[Any, Any, list[str | bytes]]:
-        """Receive all messages that were read; wait for the first if none was.
+        """Receive all messages that were read. Wait for the first if there is none.
 
-        What one read of the socket brings is read at once, up to 256 KiB: more may lie in the system's buffer.
+        Only one read of the socket is made, of at most 256 KiB: the system's buffer may hold more messages.
 
         Args:
-            limit: How many messages to return at most.
+            limit: Maximum number of messages to return.
             decode: As for :meth:`recv`.
 
         Returns:
-            One message at least, in the order of their arrival.
+            At least one message, in the order of arrival.
 
         Raises:
             ConnectionClosed: The connection is closed.
@@ -693,7 +692,7 @@ class AsyncConnection:
 
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Coroutine[Any, Any, str | bytes]:
-        """Receive the next message; a clean close ends the iteration."""
+        """Receive the next message. A clean close ends the iteration."""
 
     def send(
         self,
@@ -704,17 +703,17 @@ class AsyncConnection:
     ) -> Coroutine[Any, Any, None]:
         """Send a message.
 
-        A single message is queued by the call itself, if there is room. With more than ``write_limit`` queued, awaiting
-        it waits until that is down to the low mark. Cancelling it splits no frame: a message is sent whole, or not at
-        all if it had to wait for room.
+        The call itself queues a single message if there is room. If more than ``write_limit`` is queued, awaiting it
+        waits until the queue is down to the low watermark. Cancelling never splits a frame: a message is sent
+        completely, or not at all if it had to wait for room.
 
         Args:
-            message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and anything else with a buffer
-                as binary. The items of an iterable or asynchronous iterable, all of one kind, are sent as the fragments
-                of one message; other messages wait until it is complete.
+            message: ``str`` is sent as text; ``bytes``, ``bytearray``, ``memoryview`` and other objects with a buffer
+                as binary. The items of an iterable or asynchronous iterable, all of one type, are sent as the fragments
+                of one message. Other messages wait until it is complete.
             text: ``True`` to send bytes, which must be UTF-8, as text; ``False`` to send ``str`` as binary.
-            compress: ``False`` to send this message uncompressed, ``True`` to compress it whatever its size; ``None``
-                to compress it from the threshold on. Without permessage-deflate it has no effect.
+            compress: ``False`` sends this message uncompressed, ``True`` compresses it regardless of its size. ``None``
+                compresses it from the threshold on. Has no effect without permessage-deflate.
 
         Raises:
             ConnectionClosed: The connection is closed; raised when awaited.
@@ -732,8 +731,8 @@ class AsyncConnection:
             compress: As for :meth:`send`.
 
         Raises:
-            BlockingIOError: More than ``write_limit`` is queued, or others wait for their turn. A listener's
-                ``on_writable`` tells when there is room again.
+            BlockingIOError: More than ``write_limit`` is queued, or other tasks wait to send. The listener's
+                ``on_writable`` is called when there is room again.
             ConnectionClosed: The connection is closed.
             TypeError: ``message`` has another type.
         """
@@ -745,7 +744,7 @@ class AsyncConnection:
         text: bool | None = None,
         compress: bool | None = None,
     ) -> Coroutine[Any, Any, None]:
-        """Send many messages, with one system call for every 64 KiB. Other tasks' messages may come in between.
+        """Send many messages, with one system call per 64 KiB. Messages of other tasks may be sent in between.
 
         Args:
             messages: Each as for :meth:`send`, without fragments.
@@ -758,15 +757,15 @@ class AsyncConnection:
         """
 
     def abort(self) -> None:
-        """Close the socket at once, without a closing handshake. What was not sent is lost. Never waits."""
+        """Close the socket immediately, without a closing handshake. Unsent messages are lost. Does not block."""
 
     @property
     def latency(self) -> float:
-        """Seconds between the last ping that was answered and its pong, keepalive included; 0 before the first."""
+        """Seconds between the last answered ping, keepalive included, and its pong; 0 before the first."""
 
     @property
     def io_backend(self) -> Literal["fd", "transport"]:
-        """How it uses its socket: as a descriptor that the loop watches, or through a transport of the loop."""
+        """The I/O backend: ``"fd"`` if the loop watches the descriptor, ``"transport"`` for a transport of the loop."""
 
     def stats(self) -> Stats:
         """Return counters of the connection."""
@@ -796,10 +795,10 @@ class AsyncConnection:
     def _room(self) -> Coroutine[Any, Any, None]: ...
     def _drained(self) -> Coroutine[Any, Any, None]: ...
     def flush(self) -> Coroutine[Any, Any, None]:
-        """Return when every byte that was sent before has been handed to the kernel.
+        """Wait until the kernel has accepted all bytes queued before the call.
 
         Raises:
-            ConnectionClosed: It could not be.
+            ConnectionClosed: The connection was closed before that.
         """
 
     def _ping(self, data: str | Buffer | None = None) -> asyncio.Future[float]: ...
@@ -820,31 +819,31 @@ class AsyncConnection:
 
 @final
 class LoopState:
-    """What the connections of one event loop share."""
+    """State that the connections of one event loop share."""
 
     @staticmethod
     def of(loop: asyncio.AbstractEventLoop) -> LoopState:
-        """Return that of a loop, made when it is first asked for."""
+        """Return the state of a loop. It is created on the first call."""
 
     def _watch(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call a function whenever a descriptor can be read from, until it is ignored or a connection takes it over."""
+        """Call a function whenever a descriptor is readable, until it is ignored or a connection takes it over."""
 
     def _ignore(self, fd: int) -> None:
-        """Watch a descriptor no longer."""
+        """Stop watching a descriptor."""
 
     def _ready(self, fd: int, to_read: bool, to_write: bool) -> Awaitable[None] | None:
-        """Return what waits until a descriptor is ready; ``None`` if the loop must be asked to watch it.
+        """Return an awaitable for a descriptor to become ready. ``None`` if the loop's own methods must be used.
 
-        It stays watched, until it is ignored or a connection takes it over.
+        The descriptor stays watched until it is ignored or a connection takes it over.
         """
 
 @final
 class NativeSelector:
-    """What :class:`wirespeed.asyncio.loop.Selector` is made of. Linux only."""
+    """The native part of :class:`wirespeed.asyncio.loop.Selector`. Linux only."""
 
     def __new__(cls, busy_poll: float = 0.0) -> Self: ...
     def attach(self, ready: collections.deque[Any], scheduled: list[Any], loop: asyncio.AbstractEventLoop) -> None:
-        """Say whose selector this is."""
+        """Attach the selector to its loop."""
 
     def fileno(self) -> int:
         """Return the number of the epoll descriptor."""
@@ -853,67 +852,67 @@ class NativeSelector:
         """Watch a descriptor."""
 
     def modify(self, fd: int, events: int, key: selectors.SelectorKey) -> None:
-        """Change what is watched of it."""
+        """Change the watched events of a descriptor."""
 
     def unregister(self, fd: int) -> None:
-        """Watch it no longer."""
+        """Stop watching a descriptor."""
 
     def get_key(self, fd: int) -> selectors.SelectorKey:
-        """Return what it was registered with."""
+        """Return the key that a descriptor was registered with."""
 
     def map(self) -> dict[int, selectors.SelectorKey]:
-        """Return all keys: the live dict."""
+        """Return the dict of all keys, not a copy."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait until something is ready; serve connections meanwhile."""
+        """Wait until a descriptor of the loop is ready. Serves connections meanwhile."""
 
     def close(self) -> None:
         """Close the epoll descriptor."""
 
 def after_fork() -> None:
-    """Forget the masking keys that were drawn before a fork."""
+    """Discard the masking keys that were drawn before a fork."""
 
 def broadcast(
     connections: Iterable[Any], message: str | Buffer, text: bool | None, slow: str
 ) -> tuple[int, list[tuple[AsyncConnection, str]]]:
-    """Send a message to those of the connections that are open; see :func:`wirespeed.broadcast`.
+    """Send a message to all open connections. See :func:`wirespeed.broadcast`.
 
     Returns:
-        How many these are, and which of the others did not get it for what reason.
+        How many connections got it, and which of the others did not, with the reason.
     """
 
 @final
 class JWT:
-    """How the tokens of clients are verified (RFC 7519), before they become sessions.
+    """Verification of clients' tokens (RFC 7519) before they become sessions.
 
-    A token with a claim ``topics``, ``{"allow": [...], "deny": [...]}``, may subscribe to what these patterns
-    allow, and ``deny`` wins; ``{user}`` in them stands for the claim ``sub``. A session ends with its token, by code
-    1008.
+    A claim ``topics``, ``{"allow": [...], "deny": [...]}``, restricts the topics that a client may subscribe to:
+    ``deny`` takes precedence, and ``{user}`` in a pattern stands for the claim ``sub``. A session is closed with code
+    1008 when its token expires.
 
     Args:
-        key: The secret for ``HS...``, or the public key for the others as PEM.
+        key: The secret for ``HS...`` algorithms, or the public key as PEM for the others.
         algorithms: One or several of HS256, HS384, HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384,
             ES512 and EdDSA, of the same family. ``Ed25519`` is another name for EdDSA.
-        jwks: Instead of a key, the path of a set of keys (RFC 7517), which is read again when the file has changed.
-        previous_key: A key to accept besides, for as long as tokens that it has signed are still about.
+        jwks: Instead of a key, the path of a key set (RFC 7517). It is read again when the file changes.
+        previous_key: A second key to accept, while tokens signed with it are still in use.
         key_id: The ``kid`` that tokens must have.
-        previous_key_id: That of the previous key.
+        previous_key_id: The ``kid`` of the previous key.
         issuer: The ``iss`` that tokens must have.
-        audience: Who we are: one or several, of which tokens must have one in ``aud``.
-        leeway: Seconds that the issuer's clock may differ from ours, 30 by default.
+        audience: The accepted audiences, one or several. Tokens must have one of them in ``aud``.
+        leeway: Allowed difference to the issuer's clock in seconds, 30 by default.
         required: Claims that tokens must have; ``exp`` and ``sub`` by default.
-        max_token: Bytes of a token at most, 8,192 by default.
-        cookie: Name of a cookie to look in, first.
-        header: Whether to look in ``Authorization: Bearer``, next.
-        query: Name of a parameter of the query to look in, then. It will be in the logs of proxies.
-        subprotocol: Prefix of a subprotocol that is the token, last: what browsers can send without a cookie. An engine
-            must offer another subprotocol beside it: without one that is chosen browsers fail the connection.
+        max_token: Maximum size of a token in bytes, 8,192 by default.
+        cookie: Name of a cookie that may contain the token. Checked first.
+        header: Whether ``Authorization: Bearer`` may contain the token. Checked second.
+        query: Name of a query parameter that may contain the token. Checked third. Proxies may log it.
+        subprotocol: Prefix of a subprotocol that contains the token, for browsers without a cookie. Checked last. The
+            engine must offer another subprotocol, because browsers fail a connection that selects none.
 
     Raises:
-        OSError: The set of keys cannot be read.
-        TypeError: There is no key, or there are two.
-        ValueError: The key is none for the algorithms, or too short, or a number is out of range; the text names the
-            argument.
+        OSError: The key set cannot be read.
+        TypeError: Neither or both of ``key`` and ``jwks`` are set.
+        ValueError: The key does not fit the algorithms or is too short, or a number is out of range. The text names
+            the argument.
     """
 
     def __new__(
@@ -938,21 +937,21 @@ class JWT:
 
 @final
 class Session:
-    """A client of an engine. It may be kept, and used from any thread, also after its end.
+    """A client of an engine. It can be kept and used from any thread, also after its end.
 
     Attributes:
-        id: A number that no other session of the engine has had, or will.
+        id: A number that is unique within the engine.
         path: The path of the request, not decoded.
-        query: What follows its question mark, not decoded; empty if there is nothing.
+        query: The query string of the request, not decoded; empty if there is none.
         remote_address: Address and port of the client; ``None`` at a Unix socket.
-        subprotocol: The subprotocol that was chosen.
-        route: The path as it was given to :meth:`Engine.route`, ``"/feed/{symbol}"``; ``None`` where none was.
-        params: What the path of the request has for its names, a new ``dict`` each time: percent-decoded UTF-8, or the
-            text as it is where that is none.
-        user: Who it is by its token, the claim ``sub``; ``None`` where no token is asked for.
-        claims: What else its token says, a new ``dict`` each time; ``None`` likewise.
-        is_open: Whether messages are accepted for it.
-        queued: Bytes that wait because the client does not read as fast, a moment ago.
+        subprotocol: The selected subprotocol.
+        route: The path that was passed to :meth:`Engine.route`, such as ``"/feed/{symbol}"``; ``None`` without a route.
+        params: The values of the route's parameters, a new ``dict`` each time: percent-decoded UTF-8, or the raw text
+            if it is not UTF-8.
+        user: The claim ``sub`` of the token; ``None`` if no token is required.
+        claims: The other claims of the token, a new ``dict`` each time; ``None`` if no token is required.
+        is_open: Whether the session accepts messages.
+        queued: Bytes that were recently queued because the client reads slowly.
     """
 
     @property
@@ -983,48 +982,49 @@ class Session:
     def queued(self) -> int: ...
     @property
     def has_room(self) -> bool:
-        """Whether there is room for more: less than half of ``outbox_limit`` waits, and the session is open."""
+        """Whether the session is open and less than half of ``outbox_limit`` is queued."""
 
     def refresh(self, token: str) -> None:
-        """Go on with another token of the same user: by what the application's protocol has for it.
+        """Replace the session's token with another token of the same user, received through the application's protocol.
 
-        It is verified as the one before was, by what is asked for at the session's path. :attr:`claims`, what the
-        session may do, and when it ends, are as it says from now on; what :meth:`allow` and :meth:`deny` have added
-        stays, and what the session subscribes to already it goes on to get.
+        The token is verified like the first one, by the rules of the session's path. From now on it determines
+        :attr:`claims`, the permissions of the session, and its end. Additions by :meth:`allow` and :meth:`deny` remain,
+        and existing subscriptions continue.
 
         Args:
             token: The token, without ``Bearer``.
 
         Raises:
             InvalidState: The session is closed.
-            PermissionError: The token is not good, or of another user (``sub``), or of none; the text says why. Nothing
-                changes.
-            RuntimeError: Nobody is asked for a token where the session is.
+            PermissionError: The token is invalid, or has another or no user (``sub``). The text gives the reason.
+                Nothing changes.
+            RuntimeError: The session's path requires no token.
         """
 
     def stats(self) -> dict[str, Any]:
-        """Return what was counted of the session; of one that is over, at its end.
+        """Return the counters of the session; after its end, the final values.
 
-        ``messages_received`` and ``bytes_received``, ``messages_sent`` and ``bytes_sent``, as far as they were handed
-        to the connection; ``queued_bytes``, which wait because the client does not read as fast; ``messages_dropped``
-        for that reason, ``messages_limited`` because it sends too many, and ``messages_denied``, of relays;
-        ``subscriptions``, how many; ``open_seconds``, how long it has been open. Bytes are those of payloads.
+        ``messages_received`` and ``bytes_received``; ``messages_sent`` and ``bytes_sent``, as far as the connection has
+        accepted them; ``queued_bytes``, queued because the client reads slowly; ``messages_dropped`` for that reason;
+        ``messages_limited``, dropped because the client sends too many; ``messages_denied`` of relays;
+        ``subscriptions``, their number; ``open_seconds``, the time since the session was opened. Bytes are those of
+        payloads.
 
-        The thread that serves the session is asked, and waited for: as a rule less than a millisecond.
+        Waits for the thread that serves the session, usually less than a millisecond.
 
         Raises:
-            InvalidState: The engine stops at this moment.
+            InvalidState: The engine is stopping.
             TimeoutError: The thread has not answered for five seconds.
         """
 
     def wait_for_room(self, timeout: float | None = None) -> bool:
-        """Wait until there is room for more. Other threads go on meanwhile.
+        """Wait until there is room for more messages. Other threads run meanwhile.
 
         Args:
-            timeout: Seconds; ``None``: any time.
+            timeout: Seconds to wait, ``None`` for no limit.
 
         Returns:
-            Whether there is.
+            Whether there is room.
 
         Raises:
             InvalidState: The session is closed.
@@ -1033,86 +1033,86 @@ class Session:
     def _room_bell(self) -> RoomBell: ...
     def _room_key(self) -> int: ...
     def send(self, message: str | Buffer, text: bool | None = None) -> Sent:
-        """Send a message: it leaves after everything that was sent to the session before, by whatever call.
+        """Send a message, after all messages that were sent to the session before.
 
         Args:
-            message: ``str`` is sent as text, anything with a buffer as binary.
-            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
+            message: ``str`` is sent as text, an object with a buffer as binary.
+            text: ``True`` to send it as text, which must be UTF-8; ``False`` to send it as binary.
 
         Returns:
-            Whether there is room for more. Whoever can wait should, if not: on an event loop by awaiting what is
-            returned, in a thread by :meth:`wait_for_room`.
+            Whether there is room for more. If not, callers should wait: on an event loop by awaiting the result, in a
+            thread by :meth:`wait_for_room`.
 
         Raises:
-            BlockingIOError: Far more waits to be sent than may.
+            BlockingIOError: The session's queue is far above its limit.
             InvalidState: The session is closed.
-            TypeError: It is neither ``str`` nor has it a buffer.
-            UnicodeError: It is no UTF-8.
+            TypeError: The message is neither ``str`` nor has it a buffer.
+            UnicodeError: The text is not UTF-8.
         """
 
     def subscribe(self, topic: str) -> bool:
-        """Subscribe the session to what is published from now on.
+        """Subscribe the session to the messages published on a topic from now on.
 
         Args:
-            topic: A topic, segments between dots as in ``"prices.EURUSD"``, 255 bytes at most; or a pattern, in which
-                ``*`` stands for one segment, and ``>`` at the end for one or more.
+            topic: A topic of at most 255 bytes, with segments between dots as in ``"prices.EURUSD"``; or a pattern, in
+                which ``*`` matches one segment, and ``>`` at the end one or more.
 
         Returns:
-            Whether it did not subscribe to it before.
+            Whether the subscription is new.
 
         Raises:
             InvalidState: The session is closed.
-            PermissionError: It may not: see :meth:`may_subscribe`.
-            RuntimeError: It subscribes to as many topics as it may, ``max_subscriptions``.
-            ValueError: It is no topic; the text says what is wrong and where.
+            PermissionError: The session may not subscribe to it, see :meth:`may_subscribe`.
+            RuntimeError: The session has ``max_subscriptions`` subscriptions already.
+            ValueError: The topic is invalid. The text names the error and its position.
         """
 
     def unsubscribe(self, topic: str) -> bool:
-        """End that.
+        """Unsubscribe the session from a topic.
 
         Returns:
-            Whether it did subscribe to it.
+            Whether the session was subscribed to it.
 
         Raises:
-            ValueError: It is no topic.
+            ValueError: The topic is invalid.
         """
 
     def allow(self, *patterns: str, subscribe: bool = True, publish: bool = True) -> None:
-        """Allow the session what matches these patterns, beside what its token allows.
+        """Allow the session topics that match these patterns, in addition to those that its token allows.
 
         Args:
-            *patterns: As for :meth:`subscribe`; ``{user}`` stands for the ``sub`` of the token, as one segment.
-            subscribe: Whether it may subscribe to it.
-            publish: Whether it may publish on it.
+            *patterns: As for :meth:`subscribe`. ``{user}`` stands for the ``sub`` of the token, as one segment.
+            subscribe: Whether the session may subscribe to them.
+            publish: Whether the session may publish on them.
 
         Raises:
-            ValueError: One of them is no pattern; nothing has changed.
+            ValueError: A pattern is invalid. Nothing has changed.
         """
 
     def deny(self, *patterns: str, subscribe: bool = True, publish: bool = True) -> None:
-        """Deny it, whatever allows it, before or later. What the session subscribes to already it goes on to get.
+        """Deny the session topics, regardless of earlier or later permissions. Existing subscriptions continue.
 
         Args:
-            *patterns: As for :meth:`allow`, as are the others.
-            subscribe: Whether it may not subscribe to it.
-            publish: Whether it may not publish on it.
+            *patterns: As for :meth:`allow`.
+            subscribe: Whether subscribing is denied.
+            publish: Whether publishing is denied.
 
         Raises:
-            ValueError: One of them is no pattern; nothing has changed.
+            ValueError: A pattern is invalid. Nothing has changed.
         """
 
     def may_subscribe(self, topic: str) -> bool:
-        """Return whether the session may subscribe to a topic, or to all that match a pattern.
+        """Return whether the session may subscribe to a topic, or to all topics that match a pattern.
 
         Raises:
-            ValueError: It is no topic.
+            ValueError: The topic is invalid.
         """
 
     def may_publish(self, topic: str) -> bool:
-        """Return whether the session may publish on a topic. Who calls :meth:`Engine.publish` decides that itself.
+        """Return whether the session may publish on a topic. :meth:`Engine.publish` does not check this.
 
         Raises:
-            ValueError: It is no topic.
+            ValueError: The topic is invalid.
         """
 
     def publish(
@@ -1124,46 +1124,46 @@ class Session:
         exclude_self: bool = False,
         key: str | None = None,
     ) -> int:
-        """Send a message to the sessions that subscribe to a topic, if this one may publish on it.
+        """Send a message to the sessions that subscribe to a topic, if this session may publish on it.
 
         Args:
-            topic: Its name, without wildcards.
-            message: ``str`` is sent as text, anything with a buffer as binary.
-            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
-            exclude_self: Whether this session does not get it, if it subscribes to the topic.
-            key: What it is about, for ``policy="conflate"``.
+            topic: Name of the topic, without wildcards.
+            message: ``str`` is sent as text, an object with a buffer as binary.
+            text: ``True`` to send it as text, which must be UTF-8; ``False`` to send it as binary.
+            exclude_self: Whether this session does not get the message, if it subscribes to the topic.
+            key: Identifies the subject of the message, for ``policy="conflate"``.
 
         Returns:
-            How many sessions it goes to.
+            The number of sessions that it is sent to.
 
         Raises:
-            BlockingIOError: Far more waits to be sent than may: see ``engine.has_room``.
+            BlockingIOError: Queues are far above their limits, see ``engine.has_room``.
             InvalidState: The engine has stopped.
-            PermissionError: It may not: see :meth:`may_publish`.
-            ValueError: It is no topic; the text says what is wrong and where.
+            PermissionError: The session may not publish on it, see :meth:`may_publish`.
+            ValueError: The topic is invalid. The text names the error and its position.
         """
 
     @property
     def topics(self) -> list[str]:
-        """What it subscribes to, in no order."""
+        """The topics that the session subscribes to, in no particular order."""
 
     def _set_reading(self, reads: bool) -> None: ...
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the session, after everything that was sent to it before. Again, or after its end: nothing.
+        """Close the session after all messages sent to it before. Does nothing if it is closed.
 
         Args:
             code: Close code (RFC 6455 7.4).
-            reason: What is said beside, 123 bytes of UTF-8 at most.
+            reason: Close reason of at most 123 bytes of UTF-8.
 
         Raises:
-            ProtocolError: The code must not be sent, or the reason is too long.
+            ProtocolError: The code is not allowed, or the reason is too long.
         """
 
 @final
 class Sent:
-    """What :meth:`Session.send` returns: true if there is room for more, and to be awaited for it.
+    """The return value of :meth:`Session.send`: true if there is room for more.
 
-    Awaited, it is whether there is: ``False`` says that the session has ended.
+    Awaiting it waits for room. The result is whether there is room: ``False`` if the session has ended.
     """
 
     def __bool__(self) -> bool: ...
@@ -1173,7 +1173,7 @@ class Sent:
 
 @final
 class RoomBell:
-    """A descriptor that is readable once there may be room, until it is closed."""
+    """A descriptor that becomes readable once there may be room, until it is closed."""
 
     def fileno(self) -> int: ...
     def silence(self) -> None: ...
@@ -1181,20 +1181,20 @@ class RoomBell:
 
 @final
 class EventsBell:
-    """A descriptor that is readable once there is something to take; closed, it passes on what it was told."""
+    """A descriptor that becomes readable once there are events. Closing it passes its wakeup on to another one."""
 
     def fileno(self) -> int: ...
     def silence(self) -> None: ...
     def close(self) -> None: ...
     def wait(self) -> bool:
-        """Have it ring once; false: there may be something now, and it will not."""
+        """Arm the descriptor once. ``False`` if there may be events already, and it is not armed."""
 
 @final
 class Connected:
-    """A session is open.
+    """A session was opened.
 
     Attributes:
-        session: Whose.
+        session: The session.
     """
 
     __match_args__ = ("session",)
@@ -1203,11 +1203,11 @@ class Connected:
 
 @final
 class Message:
-    """A message came.
+    """A message was received.
 
     Attributes:
-        session: Whose.
-        data: Text as ``str``, binary as ``bytes``; what the codec of its route makes of it, if that has one.
+        session: The session that it came from.
+        data: ``str`` for text, ``bytes`` for binary; or the object that the codec of the route has decoded.
     """
 
     __match_args__ = ("session", "data")
@@ -1218,12 +1218,12 @@ class Message:
 
 @final
 class Invalid:
-    """A message came that the codec of its route does not understand.
+    """A message that the codec of its route cannot decode.
 
     Attributes:
-        session: Whose; it is closed with code 1007, unless its route keeps such.
-        data: Text as ``str``, binary as ``bytes``.
-        error: Why, in the codec's words.
+        session: The session that it came from. It is closed with code 1007, unless its route keeps such sessions.
+        data: ``str`` for text, ``bytes`` for binary.
+        error: The error text of the codec.
     """
 
     __match_args__ = ("session", "data", "error")
@@ -1236,9 +1236,9 @@ class Invalid:
 
 @final
 class Batch:
-    """Events of all sessions, those of each in their order: a sequence, of which each is made when it is reached.
+    """A sequence of events of all sessions, in order for each session. Each event is created on access.
 
-    An event that is reached twice is two objects.
+    Accessing an event twice creates two objects.
     """
 
     def __len__(self) -> int: ...
@@ -1251,7 +1251,7 @@ class Batch:
 
 @final
 class Undecoded:
-    """A message that its codec has not been given yet: as large as it came, where what is made of it may be larger."""
+    """A message that its codec has not decoded yet. Its size is that of the received bytes."""
 
     @property
     def session(self) -> Session: ...
@@ -1261,7 +1261,7 @@ class Undecoded:
 
 @final
 class BatchIterator:
-    """The events of a batch, one after the other."""
+    """Iterates over the events of a batch."""
 
     def __iter__(self) -> BatchIterator: ...
     def __next__(self) -> Connected | Message | Invalid | Disconnected: ...
@@ -1269,13 +1269,13 @@ class BatchIterator:
 
 @final
 class Disconnected:
-    """A session is over; nothing of it follows.
+    """A session has ended. No more events of it follow.
 
     Attributes:
-        session: Whose.
-        code: The close code that the client sent; 1005 if its close frame had none, 1006 without a close frame.
-        reason: The reason that the client gave.
-        failure: Why the connection failed, in words; ``None`` if it did not.
+        session: The session.
+        code: The close code that the client sent; 1005 for a close frame without a code, 1006 without a close frame.
+        reason: The close reason that the client sent.
+        failure: The reason as text if the connection failed, else ``None``.
     """
 
     __match_args__ = ("session", "code", "reason")
@@ -1290,7 +1290,7 @@ class Disconnected:
 
 @final
 class EngineLimits:
-    """How many clients of an engine there may be, and what they may send."""
+    """Limits for the number of clients of an engine, and for the messages that they send."""
 
     def __new__(
         cls,
@@ -1371,11 +1371,11 @@ class NativeEngine:
     def _start(self, rest: int) -> None: ...
     @property
     def addresses(self) -> list[Any]:
-        """Where clients connect to: address and port, or the path of a Unix socket."""
+        """The listening addresses: address and port, or the path of a Unix socket."""
 
     @property
     def workers(self) -> int:
-        """Threads that serve."""
+        """The number of serving threads."""
 
     def _take(self, max_events: int, timeout: float | None) -> Batch | None: ...
     def _set_codecs(
@@ -1384,19 +1384,19 @@ class NativeEngine:
     def _events_bell(self) -> EventsBell: ...
     def _ring(self) -> None: ...
     def broadcast(self, message: str | Buffer, *, text: bool | None = None, exclude: Session | None = None) -> bool:
-        """Send a message to all sessions that are open. It is encoded once.
+        """Send a message to all open sessions. It is encoded once.
 
         Args:
-            message: ``str`` is sent as text, anything with a buffer as binary.
-            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
-            exclude: A session that does not get it.
+            message: ``str`` is sent as text, an object with a buffer as binary.
+            text: ``True`` to send it as text, which must be UTF-8; ``False`` to send it as binary.
+            exclude: A session that does not get the message.
 
         Returns:
-            Whether there is room for more: whoever can wait should, if not, by :meth:`wait_for_room`.
+            Whether there is room for more. If not, callers should wait by :meth:`wait_for_room`.
 
         Raises:
             InvalidState: The engine has stopped.
-            RuntimeError: It has not started.
+            RuntimeError: The engine has not started.
         """
 
     def publish(
@@ -1410,25 +1410,25 @@ class NativeEngine:
     ) -> Published:
         """Send a message to the sessions that subscribe to a topic, on all engines of the broker, if there is one.
 
-        It is encoded once; from any thread.
+        It is encoded once. May be called from any thread.
 
         Args:
-            topic: Its name, without wildcards.
-            message: ``str`` is sent as text, anything with a buffer as binary.
-            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
-            exclude: A session that does not get it.
-            key: What it is about: with ``policy="conflate"`` it replaces the message of the same key that a session
-                waits for.
+            topic: Name of the topic, without wildcards.
+            message: ``str`` is sent as text, an object with a buffer as binary.
+            text: ``True`` to send it as text, which must be UTF-8; ``False`` to send it as binary.
+            exclude: A session that does not get the message.
+            key: Identifies the subject of the message. With ``policy="conflate"`` it replaces a queued message of the
+                same key.
 
         Returns:
-            How many sessions of this engine it goes to; it has an attribute ``forwarded``, whether the queue to the
-            broker has taken it.
+            The number of sessions of this engine that it is sent to. The attribute ``forwarded`` is whether the queue
+            to the broker has accepted it.
 
         Raises:
-            BlockingIOError: Far more waits to be sent than may: see :attr:`has_room`; or there is no room in the queue
-                to the broker, with ``broker_policy="raise"``.
+            BlockingIOError: Queues are far above their limits, see :attr:`has_room`; or the queue to the broker is
+                full, with ``broker_policy="raise"``.
             InvalidState: The engine has stopped.
-            ValueError: It is no topic; the text says what is wrong and where.
+            ValueError: The topic is invalid. The text names the error and its position.
         """
 
     def publish_many(
@@ -1437,61 +1437,61 @@ class NativeEngine:
         *,
         text: bool | None = None,
     ) -> Published:
-        """Publish several messages, in their order, each as :meth:`publish` does: sooner than by as many calls.
+        """Publish several messages in order, each like :meth:`publish`. Faster than single calls.
 
         Args:
-            items: Topic and message of each, or topic, message and key.
-            text: Send them as text, which must be UTF-8, or as binary, whatever they are.
+            items: Topic and message of each item, or topic, message and key.
+            text: ``True`` to send them as text, which must be UTF-8; ``False`` to send them as binary.
 
         Returns:
-            To how many sessions of this engine they go in all; its attribute ``forwarded`` says whether the queue to
-            the broker has taken each of them.
+            The number of sends to sessions of this engine. The attribute ``forwarded`` is whether the queue to the
+            broker has accepted every message.
 
         Raises:
-            BlockingIOError: As for :meth:`publish`; ``characters_written`` is the place of the item.
+            BlockingIOError: As for :meth:`publish`. ``characters_written`` is the index of the item.
             InvalidState: The engine has stopped.
-            TypeError: An item is none.
-            ValueError: There is no such topic or message. The text of each of these begins with the place of the item:
-                those before it are published, it and those after it are not.
+            TypeError: An item is invalid.
+            ValueError: A topic or message is invalid. The text of these exceptions begins with the index of the item.
+                The items before it are published, and the others are not.
         """
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions that are open at this moment, the newest first, those of ``echo`` and ``relay`` as well."""
+        """The open sessions, newest first, including those of ``echo`` and ``relay`` routes."""
 
     def session(self, number: int) -> Session | None:
-        """Return the session with this number; ``None``: it is not open."""
+        """Return the session with this number, or ``None`` if it is not open."""
 
     def subscribers(self, topic: str) -> int:
-        """Return how many sessions subscribe to a topic, by its name or by wildcards."""
+        """Return the number of sessions that subscribe to a topic, by name or by pattern."""
 
     def has_room(self, topic: str | None = None) -> bool:
-        """Tell whether there is room for more.
+        """Return whether there is room for more messages.
 
-        There is none while much of what was sent has yet to reach clients that read: to those who subscribe to the
-        topic, or, without one, to everybody. Who does not read, or far slower than the others, is not waited for.
+        There is no room while many sent messages have not reached the subscribers of the topic, or all sessions without
+        a topic. Clients that read nothing, or far slower than the others, are ignored.
 
         Args:
-            topic: A topic, without wildcards.
+            topic: Name of a topic, without wildcards.
 
         Raises:
             InvalidState: The engine has stopped.
-            ValueError: It is no topic.
+            ValueError: The topic is invalid.
         """
 
     def wait_for_room(self, topic: str | None = None, timeout: float | None = None) -> bool:
-        """Wait for that. Other threads go on meanwhile.
+        """Wait until there is room for more messages. Other threads run meanwhile.
 
         Args:
             topic: As for :meth:`has_room`.
-            timeout: Seconds; ``None``: any time.
+            timeout: Seconds to wait, ``None`` for no limit.
 
         Returns:
             Whether there is room.
 
         Raises:
             InvalidState: The engine has stopped.
-            ValueError: It is no topic.
+            ValueError: The topic is invalid.
         """
 
     def _room_bell(self) -> RoomBell: ...
@@ -1499,9 +1499,9 @@ class NativeEngine:
     def _drain(self, code: int = 1001, reason: str = "") -> None: ...
     def _leave(self, code: int, seconds: float) -> None: ...
     def stop(self) -> None:
-        """End everything now, and wait for the threads. Again, or before the start: nothing.
+        """Stop immediately, and wait for the threads. Does nothing if the engine is not running.
 
-        Clients get no close frame: leave the ``with`` block, or :meth:`drain`, to close the sessions.
+        Clients get no close frame. To close the sessions, leave the ``with`` block or call :meth:`drain`.
         """
 
     def _operate(self, settings: EngineSettings) -> None: ...
@@ -1526,25 +1526,25 @@ class NativeEngine:
     ) -> None: ...
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Where ``metrics`` is; ``None`` without."""
+        """The address of the ``metrics`` endpoint, or ``None`` if there is none."""
 
     def _begin_drain(self, timeout: float, batch: int, notice: float, code: int, reason: str) -> NativeDraining: ...
     def _handed_over(self) -> NativeHandoff | None: ...
     def _logs(self) -> NativeLogs: ...
     def metrics(self) -> str:
-        """Return what :meth:`stats` does as text, in the format that Prometheus reads (OpenMetrics 1.0)."""
+        """Return the values of :meth:`stats` as text in the format of Prometheus (OpenMetrics 1.0)."""
 
     def stats(self) -> dict[str, Any]:
-        """Return figures by name; those of each thread under ``workers``.
+        """Return metrics by name, and those of each thread under ``workers``.
 
-        Durations, ``loop_lag`` and ``publish_latency``, are dictionaries: how many were measured as ``count``, their
-        sum as ``seconds``, as ``p50``, ``p99`` and ``p999`` a bound that so many of them do not exceed, and as
-        ``buckets`` how many there were up to each bound, in seconds, and above the one before; the last has none.
+        Durations, ``loop_lag`` and ``publish_latency``, are dictionaries: the number of measurements as ``count``,
+        their sum as ``seconds``, upper bounds of the percentiles as ``p50``, ``p99`` and ``p999``, and as ``buckets``
+        the number of measurements up to each bound in seconds and above the previous one. The last bucket has no bound.
         """
 
 @final
 class NativeDraining:
-    """An engine that ends, a step at a time."""
+    """A graceful shutdown of an engine, which the caller advances step by step."""
 
     def step(self) -> float | None: ...
     @property
@@ -1552,13 +1552,13 @@ class NativeDraining:
 
 @final
 class NativeHandoff:
-    """The end of an engine that another one takes over from."""
+    """The shutdown of an engine after a handoff to another process."""
 
     def wait(self) -> float | None: ...
 
 @final
 class NativeLogs:
-    """What an engine has to be logged."""
+    """The log records of an engine."""
 
     def bell(self) -> int: ...
     def take(self) -> list[tuple[int, str, int]]: ...

@@ -1,4 +1,4 @@
-"""What crosses the border to the native core, beside its classes."""
+"""Types of arguments and results of the native core, besides its classes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeflateOptions(TypedDict):
 
 
 class SharedSettings(TypedDict):
-    """How a connection is to behave, at either end."""
+    """Settings of a connection, for clients and servers."""
 
     subprotocols: list[str]
     deflate: DeflateOptions | None
@@ -35,7 +35,7 @@ class SharedSettings(TypedDict):
 
 
 class ConnectOptions(SharedSettings):
-    """The same, and what to ask for in an opening handshake."""
+    """Settings of a connection and of its opening request."""
 
     host: str
     target: str
@@ -46,7 +46,7 @@ class ConnectOptions(SharedSettings):
 
 
 class EngineSettings(TypedDict):
-    """What an engine answers over HTTP, and how it ends."""
+    """Settings of an engine's HTTP endpoints, and of its shutdown."""
 
     health: str | None
     ready: str | None
@@ -62,7 +62,7 @@ class EngineSettings(TypedDict):
 
 
 class Stats(TypedDict):
-    """Counters of a connection. Bytes are those of payloads, uncompressed; queues are as they are now."""
+    """Counters of a connection. Bytes are uncompressed payload bytes. Queue sizes are current values."""
 
     messages_received: int
     bytes_received: int

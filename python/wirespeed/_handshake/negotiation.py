@@ -123,7 +123,9 @@ def answer(connection: Any, options: ServerOptions) -> Exception | None:
         connection: A server's connection.
         options: Those of the server.
     """
-    error: Exception | None = connection._send_answer(connection._handshake.answer(common_fields(options.server_header)))
+    error: Exception | None = connection._send_answer(
+        connection._handshake.answer(common_fields(options.server_header))
+    )
     return error
 
 
