@@ -98,7 +98,7 @@ impl CloseErrorCache {
             (class(py, name)?, close(py, received.as_ref())?, close(py, sent.as_ref())?, *received_then_sent)
                 .into_pyobject(py)?;
         if received.is_some() && sent.is_some() {
-            let _ = self.0.set(arguments.clone().unbind()); // another thread may have
+            let _ = self.0.set(arguments.clone().unbind()); // another thread may have set it
         }
         Ok(arguments)
     }
@@ -172,12 +172,12 @@ fn tls_ref(py: Python<'_>, error: &tls::Error) -> PyErr {
         _ => "SSLError",
     };
     let make = || {
-        let made = py.import("ssl")?.getattr(name)?.call1((1, error.to_string()))?;
+        let exception = py.import("ssl")?.getattr(name)?.call1((1, error.to_string()))?;
         if let tls::Error::Certificate { code, reason } = error {
-            made.setattr("verify_code", *code)?;
-            made.setattr("verify_message", reason)?;
+            exception.setattr("verify_code", *code)?;
+            exception.setattr("verify_message", reason)?;
         }
-        Ok(made)
+        Ok(exception)
     };
     make().map_or_else(|error| error, PyErr::from_value)
 }

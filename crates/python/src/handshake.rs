@@ -39,16 +39,16 @@ struct Pending {
 pub(crate) struct Answer {
     head: Vec<u8>,
     /// Whether it accepts.
-    opens: bool,
+    accepts: bool,
     /// Whether it grants compression, if compression was negotiated.
-    compresses: bool,
+    grants_compression: bool,
     /// The error of the client that caused the refusal, if there is one.
     error: Option<Py<PyAny>>,
 }
 
 impl Answer {
-    pub(crate) const fn opens(&self) -> bool {
-        self.opens
+    pub(crate) const fn accepts(&self) -> bool {
+        self.accepts
     }
 
     pub(crate) fn error(&self, py: Python<'_>) -> Option<Py<PyAny>> {
@@ -58,9 +58,9 @@ impl Answer {
     /// Queues the answer, and applies it to the endpoint.
     pub(crate) fn queue(&self, endpoint: &mut Endpoint<PyPayload>) {
         endpoint.send_half.send_head(&self.head);
-        if !self.opens {
+        if !self.accepts {
             endpoint.refuse();
-        } else if !self.compresses {
+        } else if !self.grants_compression {
             endpoint.forgo_deflate();
         }
     }
@@ -168,15 +168,15 @@ impl Handshake {
                 if let Some(name) = accepted.subprotocol {
                     let _ = self.subprotocol.set(name.into_boxed_str()); // set once
                 }
-                Ok(Answer { head, opens: true, compresses: true, error: None })
+                Ok(Answer { head, accepts: true, grants_compression: true, error: None })
             }
             Err(error) => {
                 let response = reject(&handshake, &error, &additional);
                 self.heads.set_response(&response);
                 Ok(Answer {
                     head: response.to_bytes(),
-                    opens: false,
-                    compresses: false,
+                    accepts: false,
+                    grants_compression: false,
                     error: Some(exception(py, &error)),
                 })
             }
@@ -185,39 +185,39 @@ impl Handshake {
 
     /// Creates the answer from a `Response` of the application.
     fn respond(&self, py: Python<'_>, response: &Bound<'_, PyAny>) -> PyResult<Answer> {
-        let mut made = headers::response_from_python(response)?;
-        if !(100..=999).contains(&made.status) {
-            return Err(PyValueError::new_err(format!("status_code must be from 100 to 999, not {}", made.status)));
+        let mut response = headers::response_from_python(response)?;
+        if !(100..=999).contains(&response.status) {
+            return Err(PyValueError::new_err(format!("status_code must be from 100 to 999, not {}", response.status)));
         }
         let mut pending = self.lock();
         let handshake = &pending.as_ref().ok_or_else(answered)?.handshake;
-        let opens = made.status == 101;
-        if opens {
+        let accepts = response.status == 101;
+        if accepts {
             // RFC 6455 4.2.2: only a request for a WebSocket may be answered with 101.
             handshake.check().map_err(|error| errors::server_handshake(py, &error))?;
-            made.body.clear();
-            if let Some(name) = made.headers.value_str("Sec-WebSocket-Protocol") {
+            response.body.clear();
+            if let Some(name) = response.headers.value_str("Sec-WebSocket-Protocol") {
                 let _ = self.subprotocol.set(name.into()); // set once
             }
         } else {
-            let headers = &mut made.headers;
-            let bodiless = made.status == 204 || made.status == 304;
+            let headers = &mut response.headers;
+            let bodiless = response.status == 204 || response.status == 304;
             if !bodiless && !headers.contains("Content-Length") && !headers.contains("Transfer-Encoding") {
-                let _ = headers.push("Content-Length", made.body.len().to_string()); // digits are always valid
+                let _ = headers.push("Content-Length", response.body.len().to_string()); // digits are always valid
             }
             if !headers.contains("Connection") {
                 let _ = headers.push("Connection", "close");
             }
             // RFC 9110 9.3.2: the response to HEAD has no content.
             if bodiless || handshake.request().is_some_and(|request| request.method == "HEAD") {
-                made.body.clear();
+                response.body.clear();
             }
         }
         *pending = None;
         drop(pending);
-        self.heads.set_response(&made);
-        let compresses = made.headers.contains(extension::HEADER);
-        Ok(Answer { head: made.to_bytes(), opens, compresses, error: None })
+        self.heads.set_response(&response);
+        let grants_compression = response.headers.contains(extension::HEADER);
+        Ok(Answer { head: response.to_bytes(), accepts, grants_compression, error: None })
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -80,7 +80,7 @@ impl Heads {
 
     /// Keeps the response that was received or is sent, without its body: a response that accepts has none.
     pub(crate) fn set_response(&self, response: &Response) {
-        let _ = self.response.set((response.status, write(&response.reason, &response.headers))); // once
+        let _ = self.response.set((response.status, write(&response.reason, &response.headers))); // set once
     }
 
     /// Returns a new `wirespeed.datastructures.Request`.
@@ -107,10 +107,10 @@ pub(crate) fn response_from_python(response: &Bound<'_, PyAny>) -> PyResult<Resp
     let py = response.py();
     let fields = response.getattr("headers")?.call_method0("raw_items")?.try_iter()?;
     let fields = fields.map(|pair| pair?.extract()).collect::<PyResult<Vec<(String, String)>>>()?;
-    let mut made = Response::new(response.getattr("status_code")?.extract()?, from_python(py, fields)?);
-    made.reason = response.getattr("reason_phrase")?.extract()?;
-    made.body = response.getattr("body")?.extract::<Option<Vec<u8>>>()?.unwrap_or_default();
-    Ok(made)
+    let mut converted = Response::new(response.getattr("status_code")?.extract()?, from_python(py, fields)?);
+    converted.reason = response.getattr("reason_phrase")?.extract()?;
+    converted.body = response.getattr("body")?.extract::<Option<Vec<u8>>>()?.unwrap_or_default();
+    Ok(converted)
 }
 
 /// Returns a `wirespeed.datastructures.Response`.

@@ -90,7 +90,7 @@ pub(crate) fn broadcast(
         match result? {
             None => {}
             Some(Ok(())) => sent += 1,
-            Some(Err(why)) => skipped.push((connection.clone().unbind(), why.name())),
+            Some(Err(reason)) => skipped.push((connection.clone().unbind(), reason.name())),
         }
     }
     Ok((sent, skipped))

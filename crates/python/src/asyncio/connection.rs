@@ -26,7 +26,7 @@ use super::loop_adapter::LoopAdapter;
 use super::loop_state::LoopState;
 use super::operation::{Operation, OperationKind};
 use super::owner_mutex::OwnerCheckedMutex;
-use super::raw::{adopt, is_filled};
+use super::raw::{adopt, is_initialized};
 use super::state::State;
 use crate::addresses::Addresses;
 use crate::errors::CloseErrorCache;
@@ -439,7 +439,7 @@ impl AsyncConnection {
         let mut state = self.lock(py)?;
         state.send_queue.hold = Hold::Free;
         answer.queue(&mut state.driver.endpoint);
-        if !answer.opens() {
+        if !answer.accepts() {
             state.driver.limit_reading(REFUSED_BYTES);
         }
         drop(state);
@@ -561,7 +561,7 @@ impl AsyncConnection {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if !is_filled(&raw const self.event_loop) {
+        if !is_initialized(&raw const self.event_loop) {
             return Ok(());
         }
         visit.call(&self.event_loop)?;

@@ -238,8 +238,8 @@ impl EpollRegistry {
         // Taken out, because the step of a task may run the loop inside (nest_asyncio).
         let mut events = std::mem::take(&mut this.inner.lock(py).events);
         events.reserve(MAX_EVENTS);
-        let found = poller.wait(&mut events, Some(Duration::ZERO));
-        let mut result = found.map(drop).map_err(PyErr::from);
+        let waited = poller.wait(&mut events, Some(Duration::ZERO));
+        let mut result = waited.map(drop).map_err(PyErr::from);
         if result.is_ok() {
             for ready in events.iter() {
                 result = if ready.token & REGISTRY_TOKEN == 0 { timer(ready.token) } else { this.serve(py, ready) };
@@ -260,7 +260,7 @@ impl EpollRegistry {
             Callback(Bound<'py, PyAny>),
             Waiter(WaiterRef, bool),
         }
-        let found = {
+        let target = {
             let inner = self.inner.lock(py);
             let Some(watched) = inner.watched.get(index).and_then(Option::as_ref) else { return Ok(()) };
             if !ready.concerns(watched.interest) {
@@ -272,7 +272,7 @@ impl EpollRegistry {
                 Target::Waiter(waiter, direct) => Found::Waiter(waiter.clone(), *direct),
             }
         };
-        let result = match found {
+        let result = match target {
             Found::LoopAdapter(adapter) => self.serve_adapter(&adapter, ready, index),
             Found::Callback(callback) => invoke::call(&callback, []).map(drop),
             Found::Waiter(waiter, direct) if waiter.stage(py) == Stage::Waiting => {

@@ -5,7 +5,7 @@
 //! mutex. In both cases it is held for a few lines that neither release the GIL nor run Python code, which
 //! could lock it again: no object is created, called or dropped while it is held.
 
-#![allow(unsafe_code)] // the flag's side of it
+#![allow(unsafe_code)] // access to the value behind the flag
 
 use std::ops::{Deref, DerefMut};
 

@@ -39,7 +39,7 @@ mod writing;
 
 use pyo3::prelude::*;
 
-pub(crate) use self::raw::is_filled;
+pub(crate) use self::raw::is_initialized;
 
 /// Creates the hand-written types.
 pub(crate) fn init(py: Python<'_>) -> PyResult<()> {

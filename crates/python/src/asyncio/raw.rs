@@ -17,7 +17,7 @@ use pyo3::types::PyDict;
 /// Returns whether the fields of an object are initialised, given the address of one of them. CPython 3.11 and
 /// 3.12 create the `__dict__` of an object after the object is tracked, and before PyO3 initialises its fields.
 /// A collection at that point traverses an object of zeros.
-pub(crate) fn is_filled<T>(field: *const Py<T>) -> bool {
+pub(crate) fn is_initialized<T>(field: *const Py<T>) -> bool {
     // SAFETY: the address is inside a live object, whose memory is either zero or initialised. The code reads a
     // pointer and assumes nothing about it.
     let object = unsafe { field.cast::<*mut ffi::PyObject>().read_volatile() };

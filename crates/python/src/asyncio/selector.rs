@@ -119,7 +119,7 @@ impl NativeSelector {
                     timer.clear();
                 }
                 if events.is_empty() && until.is_none_or(|until| Instant::now() < until) {
-                    continue; // it was set for an earlier wait
+                    continue; // the timer was set for an earlier wait
                 }
                 return Ok(events.len());
             }
@@ -309,13 +309,13 @@ impl NativeSelector {
 /// Appends the keys of the loop's own ready descriptors to `result`.
 fn collect(this: &NativeSelector, py: Python<'_>, events: &Events, result: &Bound<'_, PyList>) -> PyResult<()> {
     let keys = this.keys.bind(py);
-    for found in events.iter().filter(|found| found.token & REGISTRY_TOKEN == 0) {
-        let Some(key) = keys.get_item(found.token)? else { continue };
+    for event in events.iter().filter(|event| event.token & REGISTRY_TOKEN == 0) {
+        let Some(key) = keys.get_item(event.token)? else { continue };
         let mut ready = 0;
-        if found.readiness.writable || found.failed {
+        if event.readiness.writable || event.failed {
             ready |= WRITE;
         }
-        if found.readiness.readable || found.failed {
+        if event.readiness.readable || event.failed {
             ready |= READ;
         }
         let wanted: u32 = key.cast::<PyTuple>()?.get_item(2)?.extract()?;

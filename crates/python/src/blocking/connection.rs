@@ -19,7 +19,7 @@ use super::deadline;
 use super::host::{PythonHost, detect_green_threads};
 use super::ping::Ping;
 use crate::addresses::Addresses;
-use crate::asyncio::is_filled;
+use crate::asyncio::is_initialized;
 use crate::errors::CloseErrorCache;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
 use crate::opening::{Opened, duration};
@@ -432,7 +432,7 @@ impl BlockingConnection {
         self.connecting.store(false, Ordering::Relaxed);
         self.inner.with_endpoint(&host, |endpoint| answer.queue(endpoint));
         // A refusal is written by the closing of the connection.
-        if answer.opens() {
+        if answer.accepts() {
             let result = self.inner.flush(&host);
             self.map(py, result)?;
         } else {
@@ -479,7 +479,7 @@ impl BlockingConnection {
     // The fields never change, so there is no `__clear__`: a cycle is broken at an attribute, which PyO3
     // clears, or at another object.
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
-        if !is_filled(&raw const self.handshake) {
+        if !is_initialized(&raw const self.handshake) {
             return Ok(());
         }
         visit.call(&self.handshake)?;

@@ -38,7 +38,7 @@ pub(crate) fn detect_green_threads(py: Python<'_>) -> PyResult<()> {
     let select = select_module(py)?.getattr(intern!(py, "select"))?;
     let replaced = !ORIGINAL.get(py).is_some_and(|original| select.is(original)) && is_replaced(&select)?;
     if !replaced {
-        let _ = ORIGINAL.set(py, select.unbind()); // the first one is it
+        let _ = ORIGINAL.set(py, select.unbind()); // only the first call sets it
     }
     REPLACED.store(replaced, Ordering::Relaxed);
     Ok(())

@@ -93,7 +93,7 @@ impl Opened {
 
     fn __clear__(&self) {
         let parts = self.parts.try_lock().ok().and_then(|mut parts| parts.take());
-        drop(parts); // not under the lock
+        drop(parts); // dropped outside the lock
     }
 }
 
@@ -207,9 +207,9 @@ impl ClientPlan {
             ping_interval: duration("ping_interval", options.ping_interval)?,
             ping_timeout: duration("ping_timeout", options.ping_timeout)?,
         };
-        let made = Self { request: options.request(py, deflate)?, plan };
-        made.handshake(py, [0; 16])?;
-        Ok(made)
+        let checked = Self { request: options.request(py, deflate)?, plan };
+        checked.handshake(py, [0; 16])?;
+        Ok(checked)
     }
 }
 

@@ -165,7 +165,7 @@ impl ServerOpening {
 
     fn __clear__(&self) {
         let inner = self.inner.try_lock().ok().and_then(|mut inner| inner.take());
-        drop(inner); // not under the lock
+        drop(inner); // dropped outside the lock
     }
 }
 
