@@ -23,7 +23,7 @@ fn main() {
     }
 }
 
-/// Returns the wrapped_functions of the functions in thread_exit.rs that exist in Python 3.`minor`.
+/// Returns the names of the functions in thread_exit.rs that exist in Python 3.`minor`.
 fn wrapped_functions(source: &str, minor: u8) -> impl Iterator<Item = &str> {
     let mut exists = true;
     source.lines().filter_map(move |line| {

@@ -67,7 +67,7 @@ impl Addresses {
         Address::of(socket.local_address())
     }
 
-    /// Replaces the addresses that Python code has passed.
+    /// Replaces each address by the one that Python code has passed, if any.
     pub(crate) fn with_overrides(self, local: Option<Bound<'_, PyAny>>, remote: Option<Bound<'_, PyAny>>) -> Self {
         let select = |address: Option<Bound<'_, PyAny>>, known| {
             address.map_or(known, |address| Address::Python(address.unbind()))

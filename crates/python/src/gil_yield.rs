@@ -5,7 +5,7 @@
 //! then wakes, finds the GIL taken again, and starts a new interval: it would never request the GIL, and
 //! starve. Therefore, if there are other threads, the GIL is released once per [`INTERVAL`] for long enough
 //! that another thread can wake. Calls that move [`MUCH`](wirespeed_driver::thread::MUCH) bytes release it
-//! while they run, until other threads have used_by_others it for [`SHARE`].
+//! while they run, until other threads have had it for [`SHARE`].
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -44,7 +44,7 @@ struct GilYield {
     worked: Duration,
     /// The earliest time at which the thread can be due again.
     next_check: Option<Instant>,
-    /// How long other threads have used_by_others the GIL since then.
+    /// How long other threads have had the GIL since then.
     used_by_others: Duration,
     turns: u8,
 }
@@ -89,7 +89,7 @@ impl GilYield {
         self.used_by_others = Duration::ZERO;
     }
 
-    /// Records that other threads used_by_others the GIL for `time` beyond a long call. Counts as a yield once the sum
+    /// Records that other threads had the GIL for `time` beyond a long call. Counts as a yield once the sum
     /// reaches [`SHARE`].
     fn record_used(&mut self, time: Duration) {
         self.used_by_others = self.used_by_others.saturating_add(time);
