@@ -57,7 +57,7 @@ NOTHING = {
     "Disconnected": "a session, numbers and text",
     "EventsBell": "descriptors",
     "Invalid": "a session, text and bytes",
-    "Loan": "bytes of a read buffer",
+    "BufferView": "bytes of a read buffer",
     "NativeDraining": "parts of the engine",
     "NativeHandoff": "a channel",
     "NativeLogs": "text",
