@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wirespeed_brokers::Address;
-use wirespeed_brokers::fuzzing::{ALL, Came, DeliveryTracker, Numbered, glob, open, pack, seal, unpack};
+use wirespeed_brokers::fuzzing::{ALL, DeliveryTracker, Numbered, Outcome, glob, open, pack, seal, unpack};
 use wirespeed_engine::broker::is_reserved;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_protocol::MessageKind;
@@ -188,7 +188,7 @@ fn arrivals(mut input: Input<'_>) {
         let at = usize::from(step >> 4) % patterns.len();
         match step & 15 {
             0 | 1 => {
-                tracker.ask(&patterns[at]);
+                tracker.request(&patterns[at]);
                 asked.insert(at);
             }
             2 => {
@@ -240,7 +240,7 @@ fn arrivals(mut input: Input<'_>) {
                 let is_new = (overall > *before || scattered) && on_topic > *ever && node != [OWN; 16] && is_message;
                 *before = overall.max(*before);
                 *ever = on_topic.max(*ever);
-                let Came::Deliver(to, opened) = came else {
+                let Outcome::Deliver(to, opened) = came else {
                     assert_eq!(lost, 0);
                     assert!(!is_new || !wanted && name != "app._wirespeed.broadcast", "{numbered:?} of {name} is kept");
                     continue;
@@ -283,7 +283,7 @@ fn foreign(
         .iter()
         .filter(|at| {
             let came = tracker.arrive(&format!("app.{topic}"), Some(std::slice::from_ref(&patterns[**at])), &bytes);
-            matches!(came, Came::Deliver(..))
+            matches!(came, Outcome::Deliver(..))
         })
         .count();
     // It arrives by all subscriptions and is delivered once, even before any is confirmed.

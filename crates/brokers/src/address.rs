@@ -1,4 +1,5 @@
-//! Where a broker is: what a text says of it, and how it is shown, which is without credentials.
+//! The address of a broker: parsing of its URL, and display without credentials.
+//! Knows no connection; [`crate::client`] and the modules of each broker read the fields.
 
 use std::error::Error;
 use std::fmt;
@@ -8,10 +9,10 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use wirespeed_engine::driver::tls::{self, client::Options};
 
-/// What stands for credentials.
+/// Replaces credentials in displayed text.
 const MASK: &str = "***";
 
-/// A broker. Its `Display` and `Debug` show no credentials.
+/// The address of a broker. Its `Display` and `Debug` show no credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     pub(crate) kind: Kind,
@@ -19,61 +20,61 @@ pub struct Address {
     pub(crate) tls: bool,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
-    /// After the servers: the database of Redis, `host/name` of Sentinel, the name of a broker in this process.
+    /// The path of the URL: the database of Redis, the master's name for Sentinel, or the name of an in-process broker.
     pub(crate) path: String,
-    /// CA certificates as PEM, instead of the system's.
+    /// A file with CA certificates (PEM) that replaces the system's trust store.
     pub(crate) ca: Option<PathBuf>,
-    /// A certificate, and its key, as PEM: who this is.
+    /// The files of a client certificate and its key (PEM).
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     /// Credentials of the Sentinels, if they differ from those of the servers.
     pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password: Option<String>,
-    /// A file with what NATS asks for instead of a password.
+    /// A file with a JWT or seed for NATS, instead of a password.
     pub(crate) credentials: Option<Credentials>,
-    /// How long a NATS server may be silent before the connection ends.
+    /// How long a NATS server may be silent before the connection is closed.
     pub(crate) timeout: Duration,
 }
 
-/// Longer than the pauses of a busy server, and short enough that clients miss little.
+/// The default of [`Address::timeout`]: longer than the pauses of a busy server, and short enough to lose little.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Seconds that a URL may give.
+/// The range of `timeout` in a URL, in seconds.
 const TIMEOUTS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 /// A file with credentials of NATS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Credentials {
-    /// With a JWT and a seed, as `nsc` writes it.
+    /// A JWT and a seed, as `nsc` writes them.
     Creds(PathBuf),
-    /// With a seed.
+    /// A seed only.
     Nkey(PathBuf),
 }
 
-/// What kind of broker.
+/// The kind of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Engines of this process.
+    /// Connects engines of this process.
     Memory,
     Nats,
-    /// One server.
+    /// A single server.
     Redis,
-    /// Whichever server Sentinels say.
+    /// The master that the Sentinels name.
     Sentinel,
-    /// Channels in shards.
+    /// A cluster with sharded channels.
     Cluster,
 }
 
-/// The contents of the files of TLS, PEM.
+/// The contents of the TLS files, as PEM.
 pub(crate) struct Files {
     pub(crate) ca: Option<Vec<u8>>,
-    /// A certificate, and its key.
+    /// A certificate and its key.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A host and its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
-    /// IPv6 without brackets.
+    /// An IPv6 address has no brackets here.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
@@ -87,7 +88,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// Why a text says no broker. It shows nothing of the text but its scheme and the name of an option.
+/// Why a URL is not a valid broker address. The text shows only the scheme and the names of options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidAddress(String);
 
@@ -117,14 +118,14 @@ const SCHEMES: [(&str, Kind, bool, u16); 10] = [
 ];
 
 impl Address {
-    /// Reads `scheme://user:password@host:port,host:port/path?tls_ca=file`: user and password percent-encoded, several
-    /// servers where the broker has them. The schemes are `nats` (`tls`), `redis` (`rediss`), `valkey` (`valkeys`),
-    /// `redis+sentinel` (`rediss+sentinel`), of
-    /// which the path is the name of the master, `redis+cluster` (`rediss+cluster`), and `memory`,
-    /// which is a name in this process.
+    /// Parses `scheme://user:password@host:port,host:port/path?tls_ca=file`. User and password are percent-encoded.
+    /// Brokers with several servers accept a list.
     ///
+    /// The schemes are `nats` (`tls`), `redis` (`rediss`), `valkey` (`valkeys`), `redis+sentinel` (`rediss+sentinel`),
+    /// `redis+cluster` (`rediss+cluster`) and `memory`. The path of `redis+sentinel` is the name of the master, and
+    /// `memory` is followed by a name within this process.
     /// # Errors
-    /// It says no broker.
+    /// The text is not a valid broker address.
     pub fn parse(text: &str) -> Result<Self, InvalidAddress> {
         let Some((written, rest)) = text.split_once("://") else {
             return invalid("a broker is a URL, such as nats://127.0.0.1:4222 or redis://127.0.0.1:6379");
@@ -156,7 +157,7 @@ impl Address {
             address.path = rest.to_owned();
             return if rest.is_empty() { invalid("memory:// needs a name") } else { Ok(address) };
         }
-        // A password may have been written with an `@` that is not encoded.
+        // A password may contain an `@` that is not percent-encoded, so the last one ends the credentials.
         let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
         let (servers, path) = rest.split_once('/').unwrap_or((rest, ""));
         address.path = decode(path)?;
@@ -193,7 +194,7 @@ impl Address {
                 "creds" | "nkey" => return invalid(format!("{name} of a broker's URL is for nats:// and tls://")),
                 "timeout" if self.kind == Kind::Nats => self.timeout = read_timeout(value)?,
                 "timeout" => return invalid("timeout of a broker's URL is for nats:// and tls://"),
-                // The rest of a password in which there is a question mark, maybe.
+                // The rest may belong to a password that contains an unencoded question mark.
                 _ if query.contains('@') => {
                     return invalid("a \"?\" in the user or password of a broker's URL is written %3F");
                 }
@@ -246,7 +247,7 @@ impl Address {
         Ok(())
     }
 
-    /// The number of Redis' database. Published messages do not know it, but servers may check it.
+    /// Returns the database number of Redis. Pub/sub ignores databases, but servers may check the number.
     pub(crate) fn database(&self) -> Result<i64, InvalidAddress> {
         if self.path.is_empty() || self.kind != Kind::Redis {
             return Ok(0);
@@ -254,16 +255,16 @@ impl Address {
         self.path.parse().or_else(|_| invalid("the path of redis:// is the number of a database"))
     }
 
-    /// The files of TLS.
+    /// Returns the paths of the TLS files.
     pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
         let identity = self.certificate.iter().flat_map(|(certificate, key)| [certificate, key]);
         self.ca.iter().chain(identity)
     }
 
-    /// What the files of TLS say now.
+    /// Reads the TLS files.
     ///
     /// # Errors
-    /// One cannot be read, or has not what it should have: which one, and why.
+    /// A file cannot be read or has the wrong content; the text names the file and the reason.
     pub(crate) fn read_files(&self) -> Result<Files, String> {
         let read = |name, path: &PathBuf| match std::fs::read(path) {
             Ok(pem) => Ok(pem),
@@ -275,7 +276,7 @@ impl Address {
             .map(|(certificate, key)| Ok::<_, String>((read("tls_cert", certificate)?, read("tls_key", key)?)))
             .transpose()?;
         let (certificate, key) = identity.clone().unzip();
-        // A trial, because the libraries do not say which file is wrong.
+        // Builds a TLS configuration only for its errors: the libraries of the brokers do not name the faulty file.
         let trial = Options {
             insecure: ca.is_none(),
             ca: ca.iter().cloned().collect(),
@@ -296,7 +297,7 @@ impl Address {
         Ok(Files { ca, identity })
     }
 
-    /// Why a connection has failed: what is wrong with the files of TLS, if that is it, and else what a library says.
+    /// Returns why a connection failed: the fault in the TLS files, if there is one, or else the library's error.
     pub(crate) fn reason(&self, error: &dyn fmt::Display) -> String {
         match self.files().next().map(|_| self.read_files()) {
             Some(Err(fault)) => fault,
@@ -304,11 +305,11 @@ impl Address {
         }
     }
 
-    /// A library's text about this broker without credentials: passwords and tokens are masked everywhere, user names only
-    /// where they stand alone.
+    /// Removes credentials from a library's text about this broker. Passwords and tokens are masked everywhere, user
+    /// names only where they are whole words.
     pub(crate) fn redact(&self, text: &str) -> String {
         let passwords = [&self.password, &self.sentinel_password].into_iter().flatten();
-        let is_token = self.password.as_ref().is_none_or(String::is_empty); // of NATS
+        let is_token = self.password.as_ref().is_none_or(String::is_empty); // a NATS token is a user without a password
         let token = self.user.iter().filter(|_| is_token);
         let users = self.user.iter().filter(|_| !is_token).chain(&self.sentinel_user);
         let text = passwords
@@ -326,7 +327,7 @@ fn read_timeout(text: &str) -> Result<Duration, InvalidAddress> {
     }
 }
 
-/// Replaces a name where it stands alone: as a part of other words it tells nothing, and they would be lost.
+/// Masks a name where it is a whole word. Inside other words it reveals nothing, and masking would garble them.
 fn mask_word(text: &str, name: &str) -> String {
     let is_part = |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
     let mut masked = String::with_capacity(text.len());
@@ -393,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_broker() {
+    fn broker_urls_are_parsed_and_shown_without_credentials() {
         for (text, shown) in [
             ("nats://a", "nats://a:4222"),
             ("nats://user:p%40ss@a:1,b", "nats://a:1,b:4222"),
@@ -421,16 +422,16 @@ mod tests {
     }
 
     #[test]
-    fn a_user_name_is_masked_where_it_stands_alone() {
+    fn user_name_is_masked_only_as_a_whole_word() {
         let address = Address::parse("redis://app:geheim@h").unwrap();
         let text = "user 'app' may not: mapped, app2, an_app, app, wrong xgeheimx";
         assert_eq!(address.redact(text), "user '***' may not: mapped, app2, an_app, ***, wrong x***x");
-        // Without a password it is a token of NATS, and as secret.
+        // A user without a password is a NATS token, which is secret.
         assert_eq!(Address::parse("nats://geheim@h").unwrap().redact("xgeheimx"), "x***x");
     }
 
     #[test]
-    fn what_is_none() {
+    fn invalid_urls_are_refused_with_a_reason() {
         for (text, part) in [
             ("127.0.0.1:4222", "is a URL"),
             ("http://a", "must be one of"),

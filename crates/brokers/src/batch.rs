@@ -1,39 +1,39 @@
-//! Several messages as one of the broker's: what one costs there, and on its way, is far more than what is in it.
+//! Packs several messages into one message of the broker, whose overhead far exceeds that of small messages.
 //!
-//! Messages that wait one after the other and are for the same are put together; one that is alone goes as it is, at
-//! once. Nobody waits for others to go with. Order and numbers are those of the messages.
+//! Consecutive queued messages to the same destination are packed together; a single message is sent unchanged, at
+//! once. Packing never delays a message, and preserves order and numbers.
 
 use bytes::Bytes;
 
 use crate::envelope;
-use crate::queue::{Item, To};
+use crate::queue::{Destination, Item};
 
-/// No UTF-8 begins so, and no message of a node.
+/// Marks a packed batch: no UTF-8 text and no single envelope begins with these bytes.
 const MAGIC: [u8; 4] = [0xff, b'W', b'S', 2];
 
-/// Bytes before each of the messages: its length.
+/// The size of the length before each packed message, in bytes.
 const LENGTH: usize = 4;
 
-/// Bytes of one with several messages, at most: more would not make them much cheaper.
-pub(crate) const MOST: usize = 32 * 1024;
+/// The largest packed batch, in bytes: larger ones would hardly reduce the cost.
+pub(crate) const MAX_BATCH_BYTES: usize = 32 * 1024;
 
-/// What is sent at once.
+/// One message for the broker, which holds one or more of ours.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
-    pub(crate) to: To,
+    pub(crate) to: Destination,
     pub(crate) bytes: Bytes,
-    /// Messages in it.
+    /// The number of packed messages.
     pub(crate) count: u64,
 }
 
-/// Puts messages together, in their order, none with several larger than `most`.
-pub(crate) fn pack(items: Vec<Item>, most: usize) -> impl Iterator<Item = Batch> {
+/// Packs messages in their order. No batch of several messages is larger than `max_bytes` bytes.
+pub(crate) fn pack(items: Vec<Item>, max_bytes: usize) -> impl Iterator<Item = Batch> {
     let mut items = items.into_iter().peekable();
     std::iter::from_fn(move || {
         let Item { to, bytes } = items.next()?;
         let mut size = MAGIC.len() + LENGTH + bytes.len();
         let mut more = Vec::new();
-        while let Some(next) = items.next_if(|next| next.to == to && size + LENGTH + next.bytes.len() <= most) {
+        while let Some(next) = items.next_if(|next| next.to == to && size + LENGTH + next.bytes.len() <= max_bytes) {
             size += LENGTH + next.bytes.len();
             more.push(next.bytes);
         }
@@ -43,14 +43,14 @@ pub(crate) fn pack(items: Vec<Item>, most: usize) -> impl Iterator<Item = Batch>
         let mut packed = Vec::with_capacity(size);
         packed.extend_from_slice(&MAGIC);
         for bytes in std::iter::once(&bytes).chain(&more) {
-            packed.extend_from_slice(&(bytes.len() as u32).to_be_bytes()); // less than `most`
+            packed.extend_from_slice(&(bytes.len() as u32).to_be_bytes()); // it is at most `max_bytes`
             packed.extend_from_slice(bytes);
         }
         Some(Batch { to, bytes: packed.into(), count: 1 + more.len() as u64 })
     })
 }
 
-/// The messages in what came, each as [`envelope::open`] takes it; what is cut off is none there.
+/// Splits a received batch into messages for [`envelope::open`]. A truncated message yields one that `open` refuses.
 pub(crate) fn unpack(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut alone, mut rest) = match bytes.strip_prefix(&MAGIC) {
         Some(rest) => (None, rest),
@@ -69,7 +69,7 @@ pub(crate) fn unpack(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The first of them.
+/// Returns the first message of a batch.
 pub(crate) fn first(bytes: &[u8]) -> &[u8] {
     unpack(bytes).next().unwrap_or(envelope::NONE)
 }
@@ -82,45 +82,45 @@ mod tests {
     use super::*;
 
     fn item(name: &str, bytes: &'static [u8]) -> Item {
-        Item { to: To::Topic(Topic::new(name).unwrap()), bytes: Bytes::from_static(bytes) }
+        Item { to: Destination::Topic(Topic::new(name).unwrap()), bytes: Bytes::from_static(bytes) }
     }
 
-    fn packed(items: Vec<Item>, most: usize) -> Vec<Batch> {
-        let parcels: Vec<Batch> = pack(items.clone(), most).collect();
-        let found: Vec<Item> = parcels
+    fn packed(items: Vec<Item>, max_bytes: usize) -> Vec<Batch> {
+        let batches: Vec<Batch> = pack(items.clone(), max_bytes).collect();
+        let found: Vec<Item> = batches
             .iter()
-            .flat_map(|parcel| {
-                let messages = unpack(&parcel.bytes).map(Bytes::copy_from_slice);
-                messages.map(|bytes| Item { to: parcel.to.clone(), bytes })
+            .flat_map(|batch| {
+                let messages = unpack(&batch.bytes).map(Bytes::copy_from_slice);
+                messages.map(|bytes| Item { to: batch.to.clone(), bytes })
             })
             .collect();
         assert_eq!(found, items);
-        parcels
+        batches
     }
 
     #[test]
-    fn one_that_is_alone_goes_as_it_is() {
-        let parcels = packed(vec![item("a", b"one"), item("b", b""), item("a", b"two")], MOST);
-        assert_eq!(parcels.iter().map(|parcel| parcel.count).collect::<Vec<_>>(), [1, 1, 1]);
-        assert_eq!(parcels[0].bytes, "one");
+    fn single_message_is_sent_unchanged() {
+        let batches = packed(vec![item("a", b"one"), item("b", b""), item("a", b"two")], MAX_BATCH_BYTES);
+        assert_eq!(batches.iter().map(|batch| batch.count).collect::<Vec<_>>(), [1, 1, 1]);
+        assert_eq!(batches[0].bytes, "one");
     }
 
     #[test]
-    fn those_for_the_same_go_together_as_far_as_there_is_room() {
+    fn consecutive_messages_to_one_topic_are_packed_up_to_the_limit() {
         let items = vec![item("a", b"one"), item("a", b""), item("a", b"three"), item("b", b"x"), item("a", b"y")];
-        let counts = |most| packed(items.clone(), most).iter().map(|parcel| parcel.count).collect::<Vec<_>>();
-        assert_eq!(counts(MOST), [3, 1, 1]);
+        let counts = |max_bytes| packed(items.clone(), max_bytes).iter().map(|batch| batch.count).collect::<Vec<_>>();
+        assert_eq!(counts(MAX_BATCH_BYTES), [3, 1, 1]);
         assert_eq!(counts(4 + 3 * 4 + 8), [3, 1, 1]);
         assert_eq!(counts(4 + 3 * 4 + 7), [2, 1, 1, 1]);
         assert_eq!(counts(0), [1, 1, 1, 1, 1]);
-        assert!(packed(items.clone(), 30).iter().all(|parcel| parcel.bytes.len() <= 30));
+        assert!(packed(items.clone(), 30).iter().all(|batch| batch.bytes.len() <= 30));
     }
 
     #[test]
-    fn what_is_cut_off_is_none() {
-        let parcels = packed(vec![item("a", b"one"), item("a", b"two")], MOST);
-        for end in MAGIC.len() + 1..parcels[0].bytes.len() {
-            let found: Vec<&[u8]> = unpack(&parcels[0].bytes[..end]).collect();
+    fn truncated_message_is_invalid() {
+        let batches = packed(vec![item("a", b"one"), item("a", b"two")], MAX_BATCH_BYTES);
+        for end in MAGIC.len() + 1..batches[0].bytes.len() {
+            let found: Vec<&[u8]> = unpack(&batches[0].bytes[..end]).collect();
             let whole = (end - MAGIC.len()) / (LENGTH + 3);
             assert_eq!(
                 found.iter().filter(|one| envelope::open(one).is_none()).count(),

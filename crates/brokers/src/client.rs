@@ -1,8 +1,8 @@
-//! One end of a broker: what every kind of it has, and its thread.
+//! The client of a broker: the state and the thread that all kinds of brokers share.
 //!
-//! Whoever publishes puts into the queue under its lock, and wakes the thread if it found nothing there; sessions that
-//! subscribe change what is wanted in the same way. The thread makes the broker agree with both, and gives what comes
-//! to the engine. Nobody waits for the thread but who asks it to flush, or closes it.
+//! Publishing threads add to the queue under its lock, and wake the client's thread if the queue was empty. Sessions
+//! change the wanted subscriptions in the same way. The thread sends the queue, updates the subscriptions at the
+//! broker, and passes received messages to the engine. Only `flush` and `close` wait for the thread.
 
 mod denied;
 mod in_flight;
@@ -27,39 +27,39 @@ use wirespeed_engine::logs::{INTERVAL, Logs};
 use wirespeed_engine::topics::{Pattern, Topic};
 
 pub(crate) use self::in_flight::InFlight;
-use self::store::Store;
+use self::store::SharedQueue;
 use crate::address::{Address, Kind};
 use crate::batch;
 use crate::envelope::NodeId;
-use crate::queue::{Policy, Queue, To};
+use crate::queue::{Destination, Policy, Queue};
 use crate::stall_clock;
 use crate::subscriptions::SubscriptionSet;
-use crate::tracker::{ALL, Arrival, DeliveryTracker, For};
+use crate::tracker::{ALL, Arrival, DeliveryTracker, Recipients};
 
-/// How long what was taken may take to be sent when all ends.
+/// How long queued messages may still be sent while the client closes.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long the thread waits for room before it looks whether it is to end.
-const SLICE: Duration = Duration::from_millis(50);
+/// How long the thread waits for capacity of the engine before it checks whether the client closes.
+const CAPACITY_POLL: Duration = Duration::from_millis(50);
 
 /// The default prefix of topics at a broker.
 pub const PREFIX: &str = "wirespeed";
 
-/// Which broker, and how it is used: for an engine, as [`wirespeed_engine::Config::broker`].
+/// The configuration of a broker, for [`wirespeed_engine::Config::broker`] or a [`crate::Publisher`].
 #[derive(Clone, Debug)]
 pub struct BrokerConfig {
-    /// Where it is.
+    /// The address of the broker.
     pub address: Address,
     /// Precedes the name of each topic, with a `.` between them, so that subjects of other programs are out of reach.
     prefix: String,
-    /// Bytes that may wait to be sent.
+    /// The number of bytes that may be queued.
     pub limit: usize,
-    /// What becomes of what is more.
+    /// What happens to messages when the queue is full.
     pub policy: Policy,
 }
 
 impl BrokerConfig {
-    /// One with 16 MiB that may wait, and [`PREFIX`].
+    /// Returns a configuration with a queue of 16 MiB and the prefix [`PREFIX`].
     #[must_use]
     pub fn new(address: Address) -> Self {
         Self { address, prefix: PREFIX.to_owned(), limit: 16 << 20, policy: Policy::default() }
@@ -77,7 +77,8 @@ impl BrokerConfig {
             ));
         }
         let topic = Topic::new(prefix).map_err(|error| error.to_string())?;
-        // NATS: $SYS, $JS, $KV, _INBOX; Redis: __keyspace@0__, __keyevent@0__, __sentinel__; and ours.
+        // Reserved are `$SYS`, `$JS`, `$KV` and `_INBOX` of NATS, `__keyspace@0__`, `__keyevent@0__` and `__sentinel__`
+        // of Redis, and our own name.
         if is_reserved(&topic) || prefix.starts_with(['$', '_']) {
             return Err(format!("names that begin with $ or _, and {RESERVED:?}, are the brokers' own"));
         }
@@ -92,71 +93,78 @@ impl Connect for BrokerConfig {
     }
 }
 
-/// See the module. Dropped, it is closed.
+/// A connection to a broker, with its queue and its thread. Dropping it closes it.
+///
+/// 1. [`Self::start`] starts the thread, which connects and reconnects by itself.
+/// 2. `interest`, `publish` and `broadcast` of [`Broker`] may be called from any thread, connected or not. `admits` and
+///    `has_capacity` return whether to publish now.
+/// 3. `status`, `has_notices` and `take_notices` report on the connection.
+/// 4. `flush` waits for queued messages, and `close` ends the thread.
 pub struct BrokerClient {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The thread is of this process.
+    /// The process in which the thread runs.
     process: u32,
 }
 
-/// What has happened and was not asked for yet.
+/// Notices that the application has not taken yet, and the state of the connection.
 #[derive(Default)]
 struct Notices {
     waiting: VecDeque<Notice>,
     state: State,
     /// Why there is no connection.
     reason: Option<String>,
-    /// The last message that was refused by this connection, or by the one that is being made: why, and when.
+    /// Why and when this connection, or the one that is being made, last refused a message.
     refusal: Option<(String, Instant)>,
-    /// Why a subscription was denied last. It holds while one is.
+    /// Why a subscription was last denied. It is valid while any subscription is denied.
     denial: Option<String>,
-    /// When the current outage was logged.
-    away: Option<Instant>,
+    /// The start of the current outage, which was logged.
+    outage_since: Option<Instant>,
     connected_before: bool,
     reconnects: u64,
 }
 
 impl Notices {
-    /// Why there is no connection, or what this one was refused. `denied`: the broker denies a subscription.
+    /// Returns why there is no connection, or the last refusal. `denied`: the broker currently denies a subscription.
     fn why(&self, denied: bool) -> Option<&String> {
         let denial = self.denial.as_ref().filter(|_| denied);
         self.reason.as_ref().or(self.refusal.as_ref().map(|(why, _)| why)).or(denial)
     }
 }
 
-/// What the thread shares with others.
+/// The state that the client's thread shares with other threads.
 pub(crate) struct Shared {
     pub(crate) address: Address,
-    /// With its separator.
+    /// The prefix of topics, with its separator.
     pub(crate) prefix: String,
     pub(crate) id: NodeId,
     /// The log of the engine or publisher.
     logs: Arc<Logs>,
-    /// Until the end, as the engine has this and this the engine. `None`: nothing is to come.
+    /// Receives messages and notices. It is cleared on close, as engine and client refer to each other. `None`: a
+    /// publisher, which receives nothing.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     receives: bool,
-    queue: Store,
-    /// Somebody wants to know when everything is settled.
-    flushes: AtomicBool,
+    queue: SharedQueue,
+    /// A caller waits until all messages are settled.
+    flush_requested: AtomicBool,
     subscriptions: Mutex<SubscriptionSet>,
     notices: Mutex<Notices>,
-    /// There is something in the queue, or to be flushed.
+    /// The queue is not empty, or a flush was requested.
     pub(crate) outgoing: Notify,
-    /// What is wanted has changed.
-    pub(crate) wanted: Notify,
+    /// The wanted subscriptions have changed.
+    pub(crate) subscriptions_changed: Notify,
     /// A message was refused or dropped.
-    refusing: Notify,
-    /// The broker denied a subscription, which is to be asked for again.
-    denied: Notify,
-    /// Internal subjects that were denied, and whether they still are.
+    message_refused: Notify,
+    /// The broker denied a subscription, which has to be retried.
+    subscription_denied: Notify,
+    /// Denied internal subjects, and whether they still are denied.
     reserved: Mutex<HashMap<Pattern, bool>>,
-    /// The denied ones are to be asked for again.
-    reserved_again: AtomicBool,
-    /// A task of a client's library has panicked in code of ours, which only that library hears of.
+    /// The denied internal subjects have to be retried.
+    retry_reserved: AtomicBool,
+    /// Our code panicked in a task of a client library, which swallows the panic.
     pub(crate) defect: Notify,
     connected: watch::Sender<bool>,
-    /// Set when the node is to end: the deadline for messages that still wait.
+    /// Set when the client closes: the deadline for queued messages.
     closing: watch::Sender<Option<Instant>>,
     published: AtomicU64,
     received: AtomicU64,
@@ -168,19 +176,19 @@ pub(crate) struct Shared {
 }
 
 impl BrokerClient {
-    /// Begins to connect. `sink`: where what comes goes; `None`: nothing is wanted.
+    /// Starts to connect. `sink` receives messages; `None`: nothing is received.
     ///
     /// # Errors
-    /// A thread cannot begin, or there is no randomness.
-    pub fn start(hub: &BrokerConfig, sink: Option<Arc<dyn Sink>>) -> io::Result<Self> {
+    /// The thread cannot be started, or there is no randomness.
+    pub fn start(config: &BrokerConfig, sink: Option<Arc<dyn Sink>>) -> io::Result<Self> {
         let mut id = NodeId::default();
         getrandom::fill(&mut id).map_err(io::Error::other)?;
-        let shared = Arc::new(Shared::new(hub, sink, id));
-        let theirs = Arc::clone(&shared);
+        let shared = Arc::new(Shared::new(config, sink, id));
+        let for_thread = Arc::clone(&shared);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
         let thread = std::thread::Builder::new().name("wirespeed-broker".into()).spawn(move || {
-            theirs.run(&runtime);
-            runtime.shutdown_background(); // a name that is being looked up is not waited for
+            for_thread.run(&runtime);
+            runtime.shutdown_background(); // a name lookup in progress is not waited for
         })?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)), process: std::process::id() })
     }
@@ -193,7 +201,7 @@ impl BrokerClient {
         self.process == std::process::id()
     }
 
-    /// Begins the end without waiting for it; messages that wait are sent for `linger` at most. Later calls do nothing.
+    /// Starts to close without waiting. Queued messages are sent for at most `linger`. Later calls do nothing.
     pub(crate) fn end(&self, linger: Duration) {
         let until = Instant::now() + linger;
         self.shared.closing.send_if_modified(|closing| {
@@ -209,34 +217,34 @@ impl Broker for BrokerClient {
         if pattern.segments().any(|segment| segment == RESERVED) {
             return;
         }
-        if locked(&self.shared.subscriptions).want(pattern, wanted) {
-            self.shared.wanted.notify_one();
+        if locked(&self.shared.subscriptions).set_wanted(pattern, wanted) {
+            self.shared.subscriptions_changed.notify_one();
         }
     }
 
     fn publish(&self, topic: &Topic, message: Message<'_>) -> EnqueueResult {
-        self.shared.push(To::Topic(topic.clone()), message)
+        self.shared.push(Destination::Topic(topic.clone()), message)
     }
 
     fn broadcast(&self, message: Message<'_>) -> EnqueueResult {
-        self.shared.push(To::All, message)
+        self.shared.push(Destination::All, message)
     }
 
     fn admits(&self, bytes: usize) -> bool {
-        let raises = self.shared.queue.look(|queue| queue.raises(bytes));
-        if raises {
+        let would_raise = self.shared.queue.inspect(|queue| queue.would_raise(bytes));
+        if would_raise {
             self.shared.count_refused(1);
         }
-        !raises
+        !would_raise
     }
 
     fn has_capacity(&self) -> bool {
-        self.shared.lets_relays_go_on()
+        self.shared.relays_may_continue()
     }
 
     fn status(&self) -> Status {
         let shared = &self.shared;
-        let (queued, queued_bytes) = shared.queue.look(|queue| (queue.len(), queue.bytes()));
+        let (queued, queued_bytes) = shared.queue.inspect(|queue| (queue.len(), queue.bytes()));
         let (subscriptions, denied) = {
             let subscriptions = locked(&shared.subscriptions);
             (subscriptions.len(), subscriptions.has_denied())
@@ -276,12 +284,12 @@ impl Broker for BrokerClient {
 
     fn close(&self) {
         if !self.is_of_this_process() {
-            return; // a copy in a child process
+            return; // a copy in a child process has no thread
         }
         self.end(LINGER);
         let thread = locked(&self.thread).take();
         if let Some(thread) = thread {
-            let _ = thread.join(); // it has caught what it raised
+            let _ = thread.join(); // the thread catches its panics
             let sink = locked(&self.shared.sink).take();
             drop(sink);
         }
@@ -295,24 +303,24 @@ impl Drop for BrokerClient {
 }
 
 impl Shared {
-    fn new(hub: &BrokerConfig, sink: Option<Arc<dyn Sink>>, id: NodeId) -> Self {
+    fn new(config: &BrokerConfig, sink: Option<Arc<dyn Sink>>, id: NodeId) -> Self {
         Self {
-            address: hub.address.clone(),
-            prefix: format!("{}.", hub.prefix),
+            address: config.address.clone(),
+            prefix: format!("{}.", config.prefix),
             id,
             logs: sink.as_ref().map_or_else(|| Arc::new(Logs::new(Instant::now(), INTERVAL)), |sink| sink.logs()),
             receives: sink.is_some(),
             sink: Mutex::new(sink),
-            queue: Store::new(Queue::new(id, hub.limit, hub.policy)),
-            flushes: AtomicBool::new(false),
+            queue: SharedQueue::new(Queue::new(id, config.limit, config.policy)),
+            flush_requested: AtomicBool::new(false),
             subscriptions: Mutex::default(),
             notices: Mutex::default(),
             outgoing: Notify::new(),
-            wanted: Notify::new(),
-            refusing: Notify::new(),
-            denied: Notify::new(),
+            subscriptions_changed: Notify::new(),
+            message_refused: Notify::new(),
+            subscription_denied: Notify::new(),
             reserved: Mutex::default(),
-            reserved_again: AtomicBool::new(false),
+            retry_reserved: AtomicBool::new(false),
             defect: Notify::new(),
             connected: watch::Sender::new(false),
             closing: watch::Sender::new(None),
@@ -326,86 +334,87 @@ impl Shared {
         }
     }
 
-    // ---- for whoever publishes ----
+    // ---- called by publishing threads ----
 
-    pub(crate) fn push(&self, to: To, message: Message<'_>) -> EnqueueResult {
+    pub(crate) fn push(&self, to: Destination, message: Message<'_>) -> EnqueueResult {
         let (first, pushed) = self.change(|queue| {
             wirespeed_engine::driver::protocol::failpoint::hit("brokers.push");
             (queue.len() == 0, queue.push(to, message))
         });
-        if first && pushed.took == EnqueueResult::Yes {
+        if first && pushed.result == EnqueueResult::Yes {
             self.outgoing.notify_one();
         }
         if pushed.dropped > 0 {
             self.dropped.fetch_add(pushed.dropped, Ordering::Relaxed);
-            self.refusing.notify_one();
+            self.message_refused.notify_one();
             self.notify(Notice::Dropped(pushed.dropped));
         }
-        if pushed.took == EnqueueResult::Full {
+        if pushed.result == EnqueueResult::Full {
             self.count_refused(1);
         }
-        pushed.took
+        pushed.result
     }
 
-    /// Messages that were taken, ever.
+    /// Returns the number of messages accepted so far.
     pub(crate) fn accepted(&self) -> u64 {
-        self.queue.look(Queue::accepted)
+        self.queue.inspect(Queue::accepted)
     }
 
-    /// How many of those the broker may not have, as far as it is known.
+    /// Returns how many accepted messages the broker may not have, as far as known.
     pub(crate) fn missing(&self) -> u64 {
-        self.queue.look(Queue::missing)
+        self.queue.inspect(Queue::missing)
     }
 
-    /// Waits until the broker has so many of them, or the deadline: see [`Broker::flush`].
+    /// Waits until the first `accepted` messages are settled, or the deadline; see [`Broker::flush`].
     pub(crate) fn flush(&self, accepted: u64, deadline: Option<Instant>) -> Option<u64> {
         self.queue.wait(deadline, |queue| {
             let missing = queue.flushed(accepted);
             if missing.is_none() {
-                self.flushes.store(true, Ordering::Release);
+                self.flush_requested.store(true, Ordering::Release);
                 self.outgoing.notify_one();
             }
             missing
         })
     }
 
-    /// Whether a message of so many bytes finds room, or the broker was closed.
+    /// Returns whether a message of this size fits into the queue, or the client is closed.
     pub(crate) fn has_capacity(&self, bytes: usize) -> bool {
-        self.queue.look(|queue| queue.has_capacity(bytes) || queue.is_closed())
+        self.queue.inspect(|queue| queue.has_capacity(bytes) || queue.is_closed())
     }
 
-    /// Notified when the queue has room, when messages are settled, and at the end.
-    pub(crate) fn eased(&self) -> &Arc<CapacityNotifier> {
-        self.queue.eased()
+    /// Returns the notifier for callers that wait: it is notified when the queue has capacity, when messages are
+    /// settled, and when the client closes.
+    pub(crate) fn capacity(&self) -> &Arc<CapacityNotifier> {
+        self.queue.capacity()
     }
 
-    /// Whether the node has ended: it sends nothing more.
+    /// Returns whether the client has ended and sends nothing more.
     pub(crate) fn has_ended(&self) -> bool {
-        self.queue.look(Queue::is_closed)
+        self.queue.inspect(Queue::is_closed)
     }
 
-    /// Waits until a message of so many bytes finds room, or the deadline; whether it does, or all has ended.
+    /// Waits until a message of this size fits, or the deadline. Returns whether it fits, or the client is closed.
     pub(crate) fn wait_for_capacity(&self, bytes: usize, deadline: Instant) -> bool {
         self.queue
             .wait(Some(deadline), |queue| (queue.has_capacity(bytes) || queue.is_closed()).then_some(()))
             .is_some()
     }
 
-    /// See [`Broker::has_capacity`].
-    fn lets_relays_go_on(&self) -> bool {
-        self.queue.look(|queue| !queue.is_filling() || !queue.is_strict() && !self.is_connected())
+    /// Implements [`Broker::has_capacity`].
+    fn relays_may_continue(&self) -> bool {
+        self.queue.inspect(|queue| !queue.is_filling() || !queue.raises_when_full() && !self.is_connected())
     }
 
-    /// Changes the queue, and tells whom it concerns.
+    /// Changes the queue, and notifies relays if it has capacity again.
     fn change<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
-        let (result, eased) = self.queue.change(change);
-        if eased {
+        let (result, relieved) = self.queue.change(change);
+        if relieved {
             self.notify_capacity();
         }
         result
     }
 
-    /// Relays may go on that wait for this.
+    /// Resumes relays that wait for capacity of the broker.
     fn notify_capacity(&self) {
         let sink = locked(&self.sink).clone();
         if let Some(sink) = sink {
@@ -415,92 +424,92 @@ impl Shared {
 
     fn count_refused(&self, count: u64) {
         self.refused.fetch_add(count, Ordering::Relaxed);
-        self.refusing.notify_one();
+        self.message_refused.notify_one();
         self.notify(Notice::Refused(count));
     }
 
-    // ---- for the thread: what leaves ----
+    // ---- called by the client's thread: outgoing messages ----
 
-    /// What a connection takes out of the queue: nothing yet.
+    /// Returns an empty account of the messages that one connection takes out of the queue.
     pub(crate) fn in_flight(&self) -> InFlight<'_> {
         InFlight::new(self)
     }
 
-    /// Whether the broker has so many of what was taken, is not known.
+    /// Counts messages for which the broker's confirmation is unknown.
     fn mark_unconfirmed(&self, count: u64) {
         if count > 0 {
-            // Before those who wait for it to be settled are woken; the notice, which runs code of others, behind it.
+            // Counted before the waiting callers are woken. The notice runs foreign code, so it comes last.
             self.unconfirmed.fetch_add(count, Ordering::Relaxed);
             self.change(|queue| queue.settle(count, true));
             self.notify(Notice::Unconfirmed(count));
         }
     }
 
-    /// Somebody waits until everything is settled.
-    pub(crate) fn takes_flush(&self) -> bool {
-        self.flushes.swap(false, Ordering::AcqRel)
+    /// Returns and clears whether a caller waits for a flush.
+    pub(crate) fn take_flush_request(&self) -> bool {
+        self.flush_requested.swap(false, Ordering::AcqRel)
     }
 
-    /// How something is called at the broker.
-    pub(crate) fn name(&self, to: &To) -> String {
+    /// Returns the name of a destination at the broker.
+    pub(crate) fn name(&self, to: &Destination) -> String {
         let name = match to {
-            To::Topic(topic) => topic.as_str(),
-            To::All => ALL,
+            Destination::Topic(topic) => topic.as_str(),
+            Destination::All => ALL,
         };
         format!("{}{name}", self.prefix)
     }
 
-    // ---- for the thread: what is wanted, and what comes ----
+    // ---- called by the client's thread: subscriptions and received messages ----
 
-    /// Whether anything is to come.
+    /// Returns whether this client receives messages.
     pub(crate) fn receives(&self) -> bool {
         self.receives
     }
 
-    /// An account of what comes; nothing is subscribed to yet.
+    /// Returns a tracker of received messages, without any subscription.
     pub(crate) fn tracker(&self) -> DeliveryTracker {
-        self.forget_interests();
+        self.reset_subscriptions();
         DeliveryTracker::new(self.id, &self.prefix, self.address.kind == Kind::Cluster)
     }
 
-    /// What is to be subscribed to, and what no longer.
-    pub(crate) fn take_interests(&self, tracker: &mut DeliveryTracker) -> Vec<(Pattern, bool)> {
+    /// Returns the patterns to subscribe (`true`) and to unsubscribe (`false`).
+    pub(crate) fn take_changes(&self, tracker: &mut DeliveryTracker) -> Vec<(Pattern, bool)> {
         let (left, changes) = {
             let mut subscriptions = locked(&self.subscriptions);
-            (subscriptions.take_left(), subscriptions.take())
+            (subscriptions.take_dropped(), subscriptions.take_changes())
         };
-        tracker.forget_left(&left);
+        tracker.forget_dropped(&left);
         changes.iter().filter(|(_, wanted)| *wanted).for_each(|(pattern, _)| tracker.follow(pattern));
         changes
     }
 
-    /// That was done.
-    pub(crate) fn done(&self, pattern: &Pattern, there: bool) {
-        if locked(&self.subscriptions).done(pattern, there) {
-            self.wanted.notify_one();
+    /// Records that the broker has, or no longer has, a subscription.
+    pub(crate) fn mark_applied(&self, pattern: &Pattern, subscribed: bool) {
+        if locked(&self.subscriptions).mark_applied(pattern, subscribed) {
+            self.subscriptions_changed.notify_one();
         }
     }
 
-    /// The broker has no subscription of ours any more.
+    /// Records that the broker has lost all subscriptions.
     pub(crate) fn lose_subscriptions(&self, tracker: &mut DeliveryTracker) {
         tracker.disconnect();
-        self.forget_interests();
+        self.reset_subscriptions();
     }
 
-    fn forget_interests(&self) {
-        locked(&self.subscriptions).forget();
-        self.wanted.notify_one();
+    fn reset_subscriptions(&self) {
+        locked(&self.subscriptions).reset();
+        self.subscriptions_changed.notify_one();
     }
 
-    /// Something came, one message or several. Waits while the engine has no room, and so does all that this thread does.
+    /// Handles a received message or batch. Blocks this thread while the engine has no capacity.
     pub(crate) fn arrive(&self, tracker: &mut DeliveryTracker, name: &str, via: Option<&[Pattern]>, bytes: &[u8]) {
         if DeliveryTracker::is_from(bytes, &self.id) {
-            return; // so are all that are with it
+            return; // the whole batch is our own
         }
         let Some(sink) = locked(&self.sink).clone() else { return };
-        // The thread may be waiting for an answer about what was wanted before.
-        let left = locked(&self.subscriptions).take_left();
-        tracker.forget_left(&left);
+        // The wanted patterns may have changed while the thread waited for a reply of the broker.
+        let left = locked(&self.subscriptions).take_dropped();
+        tracker.forget_dropped(&left);
         for message in batch::unpack(bytes) {
             self.arrive_one(&*sink, tracker, name, via, message);
         }
@@ -517,8 +526,8 @@ impl Shared {
         wirespeed_engine::driver::protocol::failpoint::hit("brokers.arrive");
         let put = match tracker.arrive(name, via, bytes) {
             Arrival::Ignore => return,
-            Arrival::Deliver(For::Topic(topic), message) => sink.publish(&topic, message).ok(),
-            Arrival::Deliver(For::All, message) => sink.broadcast(message).ok(),
+            Arrival::Deliver(Recipients::Topic(topic), message) => sink.publish(&topic, message).ok(),
+            Arrival::Deliver(Recipients::All, message) => sink.broadcast(message).ok(),
             Arrival::Invalid => None,
         };
         self.count_lost(tracker.take_lost());
@@ -528,7 +537,9 @@ impl Shared {
         };
         self.received.fetch_add(1, Ordering::Relaxed);
         if !room {
-            stall_clock::count_stall(|| while !sink.wait_for_capacity(Instant::now() + SLICE) && !self.is_closing() {});
+            stall_clock::count_stall(|| {
+                while !sink.wait_for_capacity(Instant::now() + CAPACITY_POLL) && !self.is_closing() {}
+            });
         }
     }
 
@@ -539,7 +550,7 @@ impl Shared {
         }
     }
 
-    // ---- for the thread: how it stands ----
+    // ---- called by the client's thread: the state of the connection ----
 
     pub(crate) fn is_connected(&self) -> bool {
         *self.connected.borrow()
@@ -548,13 +559,13 @@ impl Shared {
     /// Waits until there is a connection.
     pub(crate) async fn wait_connected(&self) {
         let mut connected = self.connected.subscribe();
-        let _ = connected.wait_for(|connected| *connected).await; // its sender is here
+        let _ = connected.wait_for(|connected| *connected).await; // the sender lives as long as `self`
     }
 
-    /// Waits until there is none.
+    /// Waits until there is no connection.
     pub(crate) async fn wait_disconnected(&self) {
         let mut connected = self.connected.subscribe();
-        let _ = connected.wait_for(|connected| !*connected).await; // as above
+        let _ = connected.wait_for(|connected| !*connected).await; // the sender lives as long as `self`
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -562,7 +573,7 @@ impl Shared {
     }
 }
 
-/// Of what [`Shared::take_interests`] says, what is to be subscribed to no longer.
+/// Returns the patterns to unsubscribe among the result of [`Shared::take_changes`].
 pub(crate) fn ended(changes: &[(Pattern, bool)]) -> impl Iterator<Item = &Pattern> + Clone {
     changes.iter().filter(|(_, wanted)| !wanted).map(|(pattern, _)| pattern)
 }

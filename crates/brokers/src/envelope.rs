@@ -1,58 +1,58 @@
-//! What a message is wrapped in on its way over a broker.
+//! The envelope of a message on its way over a broker: its publisher, its place among the messages of that publisher,
+//! its kind and its key.
 //!
-//! Owns the bytes: who published it, its place among what that publisher published, its kind and its key. What does
-//! not begin as it should is a message of somebody who knows nothing of this: text if it is UTF-8, else binary, so that
-//! the brokers' own tools can publish.
+//! Messages without an envelope come from other programs, such as the command-line tools of brokers. They are text if
+//! they are UTF-8, or else binary.
 
 use wirespeed_engine::driver::protocol::MessageKind;
 
-/// Who publishes: drawn at random by each node when it begins.
+/// Identifies a node, which is an engine or publisher at a broker: random, drawn when it starts.
 pub(crate) type NodeId = [u8; 16];
 
-/// No UTF-8 begins so; the last byte is the version.
+/// Marks an envelope: no UTF-8 text begins with these bytes. The last byte is the version.
 const MAGIC: [u8; 4] = [0xff, b'W', b'S', 1];
 
 const BINARY: u8 = 1;
 const KEYED: u8 = 2;
 
-/// Bytes before the key.
+/// The number of bytes before the key.
 pub(crate) const HEADER: usize = 4 + 1 + 16 + 8 + 4 + 8;
 
-/// What [`open`] takes for none.
+/// An envelope that [`open`] refuses.
 pub(crate) const NONE: &[u8] = &MAGIC;
 
-/// The longest key that is sent: longer ones are left away, and so is what they are for.
+/// The longest key, in bytes: longer keys are omitted, and so is their effect.
 const KEY_MAX: usize = u16::MAX as usize;
 
-/// The place of a message among those of its publisher.
+/// The place of a message among the messages of its publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Among all of them, from 1.
+    /// Its number among all messages, from 1.
     pub(crate) overall: u64,
-    /// Numbers on topics of another epoch say nothing about those of this one.
+    /// Numbers on topics can be compared only within one epoch.
     pub(crate) epoch: u32,
-    /// Among those on its topic, from 1.
+    /// Its number among the messages on its topic, from 1.
     pub(crate) on_topic: u64,
 }
 
-/// A message of a node.
+/// The publisher of a message, and the message's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) node: NodeId,
     pub(crate) place: Place,
 }
 
-/// What came.
+/// An unwrapped message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opened<'a> {
-    /// `None`: of somebody else.
+    /// `None`: the message comes from another program.
     pub(crate) origin: Option<Origin>,
     pub(crate) kind: MessageKind,
     pub(crate) key: Option<&'a str>,
     pub(crate) payload: &'a [u8],
 }
 
-/// Wraps a message.
+/// Wraps a message in an envelope.
 pub(crate) fn seal(origin: Origin, kind: MessageKind, key: Option<&str>, payload: &[u8]) -> Vec<u8> {
     let key = key.filter(|key| key.len() <= KEY_MAX);
     let mut out = Vec::with_capacity(HEADER + key.map_or(0, |key| key.len() + 2) + payload.len());
@@ -71,7 +71,7 @@ pub(crate) fn seal(origin: Origin, kind: MessageKind, key: Option<&str>, payload
     out
 }
 
-/// Unwraps one; `None`: it begins as one of ours, and goes on as none.
+/// Unwraps a message. Returns `None` if it begins like an envelope, but is malformed.
 pub(crate) fn open(bytes: &[u8]) -> Option<Opened<'_>> {
     let Some(rest) = bytes.strip_prefix(&MAGIC) else {
         let kind = if std::str::from_utf8(bytes).is_ok() { MessageKind::Text } else { MessageKind::Binary };
@@ -110,7 +110,7 @@ mod tests {
     const PLACE: Place = Place { overall: 7, epoch: 3, on_topic: 5 };
 
     #[test]
-    fn what_is_wrapped_is_unwrapped() {
+    fn sealed_message_is_opened_unchanged() {
         let origin = Origin { node: [9; 16], place: PLACE };
         for (kind, key, payload) in [
             (MessageKind::Text, None, "text".as_bytes()),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_publish_is_itself() {
+    fn message_of_another_program_is_its_own_payload() {
         let text = open(b"hello").unwrap();
         assert_eq!((text.origin, text.kind, text.payload), (None, MessageKind::Text, &b"hello"[..]));
         assert_eq!(open(b"\xff\xfe").unwrap().kind, MessageKind::Binary);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_none() {
+    fn truncated_envelope_is_invalid() {
         let sealed = seal(Origin { node: [1; 16], place: PLACE }, MessageKind::Text, Some("key"), b"");
         for end in MAGIC.len()..sealed.len() {
             assert_eq!(open(&sealed[..end]), None, "{end}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_too_long_is_left_away() {
+    fn too_long_key_is_omitted() {
         let key = "x".repeat(KEY_MAX + 1);
         let sealed = seal(Origin { node: [1; 16], place: PLACE }, MessageKind::Text, Some(&key), b"rest");
         let opened = open(&sealed).unwrap();

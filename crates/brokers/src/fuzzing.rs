@@ -1,5 +1,5 @@
-//! What takes bytes that a broker brings, or makes names for one, and is private: for the fuzz targets, behind a
-//! feature.
+//! Exposes private parsers of received bytes, and builders of names, to the fuzz targets. Requires the feature
+//! `fuzzing`.
 
 use bytes::Bytes;
 use wirespeed_engine::broker::Message;
@@ -8,30 +8,30 @@ use wirespeed_engine::topics::{Pattern, Topic};
 
 use crate::batch;
 use crate::envelope::{self, NodeId, Origin, Place};
-use crate::queue::{Item, To};
+use crate::queue::{Destination, Item};
 use crate::redis;
-use crate::tracker::{self, Arrival, For};
+use crate::tracker::{self, Arrival, Recipients};
 
-/// What is for all is published here.
+/// The name to which broadcasts are published.
 pub const ALL: &str = tracker::ALL;
 
-/// Who publishes, and the place of a message among his: of all, the epoch, on its topic.
+/// A publisher and the place of its message: number among all, epoch, number on its topic.
 pub type Numbered = (NodeId, u64, u32, u64);
 
-/// A message as it came.
+/// An unwrapped message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// `None`: of somebody else.
+    /// `None`: the message comes from another program.
     pub origin: Option<Numbered>,
     /// Text or binary.
     pub kind: MessageKind,
-    /// What it is about.
+    /// The key.
     pub key: Option<String>,
-    /// What it says.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// Wraps a message.
+/// Wraps a message in an envelope.
 #[must_use]
 pub fn seal(
     (node, overall, epoch, on_topic): Numbered,
@@ -42,7 +42,7 @@ pub fn seal(
     envelope::seal(Origin { node, place: Place { overall, epoch, on_topic } }, kind, key, payload)
 }
 
-/// Unwraps one; `None`: it is none.
+/// Unwraps a message; `None` if it is invalid.
 #[must_use]
 pub fn open(bytes: &[u8]) -> Option<Opened> {
     envelope::open(bytes).map(|opened| Opened {
@@ -53,80 +53,80 @@ pub fn open(bytes: &[u8]) -> Option<Opened> {
     })
 }
 
-/// Puts messages together, as they go to a broker: for whom, what, how many. No topic: for all.
-pub fn pack(items: Vec<(Option<Topic>, Vec<u8>)>, most: usize) -> Vec<(Option<Topic>, Vec<u8>, u64)> {
-    let to = |topic: Option<Topic>| topic.map_or(To::All, To::Topic);
+/// Packs messages into batches. Returns topic, bytes and number of messages of each; no topic means a broadcast.
+pub fn pack(items: Vec<(Option<Topic>, Vec<u8>)>, max_bytes: usize) -> Vec<(Option<Topic>, Vec<u8>, u64)> {
+    let to = |topic: Option<Topic>| topic.map_or(Destination::All, Destination::Topic);
     let items = items.into_iter().map(|(topic, bytes)| Item { to: to(topic), bytes: Bytes::from(bytes) }).collect();
-    batch::pack(items, most)
-        .map(|parcel| {
-            let topic = match parcel.to {
-                To::Topic(topic) => Some(topic),
-                To::All => None,
+    batch::pack(items, max_bytes)
+        .map(|batch| {
+            let topic = match batch.to {
+                Destination::Topic(topic) => Some(topic),
+                Destination::All => None,
             };
-            (topic, parcel.bytes.to_vec(), parcel.count)
+            (topic, batch.bytes.to_vec(), batch.count)
         })
         .collect()
 }
 
-/// The messages in what came.
+/// Splits a batch into its messages.
 pub fn unpack(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     batch::unpack(bytes)
 }
 
-/// The pattern of Redis for one of ours, under a prefix.
+/// Returns the glob of Redis for a pattern under a prefix.
 #[must_use]
 pub fn glob(prefix: &str, pattern: &Pattern) -> String {
     redis::glob::glob(prefix, pattern)
 }
 
-/// What is to be done with what came.
+/// The result for a received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Came {
-    /// It goes to who subscribes to the topic, or to all.
+pub enum Outcome {
+    /// The message is delivered to the subscribers of the topic or, without one, to all sessions.
     Deliver(Option<Topic>, Opened),
-    /// To nobody.
+    /// The message is ignored.
     Ignore,
-    /// It is none.
+    /// The message is invalid.
     Invalid,
 }
 
-/// What a node knows of what came.
+/// See [`tracker::DeliveryTracker`].
 pub struct DeliveryTracker(tracker::DeliveryTracker);
 
 impl DeliveryTracker {
-    /// `scattered`: topics come by different connections.
+    /// `scattered`: topics arrive over different connections.
     #[must_use]
     pub fn new(own: NodeId, prefix: &str, scattered: bool) -> Self {
         Self(tracker::DeliveryTracker::new(own, prefix, scattered))
     }
 
-    /// A subscription is about to be asked for.
-    pub fn ask(&mut self, pattern: &Pattern) {
-        self.0.ask(pattern);
+    /// A subscription is about to be requested.
+    pub fn request(&mut self, pattern: &Pattern) {
+        self.0.request(pattern);
     }
 
-    /// The broker has it.
+    /// The broker confirmed the subscription.
     pub fn confirm(&mut self, pattern: &Pattern) {
         self.0.confirm(pattern);
     }
 
-    /// It is about to be ended.
+    /// The subscription is about to be ended.
     pub fn end(&mut self, pattern: &Pattern) {
         self.0.end([pattern].into_iter());
     }
 
-    /// The connection is gone.
+    /// The connection was lost.
     pub fn disconnect(&mut self) {
         self.0.disconnect();
     }
 
-    /// How many messages did not come, since the last call.
+    /// Returns the number of messages lost since the last call.
     pub fn take_lost(&mut self) -> u64 {
         self.0.take_lost()
     }
 
-    /// Something came, one message.
-    pub fn arrive(&mut self, name: &str, via: Option<&[Pattern]>, bytes: &[u8]) -> Came {
+    /// Handles one received message.
+    pub fn arrive(&mut self, name: &str, via: Option<&[Pattern]>, bytes: &[u8]) -> Outcome {
         let origin = open(bytes).and_then(|opened| opened.origin);
         let opened = |Message { kind, payload, key }: Message<'_>| Opened {
             origin,
@@ -135,10 +135,10 @@ impl DeliveryTracker {
             payload: payload.to_vec(),
         };
         match self.0.arrive(name, via, bytes) {
-            Arrival::Deliver(For::Topic(topic), message) => Came::Deliver(Some(topic), opened(message)),
-            Arrival::Deliver(For::All, message) => Came::Deliver(None, opened(message)),
-            Arrival::Ignore => Came::Ignore,
-            Arrival::Invalid => Came::Invalid,
+            Arrival::Deliver(Recipients::Topic(topic), message) => Outcome::Deliver(Some(topic), opened(message)),
+            Arrival::Deliver(Recipients::All, message) => Outcome::Deliver(None, opened(message)),
+            Arrival::Ignore => Outcome::Ignore,
+            Arrival::Invalid => Outcome::Invalid,
         }
     }
 }

@@ -1,19 +1,18 @@
-//! Engines on many machines, over brokers that people already run.
+//! Connects engines on many machines over a broker: NATS, Redis and compatible servers, or the memory of one process.
 //!
-//! [`BrokerConfig`] says which broker and how, and is given to an engine as [`wirespeed_engine::Config::broker`];
-//! [`Publisher`] publishes without an engine. What they have in common is [`node`]: a queue to the broker, bounded in
-//! bytes; the patterns that are wanted of it; the account of what came; and one thread, with an event loop of its own,
-//! on which everything else runs. The brokers themselves, [`nats`], [`redis`] and [`memory`], only move bytes.
+//! [`BrokerConfig`] is passed to an engine as [`wirespeed_engine::Config::broker`]. [`Publisher`] publishes without an
+//! engine. Both use a [`BrokerClient`]: a queue to the broker, bounded in bytes; the wanted subscriptions; a tracker of
+//! received messages; and one thread with its own event loop, which runs everything else. The modules `nats`, `redis`
+//! and `memory` only move bytes.
 //!
-//! # Who waits for whom
-//! Whoever publishes waits for nobody: the queue takes the message or says that it does not. The thread waits for
-//! engines: while a worker has no room it does nothing else, so nothing is read from the broker, whose own means
-//! against slow readers apply then. It may, as no worker waits for it. The client libraries read on their own and keep
-//! what they have read without a limit, but on the same thread: how far they get ahead is what tokio lets a task read
-//! in one turn, some MiB at most, and in the few that [`stalled`] gives them meanwhile, so that answers are read and what is
-//! published leaves. Who waits for an answer does not count the time in which nobody could read it.
+//! # Backpressure
+//! Publishing never waits: the queue accepts or refuses the message. The client's thread waits for the engine: while a
+//! worker has no capacity, the thread reads nothing from the broker, which then handles its slow reader. No worker
+//! waits for that thread. The client libraries buffer received messages without a limit, but on the same thread: they
+//! get ahead by what tokio reads in one turn, some MiB, plus the few turns that [`stall_clock`] grants, in which
+//! replies are read and messages sent. Timeouts for replies exclude the time in which this thread was blocked.
 
-// What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
+// Input from a peer must not cause a panic. Arithmetic overflow is checked in test builds and by the fuzzers.
 #![cfg_attr(
     not(test),
     deny(

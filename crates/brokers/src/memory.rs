@@ -1,6 +1,7 @@
-//! Engines of one process, on one name: for tests, for examples, and to begin with.
+//! An in-process broker: connects the engines of one process that use the same name. For tests, examples and first
+//! steps.
 //!
-//! Each node has an inbox, bounded in bytes; whoever publishes waits, on its own broker's thread, until it has room.
+//! Each client has an inbox, bounded in bytes. A publishing client's thread waits until all inboxes have capacity.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -14,38 +15,38 @@ use tokio::sync::Notify;
 use wirespeed_engine::topics::{Index, Pattern};
 
 use crate::client::{Shared, ended};
-use crate::queue::{Item, To};
+use crate::queue::{Destination, Item};
 
-/// Bytes that may wait in an inbox.
-const LIMIT: usize = 4 << 20;
+/// The largest number of bytes in an inbox.
+const INBOX_LIMIT: usize = 4 << 20;
 
-/// Bytes that are taken out of a queue at once.
-const BATCH: usize = 256 * 1024;
+/// The number of bytes that are taken out of the queue at once.
+const BATCH_BYTES: usize = 256 * 1024;
 
-/// All names of this process that somebody uses.
-static HUBS: Mutex<Option<HashMap<String, Weak<Hub>, RandomState>>> = Mutex::new(None);
+/// All names in use in this process.
+static BUSES: Mutex<Option<HashMap<String, Weak<Bus>, RandomState>>> = Mutex::new(None);
 
-/// One name.
+/// The clients that use one name.
 #[derive(Default)]
-struct Hub {
+struct Bus {
     inboxes: Mutex<Vec<Arc<Inbox>>>,
 }
 
-/// What waits for one node.
+/// Messages that wait for one client.
 #[derive(Default)]
 struct Inbox {
-    inner: Mutex<Inner>,
-    /// There is something.
-    some: Notify,
-    /// There is room.
-    room: Notify,
+    inner: Mutex<InboxState>,
+    /// The inbox is not empty.
+    not_empty: Notify,
+    /// The inbox has capacity.
+    capacity: Notify,
 }
 
 #[derive(Default)]
-struct Inner {
+struct InboxState {
     waiting: VecDeque<(String, Bytes)>,
     bytes: usize,
-    /// What the node wants, with its prefix; the number says nothing.
+    /// The subscriptions of the client, without the prefix; the value is unused.
     wanted: Index<u32>,
     prefix: String,
     closed: bool,
@@ -55,30 +56,30 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a node off its name when it ends.
+/// Removes a client from its name when dropped.
 struct Membership {
-    hub: Arc<Hub>,
+    bus: Arc<Bus>,
     inbox: Arc<Inbox>,
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        locked(&self.hub.inboxes).retain(|other| !Arc::ptr_eq(other, &self.inbox));
+        locked(&self.bus.inboxes).retain(|other| !Arc::ptr_eq(other, &self.inbox));
         locked(&self.inbox.inner).closed = true;
-        self.inbox.room.notify_waiters();
+        self.inbox.capacity.notify_waiters();
     }
 }
 
 fn join(name: &str, prefix: &str) -> Membership {
-    let mut hubs = locked(&HUBS);
-    let hubs = hubs.get_or_insert_default();
-    hubs.retain(|_, hub| hub.strong_count() > 0);
-    let hub = hubs.get(name).and_then(Weak::upgrade).unwrap_or_default();
-    hubs.insert(name.to_owned(), Arc::downgrade(&hub));
+    let mut buses = locked(&BUSES);
+    let buses = buses.get_or_insert_default();
+    buses.retain(|_, bus| bus.strong_count() > 0);
+    let bus = buses.get(name).and_then(Weak::upgrade).unwrap_or_default();
+    buses.insert(name.to_owned(), Arc::downgrade(&bus));
     let inbox = Arc::new(Inbox::default());
     locked(&inbox.inner).prefix = prefix.to_owned();
-    locked(&hub.inboxes).push(Arc::clone(&inbox));
-    Membership { hub, inbox }
+    locked(&bus.inboxes).push(Arc::clone(&inbox));
+    Membership { bus, inbox }
 }
 
 pub(crate) async fn serve(shared: &Shared) {
@@ -88,7 +89,7 @@ pub(crate) async fn serve(shared: &Shared) {
     let publish = async {
         let mut in_flight = shared.in_flight();
         loop {
-            let items = in_flight.take(BATCH);
+            let items = in_flight.take(BATCH_BYTES);
             if items.is_empty() {
                 shared.outgoing.notified().await;
             }
@@ -100,31 +101,31 @@ pub(crate) async fn serve(shared: &Shared) {
     };
     let subscribe = async {
         loop {
-            let changes = shared.take_interests(&mut tracker.borrow_mut());
+            let changes = shared.take_changes(&mut tracker.borrow_mut());
             tracker.borrow_mut().end(ended(&changes));
             for (pattern, wanted) in changes {
                 change(&member.inbox, &pattern, wanted);
                 if wanted {
-                    tracker.borrow_mut().ask(&pattern);
+                    tracker.borrow_mut().request(&pattern);
                     tracker.borrow_mut().confirm(&pattern);
                 }
-                shared.done(&pattern, wanted);
+                shared.mark_applied(&pattern, wanted);
             }
-            shared.wanted.notified().await;
+            shared.subscriptions_changed.notified().await;
         }
     };
     let receive = async {
         loop {
             let (items, full) = {
                 let mut inner = locked(&member.inbox.inner);
-                let full = std::mem::take(&mut inner.bytes) >= LIMIT;
+                let full = std::mem::take(&mut inner.bytes) >= INBOX_LIMIT;
                 (std::mem::take(&mut inner.waiting), full)
             };
             if full {
-                member.inbox.room.notify_waiters();
+                member.inbox.capacity.notify_waiters();
             }
             if items.is_empty() {
-                member.inbox.some.notified().await;
+                member.inbox.not_empty.notified().await;
             }
             for (name, bytes) in items {
                 shared.arrive(&mut tracker.borrow_mut(), &name, None, &bytes);
@@ -144,47 +145,47 @@ fn change(inbox: &Inbox, pattern: &Pattern, wanted: bool) {
 }
 
 async fn send(member: &Membership, name: &str, item: &Item) {
-    let inboxes = locked(&member.hub.inboxes).clone();
+    let inboxes = locked(&member.bus.inboxes).clone();
     for inbox in inboxes {
         if Arc::ptr_eq(&inbox, &member.inbox) {
             continue;
         }
         loop {
-            let room = inbox.room.notified();
-            let mut room = std::pin::pin!(room);
-            room.as_mut().enable(); // before the look, so that what changes after it is heard
+            let capacity = inbox.capacity.notified();
+            let mut capacity = std::pin::pin!(capacity);
+            capacity.as_mut().enable(); // before the check, so that no later notification is missed
             if put(&inbox, name, item) {
                 break;
             }
-            room.await;
+            capacity.await;
         }
     }
 }
 
-/// Whether it is there, or not wanted; else there is no room.
+/// Returns whether the message was queued or is not wanted; `false` if the inbox is full.
 fn put(inbox: &Inbox, name: &str, item: &Item) -> bool {
     let mut inner = locked(&inbox.inner);
     let wanted = name.strip_prefix(inner.prefix.as_str()).is_some_and(|name| match &item.to {
-        To::All => true,
-        // A prefix that one of them has and the other not makes another topic of it.
-        To::Topic(_) => {
+        Destination::All => true,
+        // Clients with different prefixes see different topics.
+        Destination::Topic(_) => {
             wirespeed_engine::topics::Topic::new(name).is_ok_and(|topic| inner.wanted.matching(&topic).next().is_some())
         }
     });
     if inner.closed || !wanted {
         return true;
     }
-    if inner.bytes >= LIMIT {
+    if inner.bytes >= INBOX_LIMIT {
         return false;
     }
     inner.bytes += item.size();
     inner.waiting.push_back((name.to_owned(), item.bytes.clone()));
     drop(inner);
-    inbox.some.notify_one();
+    inbox.not_empty.notify_one();
     true
 }
 
-/// Lets the others of this thread have their turn.
+/// Lets the other tasks of this thread run.
 async fn yield_now() {
     let mut yielded = false;
     future::poll_fn(|cx| {

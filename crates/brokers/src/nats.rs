@@ -1,10 +1,10 @@
-//! NATS: topics are subjects, wildcards the same.
+//! NATS: topics are subjects, and wildcards have the same meaning.
 //!
-//! The library has a channel for each subscription, and reads into them whatever comes. What is taken out of all of
-//! them at once, in one turn of this thread, is all that had come before; so the numbers of its publishers put it into
-//! the order in which it came. Whether the server has what was sent, and knows a subscription, is seen by a message to
-//! ourselves, which comes after everything before it, and after what the server says of it that it does not let us do.
-//! So the server is not told to keep from us what is ours: what else comes of it is known by its publisher.
+//! The client library fills one channel for each subscription. One turn of this thread takes everything out of all
+//! channels, so the numbers of the publishers restore the order of arrival. To find out whether the server has received
+//! our messages and subscriptions, the client publishes a request to a subject of its own. The server delivers it after
+//! everything sent before, and after its errors about that. Therefore the client does not use the `no echo` option; its
+//! other messages are recognized by their publisher.
 
 mod credentials;
 mod denials;
@@ -34,34 +34,35 @@ use crate::client::{InFlight, Shared, ended};
 use crate::stall_clock::stalled;
 use crate::tracker::{ALL, DeliveryTracker};
 
-/// Messages that the library may have been given and not yet written.
-const UNDER_WAY: usize = 64;
+/// The number of commands that the library may buffer before it has written them.
+const CLIENT_CAPACITY: usize = 64;
 
-/// Messages that wait in a subscription: never so many, as the thread takes them all after each turn of the library.
-const WAITING: usize = 1 << 22;
+/// The capacity of a subscription's channel, in messages. It is never reached, as the thread empties it after each turn
+/// of the library.
+const SUBSCRIPTION_CAPACITY: usize = 1 << 22;
 
-/// Bytes that are taken out of the queue at once.
-const BATCH: usize = 256 * 1024;
+/// The number of bytes that are taken out of the queue at once.
+const BATCH_BYTES: usize = 256 * 1024;
 
-/// Messages whose arrival at the server is not known: then it is asked.
-const UNCONFIRMED: u64 = 64 * 1024;
+/// The number of unconfirmed messages after which the client requests a confirmation.
+const MAX_UNCONFIRMED: u64 = 64 * 1024;
 
-/// How long after a message at the latest the server is asked whether it has it.
+/// The longest time after a message until the client requests a confirmation.
 const CONFIRM: Duration = Duration::from_millis(500);
 
-/// What the library says and keeps for us, if it comes at once: of what is more we do not hear.
-const EVENTS: usize = 128;
+/// The number of events that the library buffers; it drops further ones.
+const EVENT_CAPACITY: usize = 128;
 
-/// The most servers that are tried: those of the URL, and those that the cluster announces.
-const DISCOVERED: usize = 64;
+/// The maximum number of servers that are tried: those of the URL, and those that the cluster announces.
+const MAX_SERVERS: usize = 64;
 
-/// The reason when the library gives none.
-const BROKE: &str = "the connection to the server broke";
+/// The reason if the library gives none.
+const CONNECTION_BROKE: &str = "the connection to the server broke";
 
 type Answer = Result<(), ()>;
 
-/// Connects again after each failure. A client of the library serves one connection only: when the library reconnects, it
-/// reports neither why an attempt failed nor which subscriptions the server refused.
+/// Connects again after each failure. A client of the library serves one connection only: when the library reconnects,
+/// it reports neither why an attempt failed nor which subscriptions the server refused.
 pub(crate) async fn serve(shared: &Arc<Shared>) {
     let tracker = RefCell::new(shared.tracker());
     let mut attempt = 0;
@@ -90,7 +91,7 @@ pub(crate) async fn serve(shared: &Arc<Shared>) {
 /// Adds the servers that the cluster announces.
 fn discover(client: &Client, servers: &mut Vec<ServerAddr>) {
     for server in client.server_info().connect_urls.iter().filter_map(|url| url.parse().ok()) {
-        if servers.len() < DISCOVERED && !servers.contains(&server) {
+        if servers.len() < MAX_SERVERS && !servers.contains(&server) {
             servers.push(server);
         }
     }
@@ -119,24 +120,24 @@ async fn serve_connection(
         client,
         subscriptions: &subscriptions,
         tracker,
-        ourselves: format!("{}_wirespeed.confirm.{id}", shared.prefix),
-        asked: Cell::new(0),
-        answered: watch::Sender::new(0),
+        confirmation_subject: format!("{}_wirespeed.confirm.{id}", shared.prefix),
+        last_requested: Cell::new(0),
+        last_confirmed: watch::Sender::new(0),
         denials,
-        again: Notify::new(),
+        resubscribe: Notify::new(),
     };
     let subscribe = async {
         if shared.receives() {
             nats.subscribe().await;
         }
     };
-    let all = std::pin::pin!(future::join4(nats.hear_ourselves(), nats.publish(), subscribe, nats.receive()));
+    let all = std::pin::pin!(future::join4(nats.receive_confirmations(), nats.publish(), subscribe, nats.receive()));
     let broke = std::pin::pin!(shared.wait_disconnected());
-    let hangs = std::pin::pin!(nats.hang());
-    let ends = future::select(broke, hangs);
+    let hung = std::pin::pin!(nats.detect_hang());
+    let ends = future::select(broke, hung);
     match future::select(all, ends).await {
         future::Either::Right((future::Either::Right(_), _)) => "the server does not answer",
-        _ => BROKE,
+        _ => CONNECTION_BROKE,
     }
 }
 
@@ -148,7 +149,7 @@ fn servers(address: &Address) -> Vec<ServerAddr> {
 
 fn options(shared: &Arc<Shared>, servers: usize, denials: &Arc<Denials>, in_use: &Arc<AtomicBool>) -> ConnectOptions {
     let address = &shared.address;
-    let (told, denials, in_use) = (Arc::clone(shared), Arc::clone(denials), Arc::clone(in_use));
+    let (event_shared, denials, in_use) = (Arc::clone(shared), Arc::clone(denials), Arc::clone(in_use));
     let mut options = match &address.credentials {
         None => ConnectOptions::new(),
         Some(credentials) => {
@@ -160,13 +161,14 @@ fn options(shared: &Arc<Shared>, servers: usize, denials: &Arc<Denials>, in_use:
     };
     options = options
         .event_callback(move |event| {
-            let (told, denials, in_use) = (Arc::clone(&told), Arc::clone(&denials), Arc::clone(&in_use));
+            let (event_shared, denials, in_use) =
+                (Arc::clone(&event_shared), Arc::clone(&denials), Arc::clone(&in_use));
             async move {
                 if !in_use.load(Ordering::Acquire) {
                     return;
                 }
-                if catch_unwind(AssertUnwindSafe(|| hear(&told, &denials, &event))).is_err() {
-                    told.defect.notify_one();
+                if catch_unwind(AssertUnwindSafe(|| on_event(&event_shared, &denials, &event))).is_err() {
+                    event_shared.defect.notify_one();
                 }
             }
         })
@@ -175,10 +177,10 @@ fn options(shared: &Arc<Shared>, servers: usize, denials: &Arc<Denials>, in_use:
         .max_reconnects(servers)
         .reconnect_delay_callback(|_| Duration::ZERO)
         .connection_timeout(address.timeout)
-        // The library gives up after three unanswered pings. `Nats::hang` is faster, and allows for pauses of this thread.
+        // The library gives up after three unanswered pings. `Nats::detect_hang` is faster, and allows for pauses of this thread.
         .ping_interval(address.timeout)
-        .client_capacity(UNDER_WAY)
-        .subscription_capacity(WAITING)
+        .client_capacity(CLIENT_CAPACITY)
+        .subscription_capacity(SUBSCRIPTION_CAPACITY)
         .read_buffer_capacity(u16::MAX)
         .require_tls(address.tls);
     // A user without a password is a token.
@@ -196,18 +198,20 @@ fn options(shared: &Arc<Shared>, servers: usize, denials: &Arc<Denials>, in_use:
     options
 }
 
-fn hear(shared: &Shared, denials: &Denials, event: &Event) {
+fn on_event(shared: &Shared, denials: &Denials, event: &Event) {
     denials.count();
     match event {
-        Event::Disconnected | Event::Closed => shared.set_disconnected(BROKE),
+        Event::Disconnected | Event::Closed => shared.set_disconnected(CONNECTION_BROKE),
         Event::ServerError(error) => {
             let denied = match error {
-                ServerError::Other(said) => denials.hear(said).map(|denied| (denied, said)),
+                ServerError::Other(error_text) => denials.record(error_text).map(|denied| (denied, error_text)),
                 _ => None,
             };
             match denied {
-                Some((Denied::Subscribing(subject), said)) => hear_denied(shared, &subject, said),
-                Some((Denied::TooMany, _)) => {} // `begin` finds which
+                Some((Denied::Subscribing(subject), error_text)) => {
+                    on_subscription_denied(shared, &subject, error_text)
+                }
+                Some((Denied::TooMany, _)) => {} // `subscribe_to` finds the denied subscriptions
                 Some((Denied::Publishing, _)) | None => shared.set_reason(&error.to_string()),
             }
         }
@@ -216,13 +220,15 @@ fn hear(shared: &Shared, denials: &Denials, event: &Event) {
     }
 }
 
-/// A subscription is denied.
-fn hear_denied(shared: &Shared, subject: &str, said: &str) {
+/// Handles the denial of a subscription.
+fn on_subscription_denied(shared: &Shared, subject: &str, error_text: &str) {
     let name = subject.strip_prefix(shared.prefix.as_str()).unwrap_or(subject);
     match Pattern::new(name) {
-        // The subscription stays: `ask_reserved_again` asks once more.
-        Ok(pattern) if pattern.segments().any(|segment| segment == RESERVED) => shared.deny_reserved(pattern, said),
-        _ => shared.wanted.notify_one(),
+        // The subscription object stays; `retry_reserved` retries it.
+        Ok(pattern) if pattern.segments().any(|segment| segment == RESERVED) => {
+            shared.deny_reserved(pattern, error_text)
+        }
+        _ => shared.subscriptions_changed.notify_one(),
     }
 }
 
@@ -231,43 +237,43 @@ struct Nats<'a> {
     client: Client,
     subscriptions: &'a RefCell<Subscriptions>,
     tracker: &'a RefCell<DeliveryTracker>,
-    /// The subject that is ours alone.
-    ourselves: String,
-    /// Messages to ourselves: the last that left, and the last that came.
-    asked: Cell<u64>,
-    answered: watch::Sender<u64>,
+    /// The subject to which the client sends itself confirmation requests.
+    confirmation_subject: String,
+    /// The number of the last confirmation request. `last_confirmed` is the number of the last one that came back.
+    last_requested: Cell<u64>,
+    last_confirmed: watch::Sender<u64>,
     denials: &'a Denials,
-    /// Our own subject is to be subscribed to again.
-    again: Notify,
+    /// The client's own subject must be subscribed again.
+    resubscribe: Notify,
 }
 
 impl Nats<'_> {
-    /// Whether the server has everything that was sent to it before.
+    /// Waits until the server has processed everything that was sent before.
     async fn confirm(&self) -> Answer {
-        let number = self.asked.get() + 1;
-        self.asked.set(number);
-        let answered = async {
+        let number = self.last_requested.get() + 1;
+        self.last_requested.set(number);
+        let confirmed = async {
             let payload = Bytes::copy_from_slice(&number.to_be_bytes());
-            if self.client.publish(self.ourselves.clone(), payload).await.is_err() {
+            if self.client.publish(self.confirmation_subject.clone(), payload).await.is_err() {
                 return future::pending().await; // the client has ended: no answer will come
             }
-            let mut answered = self.answered.subscribe();
-            answered.wait_for(|answered| *answered >= number).await.map(drop).map_err(drop)?;
-            // What the server has said before is told by a task that has its turn before this one goes on.
+            let mut confirmed = self.last_confirmed.subscribe();
+            confirmed.wait_for(|confirmed| *confirmed >= number).await.map(drop).map_err(drop)?;
+            // The library reports the server's errors in another task, which runs before this one continues.
             tokio::task::yield_now().await;
             Ok(())
         };
-        self.patiently(answered).await
+        self.with_timeout(confirmed).await
     }
 
-    /// Waits for an answer until nothing has arrived for most of the timeout. While this thread waits for the engine, nothing
-    /// reads from the socket, so that time does not count.
-    async fn patiently(&self, answered: impl Future<Output = Answer>) -> Answer {
-        let mut answered = std::pin::pin!(answered);
-        let signs = || (stalled(), self.subscriptions.borrow().heard);
+    /// Waits for a reply until nothing has arrived for most of the timeout. While this thread waits for the engine,
+    /// nothing reads from the socket, so that time does not count.
+    async fn with_timeout(&self, answer: impl Future<Output = Answer>) -> Answer {
+        let mut answer = std::pin::pin!(answer);
+        let signs = || (stalled(), self.subscriptions.borrow().received_count);
         loop {
             let before = signs();
-            match tokio::time::timeout(self.shared.address.timeout * 4 / 5, &mut answered).await {
+            match tokio::time::timeout(self.shared.address.timeout * 4 / 5, &mut answer).await {
                 Ok(answer) => return answer,
                 Err(_) if signs() != before => {}
                 Err(_) => return Err(()),
@@ -275,12 +281,12 @@ impl Nats<'_> {
         }
     }
 
-    /// Returns when the server hangs: it has answered before, and does not answer now. The library's own pings take longer,
-    /// and do not allow for pauses of this thread.
-    async fn hang(&self) {
+    /// Returns when the server hangs: it has answered before, and does not answer now. The library's own pings take
+    /// longer, and do not allow for pauses of this thread.
+    async fn detect_hang(&self) {
         loop {
             tokio::time::sleep(self.shared.address.timeout / 5).await;
-            let has_answered = *self.answered.borrow() > 0;
+            let has_answered = *self.last_confirmed.borrow() > 0;
             let has_ended = self.client.connection_state() != ConnectionState::Connected;
             if self.confirm().await.is_err() && (has_answered || has_ended) {
                 return;
@@ -288,9 +294,9 @@ impl Nats<'_> {
         }
     }
 
-    async fn hear_ourselves(&self) {
+    async fn receive_confirmations(&self) {
         loop {
-            let mut subscriber = match self.client.subscribe(self.ourselves.clone()).await {
+            let mut subscriber = match self.client.subscribe(self.confirmation_subject.clone()).await {
                 Ok(subscriber) => subscriber,
                 Err(error) => {
                     self.shared.set_reason(&error.to_string());
@@ -298,44 +304,45 @@ impl Nats<'_> {
                     continue;
                 }
             };
-            let hear = async {
+            let read_confirmations = async {
                 while let Some(message) = subscriber.next().await {
                     if let Ok(number) = <[u8; 8]>::try_from(&message.payload[..]) {
                         let number = u64::from_be_bytes(number);
-                        self.answered.send_if_modified(|last| number > std::mem::replace(last, number.max(*last)));
+                        self.last_confirmed
+                            .send_if_modified(|last| number > std::mem::replace(last, number.max(*last)));
                     }
                 }
             };
-            future::select(std::pin::pin!(hear), std::pin::pin!(self.again.notified())).await;
-            let _ = subscriber.unsubscribe().await; // it fails only if the client has ended
+            future::select(std::pin::pin!(read_confirmations), std::pin::pin!(self.resubscribe.notified())).await;
+            let _ = subscriber.unsubscribe().await; // fails only if the client has ended
         }
     }
 
-    /// Bytes of several messages together: what the server takes of one, if it has said so.
-    fn most(&self) -> usize {
+    /// Returns the largest batch, in bytes: at most the payload limit of the server, if known.
+    fn max_batch(&self) -> usize {
         match self.client.server_info().max_payload {
-            0 => batch::MOST,
-            most => most.min(batch::MOST),
+            0 => batch::MAX_BATCH_BYTES,
+            limit => limit.min(batch::MAX_BATCH_BYTES),
         }
     }
 
-    /// Sends until it is dropped; messages that the server has not confirmed by then are in doubt.
+    /// Sends messages until it is dropped; unconfirmed messages are counted as such then.
     async fn publish(&self) {
         let shared = self.shared;
         let mut sent = shared.in_flight();
         let mut denied = self.denials.publishing();
         loop {
-            let items = sent.take(BATCH);
+            let items = sent.take(BATCH_BYTES);
             let idle = items.is_empty();
-            for parcel in batch::pack(items, self.most()) {
-                if let Err(error) = self.client.publish(shared.name(&parcel.to), parcel.bytes).await
+            for batch in batch::pack(items, self.max_batch()) {
+                if let Err(error) = self.client.publish(shared.name(&batch.to), batch.bytes).await
                     && error.kind() != PublishErrorKind::Send
                 {
-                    sent.refuse(parcel.count);
+                    sent.refuse(batch.count);
                 }
             }
-            let waited = shared.takes_flush();
-            if sent.count() > 0 && (waited || sent.count() >= UNCONFIRMED) {
+            let waited = shared.take_flush_request();
+            if sent.count() > 0 && (waited || sent.count() >= MAX_UNCONFIRMED) {
                 if self.confirm().await.is_ok() {
                     self.settle(&mut sent, &mut denied);
                 }
@@ -358,8 +365,8 @@ impl Nats<'_> {
         }
     }
 
-    /// The server has all of that, unless it has said meanwhile that it did not take something; of what, it does not say for each.
-    /// `denied`: how often it had before.
+    /// Settles all sent messages after a confirmation. If the server denied any meanwhile, all are unconfirmed, as it
+    /// does not name the denied ones. `denied`: the number of denials before.
     fn settle(&self, sent: &mut InFlight<'_>, denied: &mut u64) {
         let before = std::mem::replace(denied, self.denials.publishing());
         match before == *denied {
@@ -370,13 +377,13 @@ impl Nats<'_> {
 
     async fn subscribe(&self) {
         let shared = self.shared;
-        self.begin_all().await;
+        self.subscribe_to_broadcasts().await;
         loop {
-            self.ask_reserved_again().await;
+            self.retry_reserved().await;
             self.take_denials().await;
-            let changes = shared.take_interests(&mut self.tracker.borrow_mut());
+            let changes = shared.take_changes(&mut self.tracker.borrow_mut());
             if changes.is_empty() {
-                shared.wanted.notified().await;
+                shared.subscriptions_changed.notified().await;
                 continue;
             }
             self.tracker.borrow_mut().end(ended(&changes));
@@ -385,60 +392,61 @@ impl Nats<'_> {
             }
             let wanted: Vec<&Pattern> =
                 changes.iter().filter(|(_, wanted)| *wanted).map(|(pattern, _)| pattern).collect();
-            let denied = self.begin(&wanted).await;
+            let denied = self.subscribe_to(&wanted).await;
             for (pattern, wanted) in changes.iter().filter(|(pattern, _)| !denied.contains(pattern)) {
                 if *wanted {
                     self.tracker.borrow_mut().confirm(pattern);
                 }
-                shared.done(pattern, *wanted);
+                shared.mark_applied(pattern, *wanted);
             }
         }
     }
 
-    /// Subscribes again to denied subjects that brokers need themselves.
-    async fn ask_reserved_again(&self) {
+    /// Subscribes again to denied internal subjects.
+    async fn retry_reserved(&self) {
         let reserved = self.shared.take_reserved();
         if reserved.is_empty() {
             return;
         }
         for pattern in reserved {
             if pattern.as_str() != ALL {
-                self.again.notify_one();
+                self.resubscribe.notify_one();
                 continue;
             }
             self.remove(None).await;
-            self.begin_all().await;
+            self.subscribe_to_broadcasts().await;
         }
-        tokio::task::yield_now().await; // `hear_ourselves` subscribes before the question is sent
+        tokio::task::yield_now().await; // `receive_confirmations` subscribes before the confirmation request is sent
         if self.confirm().await.is_ok() {
-            self.shared.forgive_reserved();
+            self.shared.clear_allowed_reserved();
         }
     }
 
     /// Subscribes to broadcasts.
-    async fn begin_all(&self) {
+    async fn subscribe_to_broadcasts(&self) {
         let too_many = self.denials.too_many();
         while !self.add(None).await {}
         if self.confirm().await.is_ok() && self.denials.too_many() > too_many {
-            self.shared.deny_all(TOO_MANY);
+            self.shared.deny_broadcasts(TOO_MANY);
         }
     }
 
-    /// Subscribes to these, and waits until the server knows that, and what has ended before; which of them it denies.
-    async fn begin(&self, wanted: &[&Pattern]) -> HashSet<Pattern> {
+    /// Subscribes to these patterns, and waits until the server has processed this and earlier changes. Returns the
+    /// denied ones.
+    async fn subscribe_to(&self, wanted: &[&Pattern]) -> HashSet<Pattern> {
         let mut denied = HashSet::new();
         let mut left = vec![wanted];
         while let Some(some) = left.pop() {
-            let (heard, too_many) = (self.denials.heard(), self.denials.too_many());
+            let (events, too_many) = (self.denials.events(), self.denials.too_many());
             for pattern in some.iter().filter(|pattern| !denied.contains(**pattern)) {
                 self.remove(Some(pattern)).await;
-                self.tracker.borrow_mut().ask(pattern);
+                self.tracker.borrow_mut().request(pattern);
                 while !self.add(Some(pattern)).await {}
             }
             while self.confirm().await.is_err() {}
             denied.extend(self.take_denials().await);
             if self.denials.too_many() > too_many {
-                // The server took the first ones and does not name the others: bisect.
+                // The server accepted the first ones and does not name the denied ones: bisect.
                 let middle = some.len() / 2;
                 if middle > 0 {
                     for pattern in some {
@@ -447,7 +455,7 @@ impl Nats<'_> {
                     left.extend(some.split_at_checked(middle).map(|(some, more)| [more, some]).into_iter().flatten());
                     continue;
                 }
-                // The limit is reached: this one and all that follow are denied.
+                // The limit is reached: this pattern and all remaining ones are denied.
                 for pattern in some.iter().chain(left.drain(..).flatten()) {
                     if denied.insert((*pattern).clone()) {
                         self.remove(Some(pattern)).await;
@@ -456,15 +464,15 @@ impl Nats<'_> {
                 }
                 continue;
             }
-            // If there may have been more denials than we have heard of, they are asked for again, some at a time.
-            if self.denials.heard() - heard >= EVENTS as u64 && some.len() > EVENTS / 2 {
-                left.extend(some.chunks(EVENTS / 2));
+            // The library may have dropped events about denials, so the patterns are requested again in smaller groups.
+            if self.denials.events() - events >= EVENT_CAPACITY as u64 && some.len() > EVENT_CAPACITY / 2 {
+                left.extend(some.chunks(EVENT_CAPACITY / 2));
             }
         }
         denied
     }
 
-    /// Ends the subscriptions that the server has denied; which those are.
+    /// Ends the subscriptions that the server has denied, and returns their patterns.
     async fn take_denials(&self) -> Vec<Pattern> {
         let mut denied = Vec::new();
         for (subject, reason) in self.denials.take() {
@@ -478,11 +486,11 @@ impl Nats<'_> {
         denied
     }
 
-    /// Ends a subscription, if there is one.
+    /// Ends a subscription. Returns whether it existed.
     async fn remove(&self, pattern: Option<&Pattern>) -> bool {
         let subscriber = self.subscriptions.borrow_mut().remove(pattern);
         let Some(mut subscriber) = subscriber else { return false };
-        let _ = subscriber.unsubscribe().await; // it fails only if the client has ended
+        let _ = subscriber.unsubscribe().await; // fails only if the client has ended
         true
     }
 
@@ -502,21 +510,23 @@ impl Nats<'_> {
     }
 
     async fn receive(&self) {
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         loop {
-            let taken = future::poll_fn(|cx| self.subscriptions.borrow_mut().poll_take(&self.shared.id, cx, &mut came));
-            // Not interrupted: what is left in one channel may be older than what was taken out of another.
+            let taken =
+                future::poll_fn(|cx| self.subscriptions.borrow_mut().poll_take(&self.shared.id, cx, &mut received));
+            // Not interrupted by tokio's task budget: messages left in one channel may be older than those taken out of
+            // another.
             tokio::task::unconstrained(taken).await;
             if self.subscriptions.borrow().len() > 1 {
-                came.sort_by_key(|came| DeliveryTracker::order(&came.bytes));
+                received.sort_by_key(|message: &subscriptions::Received| DeliveryTracker::sort_key(&message.bytes));
             }
             let mut tracker = self.tracker.borrow_mut();
-            for came in came.drain(..) {
+            for message in received.drain(..) {
                 self.shared.arrive(
                     &mut tracker,
-                    came.name.as_str(),
-                    came.via.as_deref().map(std::slice::from_ref),
-                    &came.bytes,
+                    message.name.as_str(),
+                    message.via.as_deref().map(std::slice::from_ref),
+                    &message.bytes,
                 );
             }
         }

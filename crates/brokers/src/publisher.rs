@@ -1,4 +1,4 @@
-//! Publishing without an engine, from any process.
+//! Publishes to engines over a broker, without an engine in this process.
 
 use std::io;
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use wirespeed_engine::mailbox::Wake;
 use wirespeed_engine::topics::Topic;
 
 use crate::client::{BrokerClient, BrokerConfig};
-use crate::queue::{Policy, To};
+use crate::queue::{Destination, Policy};
 
-/// Why something is not published.
+/// Why a message is not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There was no room in the queue until the deadline.
+    /// The queue had no capacity until the deadline.
     Full,
     /// The publisher was closed.
     Closed,
-    /// The topic is for brokers themselves.
+    /// The topic is reserved for internal use.
     Reserved,
     /// Text that is not UTF-8.
     NotText,
 }
 
-/// A queue to a broker, and a thread that empties it. From any thread; dropped, it is closed.
+/// A queue to a broker, and a thread that sends it. Usable from any thread; dropping it closes it.
 pub struct Publisher {
-    node: BrokerClient,
+    client: BrokerClient,
 }
 
 impl Publisher {
-    /// Begins to connect.
+    /// Starts to connect.
     ///
     /// # Errors
-    /// A thread cannot begin.
-    pub fn new(hub: &BrokerConfig) -> io::Result<Self> {
-        // Who does not wait is told, and who waits is not told.
-        let mut hub = hub.clone();
-        hub.policy = Policy::Raise;
-        Ok(Self { node: BrokerClient::start(&hub, None)? })
+    /// The thread cannot be started.
+    pub fn new(config: &BrokerConfig) -> io::Result<Self> {
+        // With this policy a full queue refuses the message, so that the caller can wait or raise.
+        let mut config = config.clone();
+        config.policy = Policy::Raise;
+        Ok(Self { client: BrokerClient::start(&config, None)? })
     }
 
-    /// Queues a message for who subscribes to the topic, or, without one, for all sessions of all engines.
+    /// Queues a message for the subscribers of a topic or, without one, for all sessions of all engines.
     ///
     /// # Errors
-    /// [`Refusal`]; there may be room later, see [`Self::wait_for_capacity`].
+    /// Returns a [`Refusal`]. After [`Refusal::Full`], call [`Self::wait_for_capacity`].
     pub fn publish(&self, topic: Option<&Topic>, message: Message<'_>) -> Result<(), Refusal> {
         use wirespeed_engine::driver::protocol::MessageKind;
 
@@ -55,10 +55,10 @@ impl Publisher {
         }
         let to = match topic {
             Some(topic) if is_reserved(topic) => return Err(Refusal::Reserved),
-            Some(topic) => To::Topic(topic.clone()),
-            None => To::All,
+            Some(topic) => Destination::Topic(topic.clone()),
+            None => Destination::All,
         };
-        let shared = self.node.shared();
+        let shared = self.client.shared();
         if !shared.has_capacity(message.payload.len()) {
             return Err(Refusal::Full);
         }
@@ -69,78 +69,78 @@ impl Publisher {
         }
     }
 
-    /// Waits until a message of so many bytes finds room, or the deadline; whether it does, or there is nobody to wait
-    /// for.
+    /// Waits until a message of this size fits, or the deadline. Returns whether it fits, or the publisher has ended.
     #[must_use]
     pub fn wait_for_capacity(&self, bytes: usize, deadline: Instant) -> bool {
-        self.node.shared().wait_for_capacity(bytes, deadline)
+        self.client.shared().wait_for_capacity(bytes, deadline)
     }
 
-    /// Whether a message of so many bytes finds room, or the publisher has ended.
+    /// Returns whether a message of this size fits, or the publisher has ended.
     #[must_use]
     pub fn has_capacity(&self, bytes: usize) -> bool {
-        self.node.shared().has_capacity(bytes)
+        self.client.shared().has_capacity(bytes)
     }
 
-    /// Has `wake` called when the queue has room, when messages are settled, and at the end.
+    /// Registers `wake`, which is called when the queue has capacity, when messages are settled, and at the end.
     #[must_use]
     pub fn watch(&self, wake: Arc<dyn Wake>) -> Watch {
-        self.node.shared().eased().watch(wake)
+        self.client.shared().capacity().watch(wake)
     }
 
-    /// Identifies the publisher as long as a [`Watch`] of it exists.
+    /// Returns a key that is unique to this publisher as long as a [`Watch`] of it exists.
     #[must_use]
     pub fn watch_key(&self) -> usize {
-        Arc::as_ptr(self.node.shared().eased()).addr()
+        Arc::as_ptr(self.client.shared().capacity()).addr()
     }
 
-    /// Messages that were published, ever: for [`Self::flush`].
+    /// Returns the number of messages published so far, for [`Self::flush`].
     #[must_use]
     pub fn published(&self) -> u64 {
-        self.node.shared().accepted()
+        self.client.shared().accepted()
     }
 
-    /// How many of them the broker may not have, as far as it is known: they were under way when a connection broke, or
-    /// it has refused them.
+    /// Returns how many published messages the broker may not have, as far as known: they were in flight when a
+    /// connection broke, or the broker refused them.
     #[must_use]
     pub fn missing(&self) -> u64 {
-        self.node.shared().missing()
+        self.client.shared().missing()
     }
 
-    /// Waits until the broker has so many of them; what [`Self::missing`] is then. It never becomes less: whoever has looked
-    /// before knows how many are new, and several who wait are told the same. `None`: not by the deadline.
+    /// Waits until the first `published` messages are settled, and returns [`Self::missing`]. That number never
+    /// decreases, so callers subtract an earlier value, and concurrent callers get the same. `None`: the deadline
+    /// passed.
     #[must_use]
     pub fn flush(&self, published: u64, deadline: Option<Instant>) -> Option<u64> {
-        self.node.shared().flush(published, deadline)
+        self.client.shared().flush(published, deadline)
     }
 
-    /// How it stands.
+    /// Returns the state of the connection, and counters.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.node.status()
+        self.client.status()
     }
 
-    /// Begins the end without waiting for it; messages in the queue are not sent.
+    /// Starts to close without waiting; queued messages are not sent.
     pub fn end(&self) {
-        self.node.end(Duration::ZERO);
+        self.client.end(Duration::ZERO);
     }
 
-    /// Whether it has ended, so that [`Self::missing`] is final.
+    /// Returns whether the publisher has ended, so that [`Self::missing`] is final.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.node.shared().has_ended()
+        self.client.shared().has_ended()
     }
 
-    /// Its log.
+    /// Returns the log of this publisher.
     #[must_use]
     pub fn logs(&self) -> &Arc<Logs> {
-        self.node.shared().logs()
+        self.client.shared().logs()
     }
 
-    /// Ends it: what was taken is still sent, if that takes no longer than a moment. Again: nothing.
+    /// Closes the publisher. Queued messages are still sent for a short time. Later calls do nothing.
     pub fn close(&self) {
-        self.node.close();
-        if self.node.is_of_this_process() {
+        self.client.close();
+        if self.client.is_of_this_process() {
             self.logs().end(); // in a forked child, a thread that does not exist there may hold the lock
         }
     }

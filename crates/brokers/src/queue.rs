@@ -1,5 +1,6 @@
-//! What waits to be sent to the broker: bounded in bytes, numbered when it is taken, and accounted for until the
-//! broker has it.
+//! The queue of outgoing messages: bounded in bytes, numbered on entry, and accounted for until settled. A message is
+//! settled when the broker has it, or when it is known to be lost. Knows no connection and no lock; see
+//! `client::store`.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,37 +11,37 @@ use wirespeed_engine::topics::Topic;
 
 use crate::envelope::{self, NodeId, Origin, Place};
 
-/// What becomes of what finds no room in the queue to the broker.
+/// What happens to a message that does not fit into the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// It is not taken, and counted.
+    /// The message is refused, and counted.
     #[default]
     DropNewest,
-    /// The oldest that wait are dropped for it, and counted.
+    /// The oldest queued messages are dropped to make room, and counted.
     DropOldest,
-    /// Its publisher is told by an error, and nobody gets it.
+    /// Publishing raises an error, and no session gets the message.
     Raise,
 }
 
-/// What an item takes beside its bytes, about.
+/// The approximate memory of an item besides its bytes.
 const OVERHEAD: usize = 96;
 
-/// Topics whose numbers are remembered; if there are more all of them begin again, in another epoch.
-const TOPICS: usize = 64 * 1024;
+/// The number of topics whose last number is kept. If there are more, all numbers restart, in a new epoch.
+const MAX_TOPICS: usize = 64 * 1024;
 
-/// Where something goes.
+/// The destination of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum To {
-    /// To who subscribes to the topic.
+pub(crate) enum Destination {
+    /// The subscribers of a topic.
     Topic(Topic),
-    /// To all.
+    /// All sessions.
     All,
 }
 
-/// Something that waits.
+/// A queued message, in its envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
-    pub(crate) to: To,
+    pub(crate) to: Destination,
     pub(crate) bytes: Bytes,
 }
 
@@ -50,7 +51,7 @@ impl Item {
     }
 }
 
-/// See the module.
+/// The queue of outgoing messages.
 #[derive(Debug)]
 pub(crate) struct Queue {
     items: VecDeque<Item>,
@@ -58,26 +59,27 @@ pub(crate) struct Queue {
     limit: usize,
     policy: Policy,
     node: NodeId,
-    /// The number of the last one, among all.
+    /// The number of the last message, among all.
     overall: u64,
     epoch: u32,
-    /// The numbers of the last ones on their topics. The names may be of peers' choosing: the hash has a seed.
+    /// The number of the last message on each topic. Peers may choose the names, so the hash is seeded.
     on_topics: HashMap<Topic, u64, RandomState>,
-    to_all: u64,
-    /// Taken in, ever.
+    broadcasts: u64,
+    /// The number of messages accepted so far.
     accepted: u64,
-    /// Of those, how many the broker has, or never will.
+    /// How many accepted messages are settled: the broker has them, or never will.
     settled: u64,
-    /// Of those, how many it may not have, ever: several may ask, each for what is new to them.
+    /// How many accepted messages the broker may not have. It never decreases, so that several callers can compute
+    /// differences.
     missing: u64,
     closed: bool,
 }
 
-/// What became of something that was to wait.
+/// The result of [`Queue::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pushed {
-    pub(crate) took: EnqueueResult,
-    /// Others that were dropped for it.
+    pub(crate) result: EnqueueResult,
+    /// The number of other messages dropped for this one.
     pub(crate) dropped: u64,
 }
 
@@ -92,7 +94,7 @@ impl Queue {
             overall: 0,
             epoch: 1,
             on_topics: HashMap::default(),
-            to_all: 0,
+            broadcasts: 0,
             accepted: 0,
             settled: 0,
             missing: 0,
@@ -112,34 +114,34 @@ impl Queue {
         self.limit
     }
 
-    /// Whether a message of so many bytes finds room. One that is alone may be as large as it likes.
+    /// Returns whether a message of this size fits. Into an empty queue, a message of any size fits.
     pub(crate) fn has_capacity(&self, bytes: usize) -> bool {
         self.items.is_empty() || self.bytes + bytes + envelope::HEADER + OVERHEAD <= self.limit
     }
 
-    /// Whether its publisher would be told of it by an error.
-    pub(crate) fn raises(&self, bytes: usize) -> bool {
+    /// Returns whether publishing a message of this size raises an error.
+    pub(crate) fn would_raise(&self, bytes: usize) -> bool {
         self.policy == Policy::Raise && !self.has_capacity(bytes) && !self.closed
     }
 
-    /// Whether so much waits that whoever can wait should.
+    /// Returns whether the queue is more than half full, so that publishers that can wait should.
     pub(crate) fn is_filling(&self) -> bool {
         self.bytes > self.limit / 2 && !self.closed
     }
 
-    /// Whether nobody gets what finds no room.
-    pub(crate) fn is_strict(&self) -> bool {
+    /// Returns whether no session at all gets a message that does not fit.
+    pub(crate) fn raises_when_full(&self) -> bool {
         self.policy == Policy::Raise
     }
 
-    pub(crate) fn push(&mut self, to: To, message: Message<'_>) -> Pushed {
+    pub(crate) fn push(&mut self, to: Destination, message: Message<'_>) -> Pushed {
         if self.closed {
-            return Pushed { took: EnqueueResult::Closed, dropped: 0 };
+            return Pushed { result: EnqueueResult::Closed, dropped: 0 };
         }
         let mut dropped = 0;
         if !self.has_capacity(message.payload.len()) {
             if self.policy != Policy::DropOldest {
-                return Pushed { took: EnqueueResult::Full, dropped: 0 };
+                return Pushed { result: EnqueueResult::Full, dropped: 0 };
             }
             while !self.has_capacity(message.payload.len())
                 && let Some(old) = self.items.pop_front()
@@ -156,25 +158,25 @@ impl Queue {
         self.bytes += item.size();
         self.items.push_back(item);
         self.accepted += 1;
-        Pushed { took: EnqueueResult::Yes, dropped }
+        Pushed { result: EnqueueResult::Yes, dropped }
     }
 
-    fn number(&mut self, to: &To) -> Place {
+    fn number(&mut self, to: &Destination) -> Place {
         self.overall += 1;
         let on_topic = match to {
-            To::All => {
-                self.to_all += 1;
-                self.to_all
+            Destination::All => {
+                self.broadcasts += 1;
+                self.broadcasts
             }
-            To::Topic(topic) => match self.on_topics.get_mut(topic) {
+            Destination::Topic(topic) => match self.on_topics.get_mut(topic) {
                 Some(number) => {
                     *number += 1;
                     *number
                 }
                 None => {
-                    if self.on_topics.len() >= TOPICS {
+                    if self.on_topics.len() >= MAX_TOPICS {
                         self.on_topics.clear();
-                        self.to_all = 0;
+                        self.broadcasts = 0;
                         self.epoch = self.epoch.wrapping_add(1);
                     }
                     self.on_topics.insert(topic.clone(), 1);
@@ -185,13 +187,13 @@ impl Queue {
         Place { overall: self.overall, epoch: self.epoch, on_topic }
     }
 
-    /// Takes out the oldest ones, of so many bytes together; at least one, if there is one.
-    pub(crate) fn take(&mut self, most: usize) -> Vec<Item> {
+    /// Takes the oldest messages, at most `max_bytes` bytes together, but at least one.
+    pub(crate) fn take(&mut self, max_bytes: usize) -> Vec<Item> {
         let mut taken = Vec::new();
         let mut bytes = 0;
         while let Some(item) = self.items.front() {
             bytes += item.size();
-            if bytes > most && !taken.is_empty() {
+            if bytes > max_bytes && !taken.is_empty() {
                 break;
             }
             if let Some(item) = self.items.pop_front() {
@@ -202,7 +204,7 @@ impl Queue {
         taken
     }
 
-    /// The broker has so many of those that were taken out; `missing`: or may not have them.
+    /// Settles messages that were taken. `missing`: the broker may not have them.
     pub(crate) fn settle(&mut self, count: u64, missing: bool) {
         self.settled += count;
         if missing {
@@ -210,37 +212,37 @@ impl Queue {
         }
     }
 
-    /// How many were taken in, ever.
+    /// Returns the number of messages accepted so far.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted
     }
 
-    /// How many of those are settled.
+    /// Returns the number of settled messages.
     pub(crate) fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// How many of those the broker may not have.
+    /// Returns how many settled messages the broker may not have.
     pub(crate) fn missing(&self) -> u64 {
         self.missing
     }
 
-    /// The same once so many are settled. `None`: not yet.
+    /// Returns [`Self::missing`] once the first `accepted` messages are settled, or else `None`.
     pub(crate) fn flushed(&self, accepted: u64) -> Option<u64> {
         (self.settled >= accepted).then_some(self.missing)
     }
 
-    /// How many were taken out and are not settled.
+    /// Returns the number of messages that were taken and are not settled.
     pub(crate) fn in_flight(&self) -> u64 {
         (self.accepted - self.settled).saturating_sub(self.items.len() as u64)
     }
 
-    /// Whether nothing waits or is under way.
+    /// Returns whether no message is queued or in flight.
     pub(crate) fn is_settled(&self) -> bool {
         self.settled >= self.accepted
     }
 
-    /// Takes nothing any more; how many wait, of which nothing will be sent.
+    /// Closes the queue. Returns the number of unsettled messages, which are now missing.
     pub(crate) fn close(&mut self) -> u64 {
         self.closed = true;
         let left = self.accepted - self.settled;
@@ -267,8 +269,8 @@ mod tests {
         Queue::new([1; 16], limit, policy)
     }
 
-    fn to(name: &str) -> To {
-        To::Topic(Topic::new(name).unwrap())
+    fn to(name: &str) -> Destination {
+        Destination::Topic(Topic::new(name).unwrap())
     }
 
     fn message(payload: &[u8]) -> Message<'_> {
@@ -281,64 +283,64 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
+    fn messages_are_numbered_in_total_and_on_their_topic() {
         let mut queue = queue(1 << 20, Policy::DropNewest);
         for name in ["a", "b", "a"] {
-            assert_eq!(queue.push(to(name), message(b"")), Pushed { took: EnqueueResult::Yes, dropped: 0 });
+            assert_eq!(queue.push(to(name), message(b"")), Pushed { result: EnqueueResult::Yes, dropped: 0 });
         }
-        queue.push(To::All, message(b""));
+        queue.push(Destination::All, message(b""));
         assert_eq!(places(&queue.take(1 << 20)), [(1, 1), (2, 1), (3, 2), (4, 1)]);
         assert_eq!((queue.len(), queue.bytes()), (0, 0));
     }
 
     #[test]
-    fn the_newest_is_dropped_and_has_no_number() {
+    fn refused_newest_message_gets_no_number() {
         let mut queue = queue(400, Policy::DropNewest);
         queue.push(to("a"), message(&[b'x'; 200]));
-        assert_eq!(queue.push(to("a"), message(&[b'x'; 200])).took, EnqueueResult::Full);
-        assert!(!queue.raises(200));
+        assert_eq!(queue.push(to("a"), message(&[b'x'; 200])).result, EnqueueResult::Full);
+        assert!(!queue.would_raise(200));
         queue.take(1);
-        queue.push(to("a"), message(&[b'x'; 1000])); // alone, it may be as large as it likes
+        queue.push(to("a"), message(&[b'x'; 1000])); // into an empty queue, any size fits
         assert_eq!(places(&queue.take(1)), [(2, 2)]);
         assert_eq!(queue.accepted(), 2);
     }
 
     #[test]
-    fn the_oldest_are_dropped_and_missed() {
+    fn dropped_oldest_messages_count_as_missing() {
         let mut queue = queue(600, Policy::DropOldest);
         for _ in 0..2 {
             queue.push(to("a"), message(&[b'x'; 100]));
         }
-        assert_eq!(queue.push(to("a"), message(&[b'x'; 300])), Pushed { took: EnqueueResult::Yes, dropped: 2 });
+        assert_eq!(queue.push(to("a"), message(&[b'x'; 300])), Pushed { result: EnqueueResult::Yes, dropped: 2 });
         assert_eq!(places(&queue.take(1 << 20)), [(3, 3)]);
         assert_eq!(queue.flushed(3), None);
         queue.settle(1, false);
         assert_eq!(queue.flushed(3), Some(2));
-        assert_eq!((queue.flushed(3), queue.missing()), (Some(2), 2), "nobody has taken it away");
+        assert_eq!((queue.flushed(3), queue.missing()), (Some(2), 2), "reading the number does not reset it");
     }
 
     #[test]
-    fn who_is_to_be_told_is() {
+    fn full_queue_raises_until_it_is_closed() {
         let mut queue = queue(300, Policy::Raise);
         queue.push(to("a"), message(&[b'x'; 100]));
-        assert!(queue.raises(100));
-        assert_eq!(queue.push(to("a"), message(&[b'x'; 100])).took, EnqueueResult::Full);
+        assert!(queue.would_raise(100));
+        assert_eq!(queue.push(to("a"), message(&[b'x'; 100])).result, EnqueueResult::Full);
         assert_eq!(queue.close(), 1);
-        assert!(!queue.raises(100));
-        assert_eq!(queue.push(to("a"), message(b"")).took, EnqueueResult::Closed);
+        assert!(!queue.would_raise(100));
+        assert_eq!(queue.push(to("a"), message(b"")).result, EnqueueResult::Closed);
         assert_eq!(queue.flushed(1), Some(1));
     }
 
     #[test]
-    fn more_topics_than_are_remembered_begin_another_epoch() {
+    fn too_many_topics_start_a_new_epoch() {
         let mut queue = queue(1 << 30, Policy::DropNewest);
-        for number in 0..=TOPICS {
+        for number in 0..=MAX_TOPICS {
             queue.push(to(&number.to_string()), message(b""));
         }
         queue.push(to("0"), message(b""));
         let items = queue.take(1 << 30);
         let last = envelope::open(&items.last().unwrap().bytes).unwrap().origin.unwrap().place;
-        assert_eq!(last, Place { overall: TOPICS as u64 + 2, epoch: 2, on_topic: 1 });
-        assert!(queue.on_topics.len() <= TOPICS);
+        assert_eq!(last, Place { overall: MAX_TOPICS as u64 + 2, epoch: 2, on_topic: 1 });
+        assert!(queue.on_topics.len() <= MAX_TOPICS);
     }
 }

@@ -1,28 +1,31 @@
-//! For how long this thread was held up: it waits for room in the engine with all that it does, so that a broker is not
-//! read faster than its messages go on. Answers of the broker lie unread meanwhile.
+//! Measures how long a client's thread was blocked by an engine without capacity. Blocking the whole thread keeps the
+//! client from reading a broker faster than its engine handles messages. Replies of the broker stay unread meanwhile,
+//! so timeouts exclude this time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    static HELD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static STALLED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// In all. Who waits for an answer, and it is more than before: nobody has looked for it.
+/// Returns the total time in which this thread was blocked. If it grew while waiting for a reply, the reply may be
+/// unread.
 pub(crate) fn stalled() -> Duration {
-    HELD.get()
+    STALLED.get()
 }
 
-/// Waits, and counts it.
+/// Runs a blocking function, and adds its time.
 pub(crate) fn count_stall<T>(wait: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let result = wait();
-    HELD.set(HELD.get() + began.elapsed());
+    STALLED.set(STALLED.get() + began.elapsed());
     result
 }
 
-/// Lets what else this thread does go on while it works off what was read at once: publishing, for one. Each time more
-/// may be read, which nothing else bounds, so each time after twice as long, and a few times at most.
+/// Yields to the other tasks of this thread, such as publishing, while it handles messages that were read at once. Each
+/// yield may read more messages, without another limit. Therefore the interval doubles each time, and the number of
+/// yields is small.
 pub(crate) struct StallClock {
     last: Duration,
     pause: Duration,
@@ -36,7 +39,7 @@ impl StallClock {
         Self { last: stalled(), pause: Self::FIRST }
     }
 
-    pub(crate) async fn take(&mut self) {
+    pub(crate) async fn yield_if_stalled(&mut self) {
         if stalled().saturating_sub(self.last) >= self.pause && self.pause <= Self::LAST {
             self.pause *= 2;
             tokio::task::yield_now().await;

@@ -1,6 +1,6 @@
-//! Which patterns are wanted of the broker, and which it was told: what differs is to be done.
-//!
-//! As large as what is wanted and what is there, however often either changes before it is looked at.
+//! The wanted subscriptions, those at the broker, and the difference, which is to be applied.
+//! Its size depends only on the wanted and the current subscriptions, however often they change. [`crate::client`]
+//! calls it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,109 +9,108 @@ use wirespeed_engine::topics::Pattern;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    /// Sessions subscribe to it.
+    /// Sessions subscribe to the pattern.
     wanted: bool,
-    /// The broker knows.
-    there: bool,
-    /// It was asked for, and not ended: the account remembers what came by it, also while there is no connection.
+    /// The broker has the subscription.
+    subscribed: bool,
+    /// It was requested and not ended since, connected or not: the tracker counts its messages.
     followed: bool,
-    /// The broker denies it, and is asked again later. Only wanted patterns are denied.
+    /// The broker denied it, and it will be retried later. Only wanted patterns are denied.
     denied: bool,
-    /// The application knows about the denial, and the pattern was not subscribed since.
-    told: bool,
-    /// The broker has no such subscriptions: this connection does not ask again.
+    /// The application was notified of the denial, and the pattern was not subscribed since.
+    reported: bool,
+    /// The broker has no such subscriptions: this connection does not retry.
     unsupported: bool,
 }
 
 impl Entry {
-    fn differs(self) -> bool {
-        (self.wanted && !self.denied) != self.there
+    fn needs_change(self) -> bool {
+        (self.wanted && !self.denied) != self.subscribed
     }
 }
 
-/// A pattern that was followed, and that nobody wanted at some time.
+/// A followed pattern that was unwanted for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct DroppedPattern {
     pub(crate) pattern: Pattern,
-    /// It is wanted again; whether the broker knows it. `None`: it is not.
-    pub(crate) again: Option<bool>,
+    /// `Some` if it is wanted again: whether the broker has the subscription.
+    pub(crate) wanted_again: Option<bool>,
 }
 
-/// See the module.
+/// The subscriptions of a client.
 #[derive(Debug, Default)]
 pub(crate) struct SubscriptionSet {
     entries: HashMap<Pattern, Entry, RandomState>,
-    /// Of those, which differ, and are not being done.
-    differ: HashSet<Pattern, RandomState>,
-    /// Of those that are or were followed, which nobody wanted at some time, or which are wanted again, since the account
-    /// was told of these.
+    /// The patterns whose change has not been taken yet.
+    pending: HashSet<Pattern, RandomState>,
+    /// Followed patterns that became unwanted, or wanted again, since the last [`Self::take_dropped`].
     left: HashSet<Pattern, RandomState>,
 }
 
 impl SubscriptionSet {
-    /// Sets whether a pattern is wanted; whether there is something to do.
-    pub(crate) fn want(&mut self, pattern: &Pattern, wanted: bool) -> bool {
+    /// Sets whether a pattern is wanted. Returns whether there is a change to apply.
+    pub(crate) fn set_wanted(&mut self, pattern: &Pattern, wanted: bool) -> bool {
         if self.entries.get(pattern).is_some_and(|entry| entry.followed && entry.wanted != wanted) {
             self.left.insert(pattern.clone());
         }
         self.change(pattern, |entry| {
             entry.wanted = wanted;
             entry.denied = false;
-            entry.told &= wanted;
+            entry.reported &= wanted;
         })
     }
 
-    /// The broker was told: whether it has it now.
-    pub(crate) fn done(&mut self, pattern: &Pattern, there: bool) -> bool {
+    /// Records whether the broker has the subscription now. Returns whether there is a change to apply.
+    pub(crate) fn mark_applied(&mut self, pattern: &Pattern, subscribed: bool) -> bool {
         self.change(pattern, |entry| {
-            entry.there = there;
-            entry.followed = there;
-            entry.told = false;
+            entry.subscribed = subscribed;
+            entry.followed = subscribed;
+            entry.reported = false;
         })
     }
 
-    /// The broker denies a pattern: it is not asked until something wants the pattern anew, or [`Self::ask_denied_again`].
-    /// Whether the application does not know yet.
+    /// Records that the broker denies a pattern. It is not requested until a session subscribes to it anew, or
+    /// [`Self::retry_denied`]. Returns whether the application was not notified yet.
     pub(crate) fn deny(&mut self, pattern: &Pattern, unsupported: bool) -> bool {
-        let mut told = false;
+        let mut reported = false;
         self.change(pattern, |entry| {
-            told = entry.told;
+            reported = entry.reported;
             let Entry { wanted, .. } = *entry;
-            *entry = Entry { wanted, denied: wanted, told: true, unsupported, ..Entry::default() };
+            *entry = Entry { wanted, denied: wanted, reported: true, unsupported, ..Entry::default() };
         });
-        !told
+        !reported
     }
 
     fn change(&mut self, pattern: &Pattern, change: impl FnOnce(&mut Entry)) -> bool {
         let entry = self.entries.entry(pattern.clone()).or_default();
         change(entry);
         let entry = *entry;
-        if entry.differs() {
-            self.differ.insert(pattern.clone());
+        if entry.needs_change() {
+            self.pending.insert(pattern.clone());
             return true;
         }
-        self.differ.remove(pattern);
+        self.pending.remove(pattern);
         if !entry.wanted && !entry.followed {
             self.entries.remove(pattern);
         }
         false
     }
 
-    /// Has denied patterns asked for again, without reporting a second denial; whether there are any.
-    pub(crate) fn ask_denied_again(&mut self) -> bool {
-        let before = self.differ.len();
+    /// Schedules denied patterns for a retry, without a second notification. Returns whether there are any.
+    pub(crate) fn retry_denied(&mut self) -> bool {
+        let before = self.pending.len();
         for (pattern, entry) in &mut self.entries {
             if entry.denied && !entry.unsupported {
                 entry.denied = false;
-                self.differ.insert(pattern.clone());
+                self.pending.insert(pattern.clone());
             }
         }
-        self.differ.len() > before
+        self.pending.len() > before
     }
 
-    /// What is to be done: patterns, and whether they are to be there. Whoever takes them calls [`Self::done`].
-    pub(crate) fn take(&mut self) -> Vec<(Pattern, bool)> {
-        let differ = std::mem::take(&mut self.differ);
+    /// Takes the changes: patterns, and whether to subscribe. The caller then calls [`Self::mark_applied`].
+    pub(crate) fn take_changes(&mut self) -> Vec<(Pattern, bool)> {
+        let pending = std::mem::take(&mut self.pending);
         let wanted = |pattern: Pattern| {
             let entry = self.entries.get_mut(&pattern);
             let wanted = entry.is_some_and(|entry| {
@@ -120,42 +119,42 @@ impl SubscriptionSet {
             });
             (pattern, wanted)
         };
-        differ.into_iter().map(wanted).collect()
+        pending.into_iter().map(wanted).collect()
     }
 
-    /// What was left since the last call: for [`crate::tracker::DeliveryTracker::forget_left`], which takes longer than those can wait
-    /// who want something meanwhile.
-    pub(crate) fn take_left(&mut self) -> Vec<Left> {
+    /// Takes the patterns that were unwanted since the last call, for [`crate::tracker::DeliveryTracker::forget_dropped`].
+    /// That takes too long to run under the lock of this set.
+    pub(crate) fn take_dropped(&mut self) -> Vec<DroppedPattern> {
         let left = std::mem::take(&mut self.left);
-        let again = |pattern: &Pattern| match self.entries.get(pattern) {
-            Some(Entry { wanted: true, followed: true, there, .. }) => Some(*there),
+        let wanted_again = |pattern: &Pattern| match self.entries.get(pattern) {
+            Some(Entry { wanted: true, followed: true, subscribed, .. }) => Some(*subscribed),
             _ => None,
         };
-        left.into_iter().map(|pattern| Left { again: again(&pattern), pattern }).collect()
+        left.into_iter().map(|pattern| DroppedPattern { wanted_again: wanted_again(&pattern), pattern }).collect()
     }
 
-    /// The broker knows nothing any more.
-    pub(crate) fn forget(&mut self) {
+    /// Records that the broker has no subscription any more.
+    pub(crate) fn reset(&mut self) {
         self.entries.retain(|pattern, entry| {
-            entry.there = false;
+            entry.subscribed = false;
             entry.denied = false;
-            entry.told = false;
+            entry.reported = false;
             if entry.followed && !entry.wanted {
                 self.left.insert(pattern.clone());
             }
             entry.wanted
         });
-        self.differ = self.entries.keys().cloned().collect();
+        self.pending = self.entries.keys().cloned().collect();
     }
 
-    /// Whether the broker denies a pattern, also while it is asked again.
+    /// Returns whether the broker denies a wanted pattern, including those that are being retried.
     pub(crate) fn has_denied(&self) -> bool {
-        self.entries.values().any(|entry| entry.told && entry.wanted && !entry.unsupported)
+        self.entries.values().any(|entry| entry.reported && entry.wanted && !entry.unsupported)
     }
 
-    /// How many the broker was told.
+    /// Returns the number of subscriptions at the broker.
     pub(crate) fn len(&self) -> usize {
-        self.entries.values().filter(|entry| entry.there).count()
+        self.entries.values().filter(|entry| entry.subscribed).count()
     }
 }
 
@@ -169,102 +168,102 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_done() {
+    fn only_differences_are_applied() {
         let mut subscriptions = SubscriptionSet::default();
         let a = pattern("a");
-        assert!(subscriptions.want(&a, true));
-        assert!(!subscriptions.want(&a, false));
-        assert!(subscriptions.take().is_empty());
+        assert!(subscriptions.set_wanted(&a, true));
+        assert!(!subscriptions.set_wanted(&a, false));
+        assert!(subscriptions.take_changes().is_empty());
         assert!(subscriptions.entries.is_empty());
-        subscriptions.want(&a, true);
-        assert_eq!(subscriptions.take(), [(a.clone(), true)]);
-        // It changes while it is being done.
-        assert!(!subscriptions.want(&a, false));
-        assert!(subscriptions.done(&a, true));
-        assert_eq!(subscriptions.take(), [(a.clone(), false)]);
-        assert!(!subscriptions.done(&a, false));
-        assert!(subscriptions.entries.is_empty() && subscriptions.differ.is_empty());
+        subscriptions.set_wanted(&a, true);
+        assert_eq!(subscriptions.take_changes(), [(a.clone(), true)]);
+        // The pattern becomes unwanted while the change is being applied.
+        assert!(!subscriptions.set_wanted(&a, false));
+        assert!(subscriptions.mark_applied(&a, true));
+        assert_eq!(subscriptions.take_changes(), [(a.clone(), false)]);
+        assert!(!subscriptions.mark_applied(&a, false));
+        assert!(subscriptions.entries.is_empty() && subscriptions.pending.is_empty());
     }
 
     #[test]
-    fn what_is_forgotten_is_done_again() {
+    fn forgotten_subscriptions_are_requested_again() {
         let mut subscriptions = SubscriptionSet::default();
         let (a, b) = (pattern("a"), pattern("b.*"));
-        subscriptions.want(&a, true);
-        subscriptions.want(&b, true);
-        for (pattern, wanted) in subscriptions.take() {
-            subscriptions.done(&pattern, wanted);
+        subscriptions.set_wanted(&a, true);
+        subscriptions.set_wanted(&b, true);
+        for (pattern, wanted) in subscriptions.take_changes() {
+            subscriptions.mark_applied(&pattern, wanted);
         }
         assert_eq!(subscriptions.len(), 2);
-        subscriptions.want(&b, false);
-        subscriptions.forget();
-        assert_eq!(subscriptions.take(), [(a, true)]);
+        subscriptions.set_wanted(&b, false);
+        subscriptions.reset();
+        assert_eq!(subscriptions.take_changes(), [(a, true)]);
         assert_eq!(subscriptions.len(), 0);
     }
 
     #[test]
-    fn what_was_left_is_told_whether_there_is_a_connection_or_not() {
+    fn unwanted_patterns_are_returned_connected_or_not() {
         let mut subscriptions = SubscriptionSet::default();
         let (a, b) = (pattern("a"), pattern("b"));
-        subscriptions.want(&a, true);
-        subscriptions.take();
-        subscriptions.want(&a, false); // while it is being done
+        subscriptions.set_wanted(&a, true);
+        subscriptions.take_changes();
+        subscriptions.set_wanted(&a, false); // while the change is being applied
         assert!(std::mem::take(&mut subscriptions.left).contains(&a));
-        subscriptions.want(&a, true);
-        subscriptions.done(&a, true);
-        subscriptions.want(&b, true);
-        subscriptions.forget();
-        subscriptions.want(&a, false);
-        subscriptions.want(&b, false); // never asked for
-        subscriptions.want(&a, true);
+        subscriptions.set_wanted(&a, true);
+        subscriptions.mark_applied(&a, true);
+        subscriptions.set_wanted(&b, true);
+        subscriptions.reset();
+        subscriptions.set_wanted(&a, false);
+        subscriptions.set_wanted(&b, false); // it was never requested
+        subscriptions.set_wanted(&a, true);
         assert!(std::mem::take(&mut subscriptions.left).contains(&a));
-        assert_eq!(subscriptions.take(), [(a, true)]);
+        assert_eq!(subscriptions.take_changes(), [(a, true)]);
         assert!(subscriptions.left.is_empty());
     }
 
     #[test]
-    fn what_is_denied_is_not_asked_until_it_is_wanted_anew_or_to_be_asked_again() {
+    fn denied_pattern_waits_for_a_new_subscription_or_a_retry() {
         let mut subscriptions = SubscriptionSet::default();
         let a = pattern("a");
-        subscriptions.want(&a, true);
-        subscriptions.take();
+        subscriptions.set_wanted(&a, true);
+        subscriptions.take_changes();
         assert!(subscriptions.deny(&a, false));
-        assert!(subscriptions.take().is_empty());
+        assert!(subscriptions.take_changes().is_empty());
         assert_eq!(subscriptions.len(), 0);
-        assert!(!subscriptions.want(&a, false));
+        assert!(!subscriptions.set_wanted(&a, false));
         assert!(subscriptions.entries.is_empty());
-        assert!(subscriptions.want(&a, true));
-        assert_eq!(subscriptions.take(), [(a.clone(), true)]);
-        // By another connection it is asked again.
-        assert!(subscriptions.deny(&a, false), "nothing wanted it in between");
-        subscriptions.forget();
-        assert_eq!(subscriptions.take(), [(a.clone(), true)]);
-        assert!(subscriptions.deny(&a, false), "by another connection");
-        assert!(subscriptions.ask_denied_again() && !subscriptions.ask_denied_again());
-        assert_eq!(subscriptions.take(), [(a.clone(), true)]);
-        assert!(!subscriptions.deny(&a, false), "it was told");
-        // A subscription in between makes the next denial news.
-        assert!(subscriptions.ask_denied_again());
-        subscriptions.take();
-        subscriptions.done(&a, true);
+        assert!(subscriptions.set_wanted(&a, true));
+        assert_eq!(subscriptions.take_changes(), [(a.clone(), true)]);
+        // A new connection requests it again.
+        assert!(subscriptions.deny(&a, false), "it was unwanted in between");
+        subscriptions.reset();
+        assert_eq!(subscriptions.take_changes(), [(a.clone(), true)]);
+        assert!(subscriptions.deny(&a, false), "a new connection reports it again");
+        assert!(subscriptions.retry_denied() && !subscriptions.retry_denied());
+        assert_eq!(subscriptions.take_changes(), [(a.clone(), true)]);
+        assert!(!subscriptions.deny(&a, false), "it was reported");
+        // A subscription in between makes the next denial reportable.
+        assert!(subscriptions.retry_denied());
+        subscriptions.take_changes();
+        subscriptions.mark_applied(&a, true);
         assert!(subscriptions.deny(&a, false));
-        // An unsupported pattern is not asked again.
+        // An unsupported pattern is not retried.
         subscriptions.deny(&a, true);
-        assert!(!subscriptions.ask_denied_again());
-        // Nobody wants it any more when the answer comes.
-        subscriptions.want(&a, false);
+        assert!(!subscriptions.retry_denied());
+        // The pattern is unwanted when the answer arrives.
+        subscriptions.set_wanted(&a, false);
         subscriptions.deny(&a, false);
-        assert!(subscriptions.entries.is_empty() && subscriptions.differ.is_empty());
+        assert!(subscriptions.entries.is_empty() && subscriptions.pending.is_empty());
     }
 
     #[test]
-    fn bounded_by_what_is_wanted() {
+    fn size_is_bounded_by_the_wanted_patterns() {
         let mut subscriptions = SubscriptionSet::default();
         for number in 0..10_000 {
             let pattern = pattern(&format!("topic.{number}"));
-            subscriptions.want(&pattern, true);
-            subscriptions.want(&pattern, false);
+            subscriptions.set_wanted(&pattern, true);
+            subscriptions.set_wanted(&pattern, false);
         }
-        assert!(subscriptions.entries.is_empty() && subscriptions.differ.is_empty() && subscriptions.left.is_empty());
+        assert!(subscriptions.entries.is_empty() && subscriptions.pending.is_empty() && subscriptions.left.is_empty());
     }
 }

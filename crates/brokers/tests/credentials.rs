@@ -1,4 +1,4 @@
-//! Credentials of NATS that sign a challenge: skipped where the server is not installed.
+//! NATS credentials that sign a challenge, with a real server. Skipped where the server is not installed.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -8,13 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nkeys::KeyPair;
-use support::nodes::hub;
+use support::nodes::broker_config;
 use support::servers::Server;
 use support::{text, topic, wait};
 use wirespeed_brokers::Publisher;
 use wirespeed_brokers::engine::broker::State;
 
-/// RFC 4648 5, without padding.
+/// Encodes base64url without padding (RFC 4648, section 5).
 fn base64url(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let group = |chunk: &[u8]| {
@@ -24,7 +24,7 @@ fn base64url(bytes: &[u8]) -> String {
     bytes.chunks(3).flat_map(group).collect()
 }
 
-/// A JWT as NATS has it, version 2.
+/// Returns a NATS JWT, version 2.
 fn jwt(issuer: &KeyPair, subject: &KeyPair, nats: &str) -> String {
     let header = base64url(br#"{"typ":"JWT","alg":"ed25519-nkey"}"#);
     let claims = format!(
@@ -50,10 +50,10 @@ fn write(server: &Server, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A file whose credentials the server does not know, until they are replaced.
+/// The server refuses the credentials of the file until the file is replaced.
 fn connects_with_the_credentials_of_a_file(server: &Server, option: &str, path: &Path, right: &str) {
     let url = format!("nats://127.0.0.1:{}?{option}={}", server.port, path.display());
-    let publisher = Publisher::new(&hub(&url)).unwrap();
+    let publisher = Publisher::new(&broker_config(&url)).unwrap();
     wait(|| publisher.status().reason.is_some());
     let reason = publisher.status().reason.unwrap();
     assert!(reason.to_lowercase().contains("authorization"), "{reason}");
@@ -74,14 +74,14 @@ fn nats_with_nkeys() {
 
 #[test]
 fn nats_with_jwts() {
-    let (operator, tracker) = (KeyPair::new_operator(), KeyPair::new_account());
+    let (operator, account) = (KeyPair::new_operator(), KeyPair::new_account());
     let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
     let limits = r#"{"subs":-1,"conn":-1,"leaf":-1,"imports":-1,"exports":-1,"data":-1,"payload":-1,"wildcards":true}"#;
     let operator_jwt = jwt(&operator, &operator, r#"{"type":"operator","version":2}"#);
-    let account_jwt = jwt(&operator, &tracker, &format!(r#"{{"limits":{limits},"type":"account","version":2}}"#));
+    let account_jwt = jwt(&operator, &account, &format!(r#"{{"limits":{limits},"type":"account","version":2}}"#));
     let config = format!(
         "operator: {operator_jwt}\nresolver: MEMORY\nresolver_preload: {{ {}: {account_jwt} }}\n",
-        tracker.public_key()
+        account.public_key()
     );
     let Some(server) = start(&config) else { return };
     let creds = |issuer: &KeyPair, user: &KeyPair| {
@@ -93,5 +93,5 @@ fn nats_with_jwts() {
         )
     };
     let path = write(&server, "user.creds", &creds(&KeyPair::new_account(), &stranger));
-    connects_with_the_credentials_of_a_file(&server, "creds", &path, &creds(&tracker, &user));
+    connects_with_the_credentials_of_a_file(&server, "creds", &path, &creds(&account, &user));
 }

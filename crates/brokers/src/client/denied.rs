@@ -1,4 +1,4 @@
-//! Subscriptions that a broker denies: each denial is reported once, and the broker is asked again later.
+//! Denied subscriptions: each denial is reported once, and the subscription is retried later.
 
 use std::sync::atomic::Ordering;
 
@@ -10,38 +10,38 @@ use super::Shared;
 use crate::tracker::{ALL, DeliveryTracker};
 
 impl Shared {
-    /// The broker denies a pattern. `reason`: its answer; `None`: it has no such subscriptions. It is asked again later, by the
-    /// next connection, and when something wants the pattern anew.
+    /// Records that the broker denies a pattern. `reason` is its answer, or `None` if it has no such subscriptions. The
+    /// pattern is retried later, by the next connection, and when a session subscribes to it anew.
     pub(crate) fn deny(&self, tracker: &mut DeliveryTracker, pattern: &Pattern, reason: Option<&str>) {
-        tracker.leave(pattern);
+        tracker.unfollow(pattern);
         let news = locked(&self.subscriptions).deny(pattern, reason.is_none());
         match reason {
             None if news => self.notify(Notice::Unsupported(pattern.clone())),
-            Some(reason) if news => self.tell_denied(pattern, reason),
+            Some(reason) if news => self.report_denial(pattern, reason),
             _ => {}
         }
-        self.denied.notify_one();
+        self.subscription_denied.notify_one();
     }
 
-    /// The broker denies broadcasts.
-    pub(crate) fn deny_all(&self, reason: &str) {
+    /// Records that the broker denies the subject of broadcasts.
+    pub(crate) fn deny_broadcasts(&self, reason: &str) {
         if let Ok(pattern) = Pattern::new(ALL) {
             self.deny_reserved(pattern, reason);
         }
     }
 
-    /// The broker denies a subject that nodes need themselves, and which no session wants.
+    /// Records that the broker denies an internal subject, to which no session subscribes.
     pub(crate) fn deny_reserved(&self, pattern: Pattern, reason: &str) {
         let news = locked(&self.reserved).insert(pattern.clone(), true).is_none();
         if news {
-            self.tell_denied(&pattern, reason);
+            self.report_denial(&pattern, reason);
         }
-        self.denied.notify_one();
+        self.subscription_denied.notify_one();
     }
 
-    /// The denied internal subjects that are to be asked for again.
+    /// Takes the denied internal subjects that have to be retried.
     pub(crate) fn take_reserved(&self) -> Vec<Pattern> {
-        if !self.reserved_again.swap(false, Ordering::Relaxed) {
+        if !self.retry_reserved.swap(false, Ordering::Relaxed) {
             return Vec::new();
         }
         let mut reserved = locked(&self.reserved);
@@ -50,32 +50,32 @@ impl Shared {
         denied.collect()
     }
 
-    /// The broker allows what was asked for again and not denied again: the next denial is news.
-    pub(crate) fn forgive_reserved(&self) {
+    /// Forgets internal subjects that were retried and not denied again: the next denial is reported.
+    pub(crate) fn clear_allowed_reserved(&self) {
         locked(&self.reserved).retain(|_, denied| *denied);
     }
 
-    /// A new connection asks for all internal subjects: each denial is news.
+    /// Forgets all denials of internal subjects: a new connection reports each denial.
     pub(crate) fn forget_reserved(&self) {
         locked(&self.reserved).clear();
     }
 
     /// Reports a denial to the application, and shows it in the status.
-    pub(crate) fn tell_denied(&self, pattern: &Pattern, reason: &str) {
+    pub(crate) fn report_denial(&self, pattern: &Pattern, reason: &str) {
         let reason = self.address.redact(reason);
         locked(&self.notices).denial = Some(reason.clone());
         self.notify(Notice::Denied { pattern: pattern.clone(), reason });
     }
 
-    /// Has denied subscriptions asked for again, without reporting a second denial; whether there are any.
-    pub(super) fn ask_denied_again(&self) -> bool {
+    /// Schedules denied subscriptions for a retry, without reporting a second denial. Returns whether there are any.
+    pub(super) fn retry_denied(&self) -> bool {
         let reserved = locked(&self.reserved).values().any(|denied| *denied);
         if reserved {
-            self.reserved_again.store(true, Ordering::Relaxed);
+            self.retry_reserved.store(true, Ordering::Relaxed);
         }
-        let again = locked(&self.subscriptions).ask_denied_again() || reserved;
+        let again = locked(&self.subscriptions).retry_denied() || reserved;
         if again {
-            self.wanted.notify_one();
+            self.subscriptions_changed.notify_one();
         }
         again
     }

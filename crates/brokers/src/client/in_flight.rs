@@ -1,4 +1,4 @@
-//! What was taken out of the queue, until it is known what has become of it.
+//! Messages that were taken out of the queue and are not yet settled.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,8 @@ use wirespeed_engine::broker::Notice;
 use super::Shared;
 use crate::queue::Item;
 
-/// The only way to take something out of the queue. What nothing is known of when this is dropped is in doubt.
+/// Takes messages out of the queue; nothing else may. Messages that are not settled when it is dropped count as
+/// unconfirmed.
 pub(crate) struct InFlight<'a> {
     shared: &'a Shared,
     count: u64,
@@ -18,22 +19,22 @@ impl<'a> InFlight<'a> {
         Self { shared, count: 0 }
     }
 
-    /// Takes what waits, of so many bytes.
-    pub(crate) fn take(&mut self, most: usize) -> Vec<Item> {
+    /// Takes queued messages of at most this size in bytes, but at least one.
+    pub(crate) fn take(&mut self, max_bytes: usize) -> Vec<Item> {
         let items = self.shared.change(|queue| {
-            wirespeed_engine::driver::protocol::failpoint::hit("brokers.take");
-            queue.take(most)
+            wirespeed_engine::driver::protocol::failpoint::reach("brokers.take");
+            queue.take(max_bytes)
         });
         self.count += items.len() as u64;
         items
     }
 
-    /// How many messages.
+    /// Returns the number of messages in flight.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The broker has so many of them.
+    /// Records that the broker has the oldest `count` messages.
     pub(crate) fn settle(&mut self, count: u64) {
         let count = self.end(count);
         self.shared.published.fetch_add(count, Ordering::Relaxed);
@@ -41,20 +42,20 @@ impl<'a> InFlight<'a> {
         self.shared.change(|queue| queue.settle(count, false));
     }
 
-    /// It takes no such messages.
+    /// Records that the broker refused the oldest `count` messages.
     pub(crate) fn refuse(&mut self, count: u64) {
         let count = self.end(count);
         if count == 0 {
             return;
         }
-        // Before those who wait for it to be settled are woken; the notice, which runs code of others, behind it.
+        // Counted before the waiting callers are woken. The notice runs foreign code, so it comes last.
         self.shared.refused.fetch_add(count, Ordering::Relaxed);
         self.shared.change(|queue| queue.settle(count, true));
-        self.shared.refusing.notify_one();
+        self.shared.message_refused.notify_one();
         self.shared.notify(Notice::Refused(count));
     }
 
-    /// Nobody knows whether it has them.
+    /// Records that it is unknown whether the broker has the oldest `count` messages.
     pub(crate) fn mark_unconfirmed(&mut self, count: u64) {
         let count = self.end(count);
         self.shared.mark_unconfirmed(count);
@@ -69,7 +70,7 @@ impl<'a> InFlight<'a> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        // A second panic would be the end of the process: the thread sees to it once it has caught this one.
+        // A second panic would abort the process, so the thread counts the messages after it has caught this one.
         if !std::thread::panicking() {
             self.shared.mark_unconfirmed(self.count);
         }

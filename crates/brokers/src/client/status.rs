@@ -1,4 +1,4 @@
-//! The state of the connection to a broker: notices for the application, and log records when trouble begins and ends.
+//! The state of the connection: notices for the application, and log records when an outage begins and ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,12 +11,12 @@ use wirespeed_engine::logs::{Cause, Logs, Trouble};
 use super::{Notices, Shared};
 use crate::address::Kind;
 
-/// The most notices that wait for the application.
-const NOTICES: usize = 256;
+/// The maximum number of notices kept for the application.
+const MAX_NOTICES: usize = 256;
 
-/// After this time without a refusal, the log says that messages are taken again, and the next message that is taken clears
-/// the reason in the status.
-const TAKING: Duration = Duration::from_secs(5);
+/// After this time without a refusal, the log reports recovery, and the next accepted message clears the reason in the
+/// status.
+const RECOVERY_PERIOD: Duration = Duration::from_secs(5);
 
 impl Shared {
     pub(crate) fn set_connected(&self) {
@@ -30,7 +30,7 @@ impl Shared {
             if std::mem::replace(&mut notices.connected_before, true) {
                 notices.reconnects += 1;
             }
-            if let Some(since) = notices.away.take() {
+            if let Some(since) = notices.outage_since.take() {
                 let seconds = since.elapsed().as_secs_f64();
                 self.log(Trouble::Back, || format!("connected, after {seconds:.1} s"));
             }
@@ -39,14 +39,14 @@ impl Shared {
         self.connected.send_replace(true);
     }
 
-    /// There is no connection. Told once; the reason that is shown is the last one.
+    /// Records that there is no connection. Notifies the application once; the status shows the latest reason.
     pub(crate) fn set_disconnected(&self, reason: &str) {
         let reason = self.address.redact(reason);
         let before = {
             let mut notices = locked(&self.notices);
             notices.reason = Some(reason.clone());
             (notices.refusal, notices.denial) = (None, None);
-            self.set_away(&mut notices, &reason);
+            self.begin_outage(&mut notices, &reason);
             let before = notices.state;
             if before == State::Connected {
                 notices.state = State::Disconnected;
@@ -60,7 +60,7 @@ impl Shared {
         }
     }
 
-    /// Why something does not work: why there is no connection, or what it was refused.
+    /// Records why there is no connection or, while there is one, why a message was refused.
     pub(crate) fn set_reason(&self, reason: &str) {
         let mut notices = locked(&self.notices);
         let reason = self.address.redact(reason);
@@ -68,55 +68,55 @@ impl Shared {
             notices.refusal = Some((reason, Instant::now()));
             return;
         }
-        self.set_away(&mut notices, &reason);
+        self.begin_outage(&mut notices, &reason);
         notices.reason = Some(reason);
     }
 
-    /// The broker has taken a message: what it refused before no longer holds, unless it refused something just now.
+    /// Clears the last refusal after the broker accepted a message, unless the refusal is recent.
     pub(super) fn forget_refusal(&self) {
-        locked(&self.notices).refusal.take_if(|(_, at)| at.elapsed() >= TAKING);
+        locked(&self.notices).refusal.take_if(|(_, at)| at.elapsed() >= RECOVERY_PERIOD);
     }
 
-    /// Logs the beginning of an outage.
-    fn set_away(&self, notices: &mut Notices, reason: &str) {
-        if notices.away.is_none() {
-            notices.away = Some(Instant::now());
+    /// Logs the start of an outage, once.
+    fn begin_outage(&self, notices: &mut Notices, reason: &str) {
+        if notices.outage_since.is_none() {
+            notices.outage_since = Some(Instant::now());
             self.log(Trouble::Away, || format!("no connection, which is tried again: {reason}"));
         }
     }
 
-    /// How many messages were refused or dropped so far.
-    fn turned_away(&self) -> u64 {
+    /// Returns the number of messages refused or dropped so far.
+    fn refused_or_dropped(&self) -> u64 {
         self.refused.load(Ordering::Relaxed) + self.dropped.load(Ordering::Relaxed)
     }
 
     /// Logs when refusals of messages begin, with the cause, and when they end.
     pub(super) async fn log_refusals(&self) {
-        let mut told = 0;
+        let mut logged = 0;
         loop {
-            self.refusing.notified().await;
-            let mut count = self.turned_away();
-            if count == told {
-                continue; // the last record counts it
+            self.message_refused.notified().await;
+            let mut count = self.refused_or_dropped();
+            if count == logged {
+                continue; // the last record already counts it
             }
-            let why = self.why_refusing();
+            let why = self.refusal_reason();
             self.log(Trouble::Refusing, || format!("messages do not reach other engines: {why}"));
             loop {
-                tokio::time::sleep(TAKING).await;
-                let before = std::mem::replace(&mut count, self.turned_away());
+                tokio::time::sleep(RECOVERY_PERIOD).await;
+                let before = std::mem::replace(&mut count, self.refused_or_dropped());
                 if before == count {
                     break;
                 }
             }
-            let lost = count - std::mem::replace(&mut told, count);
+            let lost = count - std::mem::replace(&mut logged, count);
             self.log(Trouble::Taking, || {
                 format!("messages are taken again; {lost} were refused or dropped, and do not reach other engines")
             });
         }
     }
 
-    fn why_refusing(&self) -> String {
-        let limit = self.queue.look(|queue| queue.is_filling().then(|| queue.limit()));
+    fn refusal_reason(&self) -> String {
+        let limit = self.queue.inspect(|queue| queue.is_filling().then(|| queue.limit()));
         let notices = locked(&self.notices);
         match (limit, notices.state, &notices.refusal) {
             (Some(limit), State::Connected, _) => {
@@ -128,8 +128,8 @@ impl Shared {
         }
     }
 
-    /// Logs a text, which must not contain credentials. Patterns of clients and answers of brokers are part of it, so control
-    /// characters, which could forge lines, are replaced.
+    /// Logs a text, which must not contain credentials. The text includes patterns from clients and answers from
+    /// brokers, so control characters, which could forge lines, are replaced.
     fn log(&self, trouble: Trouble, text: impl FnOnce() -> String) {
         let line = || format!("broker {}: {}", self.address, text()).replace(char::is_control, " ");
         self.logs.note(Cause::Broker(trouble), Instant::now(), line);
@@ -157,7 +157,7 @@ impl Shared {
             Notice::Denied { pattern, reason } => self.log(Trouble::Denied, || {
                 format!("it denies the subscription to {pattern}, which is tried again: {reason}")
             }),
-            // `set_away` and `log_refusals` log the others when they begin and when they end.
+            // `begin_outage` and `log_refusals` log the start and the end of the others.
             _ => {}
         }
         let mut notices = locked(&self.notices);
@@ -169,7 +169,7 @@ impl Shared {
             | (Some(Notice::Dropped(count)), Notice::Dropped(more))
             | (Some(Notice::Unconfirmed(count)), Notice::Unconfirmed(more)) => *count += more,
             _ => {
-                if notices.waiting.len() >= NOTICES {
+                if notices.waiting.len() >= MAX_NOTICES {
                     notices.waiting.pop_front();
                 }
                 notices.waiting.push_back(notice);

@@ -9,50 +9,50 @@ use wirespeed_engine::lock as locked;
 
 use crate::queue::Queue;
 
-/// See the module.
-pub(super) struct Store {
+/// A [`Queue`] that is shared between threads.
+pub(super) struct SharedQueue {
     queue: Mutex<Queue>,
-    /// Notified when messages are settled, and when the queue has room.
-    eased: Arc<CapacityNotifier>,
+    /// Notified when messages are settled, when the queue has capacity, and when it closes.
+    capacity: Arc<CapacityNotifier>,
 }
 
-impl Store {
+impl SharedQueue {
     pub(super) fn new(queue: Queue) -> Self {
-        Self { queue: Mutex::new(queue), eased: Arc::default() }
+        Self { queue: Mutex::new(queue), capacity: Arc::default() }
     }
 
-    pub(super) fn eased(&self) -> &Arc<CapacityNotifier> {
-        &self.eased
+    pub(super) fn capacity(&self) -> &Arc<CapacityNotifier> {
+        &self.capacity
     }
 
-    pub(super) fn look<T>(&self, look: impl FnOnce(&Queue) -> T) -> T {
-        look(&locked(&self.queue))
+    pub(super) fn inspect<T>(&self, inspect: impl FnOnce(&Queue) -> T) -> T {
+        inspect(&locked(&self.queue))
     }
 
-    /// Changes it; and whether it is filling no more, of which relays are to be told.
+    /// Changes the queue. Returns also whether it just stopped filling, so that relays can resume.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> (T, bool) {
         let mut queue = locked(&self.queue);
         let (filling, bytes, settled) = (queue.is_filling(), queue.bytes(), queue.settled());
         let result = change(&mut queue);
-        let eased = filling && !queue.is_filling();
-        let told = queue.bytes() < bytes || queue.settled() > settled || queue.is_closed();
+        let relieved = filling && !queue.is_filling();
+        let changed = queue.bytes() < bytes || queue.settled() > settled || queue.is_closed();
         drop(queue);
-        if told {
-            self.eased.notify();
+        if changed {
+            self.capacity.notify();
         }
-        (result, eased)
+        (result, relieved)
     }
 
-    /// Waits until `look` finds something, or the deadline.
-    pub(super) fn wait<T>(&self, deadline: Option<Instant>, look: impl Fn(&Queue) -> Option<T>) -> Option<T> {
+    /// Waits until `inspect` returns `Some`, or the deadline.
+    pub(super) fn wait<T>(&self, deadline: Option<Instant>, inspect: impl Fn(&Queue) -> Option<T>) -> Option<T> {
         let found = Cell::new(None);
         let finds = || {
-            let here = look(&locked(&self.queue));
+            let here = inspect(&locked(&self.queue));
             let finds = here.is_some();
             found.set(here);
             Ok(finds)
         };
-        self.eased.wait(deadline, finds).ok()?;
+        self.capacity.wait(deadline, finds).ok()?;
         found.take()
     }
 }

@@ -1,4 +1,4 @@
-//! What is under way, and who is told of what: a node without its thread, which each test stands in for.
+//! Unit tests of the client's state. There is no client thread: each test calls the thread's methods itself.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -8,11 +8,11 @@ use wirespeed_engine::driver::protocol::MessageKind;
 use super::*;
 use crate::queue::Item;
 
-/// Hears that there is room.
+/// A sink that counts calls of `resume`.
 #[derive(Default)]
-struct Ears(AtomicUsize);
+struct TestSink(AtomicUsize);
 
-impl Sink for Ears {
+impl Sink for TestSink {
     fn publish(&self, _: &Topic, _: Message<'_>) -> Result<bool, Unsendable> {
         Ok(true)
     }
@@ -36,15 +36,18 @@ impl Sink for Ears {
     }
 }
 
-fn shared(limit: usize, policy: Policy) -> (Shared, Arc<Ears>) {
-    let ears = Arc::new(Ears::default());
-    let hub = BrokerConfig { limit, policy, ..BrokerConfig::new(Address::parse("memory://x").unwrap()) };
-    (Shared::new(&hub, Some(Arc::clone(&ears) as Arc<dyn Sink>), [1; 16]), ears)
+fn shared(limit: usize, policy: Policy) -> (Shared, Arc<TestSink>) {
+    let sink = Arc::new(TestSink::default());
+    let config = BrokerConfig { limit, policy, ..BrokerConfig::new(Address::parse("memory://x").unwrap()) };
+    (Shared::new(&config, Some(Arc::clone(&sink) as Arc<dyn Sink>), [1; 16]), sink)
 }
 
 fn push(shared: &Shared, bytes: usize) -> EnqueueResult {
     let payload = vec![b'x'; bytes];
-    shared.push(To::Topic(Topic::new("t").unwrap()), Message { kind: MessageKind::Text, payload: &payload, key: None })
+    shared.push(
+        Destination::Topic(Topic::new("t").unwrap()),
+        Message { kind: MessageKind::Text, payload: &payload, key: None },
+    )
 }
 
 fn unconfirmed(shared: &Shared) -> u64 {
@@ -52,7 +55,7 @@ fn unconfirmed(shared: &Shared) -> u64 {
 }
 
 #[test]
-fn what_is_under_way_is_in_doubt_when_it_is_dropped() {
+fn messages_in_flight_are_unconfirmed_when_dropped() {
     let (shared, _ears) = shared(1 << 20, Policy::DropNewest);
     (0..5).for_each(|_| assert_eq!(push(&shared, 10), EnqueueResult::Yes));
     let mut in_flight = shared.in_flight();
@@ -66,7 +69,7 @@ fn what_is_under_way_is_in_doubt_when_it_is_dropped() {
 }
 
 #[test]
-fn the_log_names_nats_only_at_nats() {
+fn log_names_nats_only_for_nats() {
     for (url, named) in [("nats://x", true), ("redis://x", false), ("redis+cluster://x", false)] {
         let shared = Shared::new(&BrokerConfig::new(Address::parse(url).unwrap()), None, [1; 16]);
         shared.notify(Notice::Unconfirmed(3));
@@ -78,13 +81,13 @@ fn the_log_names_nats_only_at_nats() {
 }
 
 #[test]
-fn a_refusal_is_forgotten_once_messages_are_taken_again() {
+fn refusal_is_forgotten_once_messages_are_accepted_again() {
     let (shared, _ears) = shared(1 << 20, Policy::DropNewest);
     shared.set_connected();
     shared.set_reason("not allowed");
     let why = || locked(&shared.notices).why(false).cloned();
     shared.forget_refusal();
-    assert_eq!(why().as_deref(), Some("not allowed"), "other messages may be allowed");
+    assert_eq!(why().as_deref(), Some("not allowed"), "the accepted messages may be others than the refused ones");
     let before = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
     locked(&shared.notices).refusal = Some(("not allowed".to_owned(), before));
     push(&shared, 10);
@@ -97,7 +100,7 @@ fn a_refusal_is_forgotten_once_messages_are_taken_again() {
 }
 
 #[test]
-fn what_a_panic_has_dropped_is_left_to_the_thread() {
+fn messages_dropped_by_a_panic_are_left_to_the_thread() {
     let (shared, _ears) = shared(1 << 20, Policy::DropNewest);
     push(&shared, 10);
     let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -106,39 +109,39 @@ fn what_a_panic_has_dropped_is_left_to_the_thread() {
         std::panic::resume_unwind(Box::new(()));
     }));
     assert!(served.is_err());
-    assert_eq!((unconfirmed(&shared), shared.queue.look(Queue::in_flight)), (0, 1));
+    assert_eq!((unconfirmed(&shared), shared.queue.inspect(Queue::in_flight)), (0, 1));
 }
 
 #[test]
-fn the_oldest_that_are_dropped_make_room() {
-    let (shared, ears) = shared(2000, Policy::DropOldest);
+fn dropping_the_oldest_messages_resumes_relays() {
+    let (shared, sink) = shared(2000, Policy::DropOldest);
     shared.set_connected();
     push(&shared, 900);
     push(&shared, 100);
-    assert!(!shared.lets_relays_go_on());
-    push(&shared, 900); // for which the first goes; the two that are left are more than the half
-    assert!(!shared.lets_relays_go_on());
-    assert_eq!(ears.0.load(Ordering::SeqCst), 0);
-    let (shared, ears) = self::shared(2000, Policy::DropOldest);
+    assert!(!shared.relays_may_continue());
+    push(&shared, 900); // the first message is dropped for it; the two others are more than half of the limit
+    assert!(!shared.relays_may_continue());
+    assert_eq!(sink.0.load(Ordering::SeqCst), 0);
+    let (shared, sink) = self::shared(2000, Policy::DropOldest);
     shared.set_connected();
     push(&shared, 1800);
-    assert!(!shared.lets_relays_go_on());
+    assert!(!shared.relays_may_continue());
     push(&shared, 100);
-    assert!(shared.lets_relays_go_on());
-    assert_eq!(ears.0.load(Ordering::SeqCst), 1);
+    assert!(shared.relays_may_continue());
+    assert_eq!(sink.0.load(Ordering::SeqCst), 1);
 }
 
 #[test]
-fn whoever_flushes_hears_of_what_was_dropped_for_others() {
+fn flush_returns_when_its_messages_are_dropped_for_others() {
     let (shared, _ears) = shared(2000, Policy::DropOldest);
     push(&shared, 1800);
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let flushing = scope.spawn(|| shared.flush(1, Some(begun + Duration::from_secs(20))));
-        while !shared.takes_flush() {
+        while !shared.take_flush_request() {
             std::thread::yield_now();
         }
-        std::thread::sleep(Duration::from_millis(20)); // it waits
+        std::thread::sleep(Duration::from_millis(20)); // lets `flush` block
         push(&shared, 1800);
         assert_eq!(flushing.join().unwrap(), Some(1));
     });
@@ -146,7 +149,7 @@ fn whoever_flushes_hears_of_what_was_dropped_for_others() {
 }
 
 #[test]
-fn all_who_wait_are_told_of_what_is_missing() {
+fn every_waiting_flush_returns_the_number_of_missing_messages() {
     let (shared, _ears) = shared(1 << 20, Policy::DropNewest);
     (0..3).for_each(|_| assert_eq!(push(&shared, 10), EnqueueResult::Yes));
     let mut in_flight = shared.in_flight();
@@ -161,7 +164,7 @@ fn all_who_wait_are_told_of_what_is_missing() {
                 })
             })
             .collect();
-        while !shared.takes_flush() {
+        while !shared.take_flush_request() {
             std::thread::yield_now();
         }
         drop(in_flight);
@@ -169,11 +172,11 @@ fn all_who_wait_are_told_of_what_is_missing() {
             assert_eq!(one.join().unwrap(), Some(3));
         }
     });
-    // Whoever asks later is told too what has become of his.
+    // A later flush returns the same number.
     assert_eq!((shared.flush(3, end), shared.missing()), (Some(3), 3));
 }
 
-fn randomly(mut seed: u64) -> impl FnMut(usize) -> usize {
+fn random_generator(mut seed: u64) -> impl FnMut(usize) -> usize {
     move |below| {
         seed ^= seed << 13;
         seed ^= seed >> 7;
@@ -182,18 +185,18 @@ fn randomly(mut seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Whatever happens, in any order: of room that was not there and is there everybody is told, each message is counted
-/// once, and a flush ends once nothing is queued or under way.
+/// Random sequences of events keep the invariants: relays are resumed when capacity returns, each message is counted
+/// once, and a flush returns once nothing is queued or in flight.
 #[test]
-fn any_order() {
-    let mut random = randomly(0x9e37_79b9_7f4a_7c15);
+fn random_events_keep_the_invariants() {
+    let mut random = random_generator(0x9e37_79b9_7f4a_7c15);
     for round in 0..300 {
         let policy = [Policy::DropNewest, Policy::DropOldest, Policy::Raise][round % 3];
-        let (shared, ears) = shared(1000 + random(4000), policy);
+        let (shared, sink) = shared(1000 + random(4000), policy);
         let mut in_flight = shared.in_flight();
         let mut taken = 0;
         for _ in 0..60 {
-            let (before, told) = (shared.lets_relays_go_on(), ears.0.load(Ordering::SeqCst));
+            let (before, told) = (shared.relays_may_continue(), sink.0.load(Ordering::SeqCst));
             let step = random(12);
             match step {
                 0..5 => {
@@ -207,58 +210,59 @@ fn any_order() {
                 10 => shared.set_connected(),
                 _ => shared.set_disconnected("it broke"),
             }
-            let room = shared.lets_relays_go_on();
-            assert!(before || !room || ears.0.load(Ordering::SeqCst) > told, "round {round}, step {step}: not told");
+            let room = shared.relays_may_continue();
+            assert!(before || !room || sink.0.load(Ordering::SeqCst) > told, "round {round}, step {step}: not resumed");
             let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let refused_by_broker = taken
                 - count(&shared.published)
                 - count(&shared.unconfirmed)
                 - count(&shared.dropped)
                 - in_flight.count()
-                - shared.queue.look(Queue::len) as u64;
+                - shared.queue.inspect(Queue::len) as u64;
             assert!(
                 refused_by_broker <= count(&shared.refused),
                 "round {round}, step {step}: a message is not counted"
             );
-            let nothing = in_flight.count() == 0 && shared.queue.look(Queue::len) == 0;
+            let nothing = in_flight.count() == 0 && shared.queue.inspect(Queue::len) == 0;
             assert_eq!(shared.flush(taken, Some(Instant::now())).is_some(), nothing, "round {round}, step {step}");
         }
     }
 }
 
-/// A topic of another node, and what came of it.
-struct Heard {
+/// A topic of a simulated publisher, and its state at the receiver.
+struct SimulatedTopic {
     topic: Topic,
-    /// Of the last message.
+    /// The number of the last published message.
     number: u64,
-    /// How many that were wanted have not come since the last that did.
+    /// How many wanted messages were not received since the last received one.
     missing: u64,
-    /// What has been wanted, and followed, all the time since then: the next that comes tells what is missing.
+    /// The patterns that were wanted and followed since then. While there is one, the next received message must count
+    /// all missing messages as lost.
     covered: Vec<Pattern>,
 }
 
-/// What another node publishes, of which some comes: subscriptions at the broker, and whether there is a connection.
+/// A simulated publisher and broker, with the subscriptions at the broker and the state of the connection.
 struct Simulated {
     shared: Shared,
     tracker: DeliveryTracker,
-    /// They outlive a connection, as those of NATS do: what is published comes before the thread's turn, and while it waits
-    /// to be confirmed.
-    outlive: bool,
+    /// Subscriptions outlive a connection, as with NATS: messages may arrive before the thread's turn, and before a
+    /// subscription is confirmed.
+    persistent: bool,
     connected: bool,
     wanted: Vec<Pattern>,
-    there: Vec<Pattern>,
-    /// What is to be confirmed.
+    subscribed: Vec<Pattern>,
+    /// Changes that the broker has not confirmed yet.
     in_flight: Vec<(Pattern, bool)>,
-    /// What was left since the thread's last turn.
+    /// Patterns unsubscribed since the thread's last turn.
     left: Vec<Pattern>,
-    topics: Vec<Heard>,
+    topics: Vec<SimulatedTopic>,
     overall: u64,
 }
 
 impl Simulated {
-    fn new(outlive: bool) -> Self {
+    fn new(persistent: bool) -> Self {
         let (shared, _) = shared(1000, Policy::DropNewest);
-        let topics = ["a", "b", "c"].map(|name| Heard {
+        let topics = ["a", "b", "c"].map(|name| SimulatedTopic {
             topic: Topic::new(name).unwrap(),
             number: 0,
             missing: 0,
@@ -268,10 +272,10 @@ impl Simulated {
         Self {
             shared,
             tracker,
-            outlive,
+            persistent,
             connected: true,
             wanted: Vec::new(),
-            there: Vec::new(),
+            subscribed: Vec::new(),
             in_flight: Vec::new(),
             left: Vec::new(),
             topics: topics.into(),
@@ -279,21 +283,23 @@ impl Simulated {
         }
     }
 
-    fn want(&mut self, pattern: &Pattern, wanted: bool) {
-        locked(&self.shared.subscriptions).want(pattern, wanted);
+    fn set_wanted(&mut self, pattern: &Pattern, wanted: bool) {
+        locked(&self.shared.subscriptions).set_wanted(pattern, wanted);
         if wanted {
             self.wanted.push(pattern.clone());
         } else {
             self.left.push(pattern.clone());
-            self.topics.iter_mut().map(|heard| &mut heard.covered).chain([&mut self.wanted]).for_each(|patterns| {
-                patterns.retain(|other| other != pattern);
-            });
+            self.topics.iter_mut().map(|simulated| &mut simulated.covered).chain([&mut self.wanted]).for_each(
+                |patterns| {
+                    patterns.retain(|other| other != pattern);
+                },
+            );
         }
     }
 
-    /// The thread's turn; `all`: it gets to its end.
+    /// Runs a turn of the thread. `all`: including the broker's confirmations.
     fn turn(&mut self, all: bool) {
-        if !self.outlive && !self.connected {
+        if !self.persistent && !self.connected {
             return;
         }
         let begins = self.in_flight.is_empty();
@@ -302,20 +308,20 @@ impl Simulated {
         }
         if all || !begins {
             self.finish();
-        } else if !self.outlive {
+        } else if !self.persistent {
             self.set_connected(false);
         }
     }
 
     fn begin(&mut self) {
-        self.in_flight = self.shared.take_interests(&mut self.tracker);
+        self.in_flight = self.shared.take_changes(&mut self.tracker);
         self.left.clear();
         self.tracker.end(ended(&self.in_flight));
         for (pattern, wanted) in &self.in_flight {
-            self.there.retain(|other| other != pattern);
+            self.subscribed.retain(|other| other != pattern);
             if *wanted {
-                self.tracker.ask(pattern);
-                self.there.push(pattern.clone());
+                self.tracker.request(pattern);
+                self.subscribed.push(pattern.clone());
             }
         }
     }
@@ -328,30 +334,30 @@ impl Simulated {
             if wanted {
                 self.tracker.confirm(&pattern);
             }
-            self.shared.done(&pattern, wanted);
+            self.shared.mark_applied(&pattern, wanted);
         }
     }
 
     fn set_connected(&mut self, connected: bool) {
-        if self.connected && !connected && !self.outlive {
-            self.there.clear();
+        if self.connected && !connected && !self.persistent {
+            self.subscribed.clear();
             self.in_flight.clear();
             self.shared.lose_subscriptions(&mut self.tracker);
         }
         let begins = connected && !self.connected;
         self.connected = connected;
-        if begins && !self.outlive {
-            self.turn(true); // before anything comes
+        if begins && !self.persistent {
+            self.turn(true); // before any message arrives
         }
     }
 
     fn publish(&mut self, at: usize) {
-        let Heard { topic, number, missing, covered } = &mut self.topics[at];
+        let SimulatedTopic { topic, number, missing, covered } = &mut self.topics[at];
         let wanted = self.wanted.iter().any(|pattern| pattern.matches(topic));
         *number += 1;
         self.overall += 1;
         *missing += u64::from(wanted);
-        if !self.connected || !self.there.iter().any(|pattern| pattern.matches(topic)) {
+        if !self.connected || !self.subscribed.iter().any(|pattern| pattern.matches(topic)) {
             return;
         }
         let place = crate::envelope::Place { overall: self.overall, epoch: 1, on_topic: *number };
@@ -362,26 +368,29 @@ impl Simulated {
         self.shared.arrive(&mut self.tracker, &format!("{PREFIX}.{topic}"), None, &bytes);
         let after = counts();
         if after[0] == before[0] {
-            // Nobody wants what brings it, though somebody may what was not asked for yet.
+            // The message matches no wanted subscription. Some may be wanted but not requested yet.
             let brings = |pattern: &&Pattern| pattern.matches(topic) && self.wanted.contains(*pattern);
-            assert_eq!(self.there.iter().find(brings), None, "{topic} was not delivered");
+            assert_eq!(self.subscribed.iter().find(brings), None, "{topic} was not delivered");
             return;
         }
         *missing -= u64::from(wanted);
         let lost = after[1] - before[1];
-        assert!(lost <= *missing, "{lost} of {topic} are said to be lost, and {missing} are");
-        assert!(lost == *missing || covered.is_empty(), "{lost} of {topic} are said to be lost, and {missing} are");
+        assert!(lost <= *missing, "{lost} messages of {topic} are counted as lost, and {missing} are missing");
+        assert!(
+            lost == *missing || covered.is_empty(),
+            "{lost} messages of {topic} are counted as lost, and {missing} are missing"
+        );
         *missing = 0;
-        let steady = |pattern: &&Pattern| self.there.contains(*pattern) && !self.left.contains(*pattern);
+        let steady = |pattern: &&Pattern| self.subscribed.contains(*pattern) && !self.left.contains(*pattern);
         *covered = self.wanted.iter().filter(|pattern| pattern.matches(topic)).filter(steady).cloned().collect();
     }
 }
 
-/// What is said to be missing was wanted when it was published; and all of that is, on a topic that was never left.
+/// Only messages that were wanted when published count as lost; on topics that were never unsubscribed, all of them do.
 #[test]
-fn what_is_lost_was_wanted() {
+fn only_wanted_messages_count_as_lost() {
     const PATTERNS: [&str; 4] = ["a", "b", "c", "*"];
-    let mut random = randomly(0x2545_f491_4f6c_dd1d);
+    let mut random = random_generator(0x2545_f491_4f6c_dd1d);
     for round in 0..2000 {
         let mut simulated = Simulated::new(round % 2 == 0);
         let patterns = PATTERNS.map(|text| Pattern::new(text).unwrap());
@@ -390,7 +399,7 @@ fn what_is_lost_was_wanted() {
                 0 | 1 => {
                     let pattern = &patterns[random(patterns.len())];
                     let wanted = simulated.wanted.contains(pattern);
-                    simulated.want(pattern, !wanted);
+                    simulated.set_wanted(pattern, !wanted);
                 }
                 2 => simulated.set_connected(false),
                 3 => simulated.set_connected(true),
@@ -406,50 +415,50 @@ fn lost(simulated: &Simulated) -> u64 {
     simulated.shared.lost.load(Ordering::Relaxed)
 }
 
-/// What a pattern has brought that was left while there was no connection is still missing for another one.
+/// Unsubscribing one pattern does not hide lost messages from another pattern that matches the same topic.
 #[test]
-fn what_another_pattern_has_wanted_all_the_time_is_lost() {
+fn messages_wanted_by_another_pattern_still_count_as_lost() {
     for (stays, leaves) in [("*", "a"), ("a", "*")] {
         for connected in [false, true] {
             let mut simulated = Simulated::new(false);
             let [stays, leaves] = [stays, leaves].map(|text| Pattern::new(text).unwrap());
             for pattern in [&stays, &leaves] {
-                simulated.want(pattern, true);
+                simulated.set_wanted(pattern, true);
             }
             simulated.turn(true);
             simulated.publish(0);
             if connected {
-                simulated.want(&leaves, false);
+                simulated.set_wanted(&leaves, false);
                 simulated.turn(true);
             }
             simulated.set_connected(false);
             if !connected {
-                simulated.want(&leaves, false);
+                simulated.set_wanted(&leaves, false);
             }
             simulated.publish(0);
             simulated.publish(0);
             simulated.set_connected(true);
             simulated.publish(0);
-            assert_eq!(lost(&simulated), 2, "{leaves:?} was left, {connected}");
+            assert_eq!(lost(&simulated), 2, "{leaves:?} was unsubscribed, connected: {connected}");
         }
     }
 }
 
-/// The thread waits for something else to be confirmed while a topic is left, and wanted again.
+/// A topic is unsubscribed and subscribed again while the thread waits for a confirmation of another one.
 #[test]
-fn what_nobody_wanted_while_the_thread_waits_is_not_lost() {
+fn unwanted_messages_during_a_confirmation_are_not_lost() {
     let mut simulated = Simulated::new(true);
     let [a, b] = ["a", "b"].map(|text| Pattern::new(text).unwrap());
-    simulated.want(&a, true);
+    simulated.set_wanted(&a, true);
     simulated.turn(true);
     simulated.publish(0);
     simulated.set_connected(false);
-    simulated.want(&b, true);
+    simulated.set_wanted(&b, true);
     simulated.turn(false);
     for _ in 0..2 {
-        simulated.want(&a, false);
+        simulated.set_wanted(&a, false);
         simulated.publish(0);
-        simulated.want(&a, true);
+        simulated.set_wanted(&a, true);
         simulated.set_connected(true);
         simulated.publish(0);
         simulated.set_connected(false);
@@ -457,9 +466,9 @@ fn what_nobody_wanted_while_the_thread_waits_is_not_lost() {
     assert_eq!(lost(&simulated), 0);
 }
 
-/// How long the thread takes to learn that so many patterns were left, of 10,000 topics that came and with 1,000
+/// Returns how long the thread takes to process `count` unsubscribed patterns, with 10,000 known topics and 1,000
 /// patterns that stay.
-fn leaving(count: usize, exact: bool) -> Duration {
+fn time_to_drop(count: usize, exact: bool) -> Duration {
     const TOPICS: usize = 10_000;
     let (shared, _ears) = shared(1000, Policy::DropNewest);
     let mut tracker = shared.tracker();
@@ -470,12 +479,12 @@ fn leaving(count: usize, exact: bool) -> Duration {
     let stay = (0..1000).map(|number| Pattern::new(&format!("stays.{number}.*")).unwrap());
     let all: Vec<Pattern> = stay.chain((0..count).map(pattern)).chain([Pattern::new("topic.>").unwrap()]).collect();
     for pattern in &all {
-        locked(&shared.subscriptions).want(pattern, true);
+        locked(&shared.subscriptions).set_wanted(pattern, true);
     }
-    for (pattern, _) in shared.take_interests(&mut tracker) {
-        tracker.ask(&pattern);
+    for (pattern, _) in shared.take_changes(&mut tracker) {
+        tracker.request(&pattern);
         tracker.confirm(&pattern);
-        shared.done(&pattern, true);
+        shared.mark_applied(&pattern, true);
     }
     for number in 0..TOPICS as u64 {
         let place = crate::envelope::Place { overall: number + 1, epoch: 1, on_topic: 1 };
@@ -484,22 +493,22 @@ fn leaving(count: usize, exact: bool) -> Duration {
         shared.arrive(&mut tracker, &format!("{PREFIX}.topic.{number}"), None, &bytes);
     }
     for number in 0..count {
-        locked(&shared.subscriptions).want(&pattern(number), false);
+        locked(&shared.subscriptions).set_wanted(&pattern(number), false);
     }
     let begun = Instant::now();
-    let ended = shared.take_interests(&mut tracker);
+    let ended = shared.take_changes(&mut tracker);
     assert_eq!(ended.len(), count);
     tracker.end(super::ended(&ended));
     begun.elapsed()
 }
 
-/// Whoever leaves many at once costs not much more than who leaves one: each topic is looked at once.
+/// The cost of unsubscribing many patterns at once is close to the cost of one: each topic is examined once.
 #[test]
-fn many_that_are_left_are_forgotten_together() {
+fn unsubscribing_many_patterns_examines_each_topic_once() {
     for exact in [false, true] {
-        let quickest = |count| (0..3).map(|_| leaving(count, exact)).min().unwrap();
+        let quickest = |count| (0..3).map(|_| time_to_drop(count, exact)).min().unwrap();
         let (one, many) = (quickest(1), quickest(1000));
-        // What each pattern costs by itself, which is little, is let pass.
+        // The tolerance covers the small cost of each pattern itself.
         assert!(many < one * 20 + Duration::from_millis(100), "{many:?} for 1,000, {one:?} for one, exact: {exact}");
     }
 }

@@ -1,4 +1,4 @@
-//! The thread of a node: it serves, and begins again after whatever breaks.
+//! The thread of a client: serves the connection, and starts again after errors and panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ impl Shared {
     pub(super) fn run(self: &Arc<Self>, runtime: &tokio::runtime::Runtime) {
         let mut attempt = 0;
         while !self.is_closing() {
-            // A defect of ours is a connection that broke.
+            // A panic in our code is handled like a broken connection.
             let served = catch_unwind(AssertUnwindSafe(|| {
                 runtime.block_on(async {
-                    let beside = future::join(self.ask_denied_again_later(), self.log_refusals());
+                    let beside = future::join(self.retry_denied_periodically(), self.log_refusals());
                     let transport = std::pin::pin!(future::join(self.serve(), beside));
                     let end = std::pin::pin!(self.end());
                     let defect = std::pin::pin!(self.defect.notified());
@@ -30,13 +30,13 @@ impl Shared {
                 })
             }));
             if !matches!(served, Ok(true)) {
-                // What these steps meet may be what the panic has left.
+                // The state may be inconsistent after the panic, so these steps may panic as well.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.set_disconnected("a defect of ours")));
                 let _ = catch_unwind(AssertUnwindSafe(|| {
-                    let in_flight = self.queue.look(Queue::in_flight); // the lock is given up here
+                    let in_flight = self.queue.inspect(Queue::in_flight); // this statement releases the lock
                     self.mark_unconfirmed(in_flight);
                 }));
-                self.forget_interests();
+                self.reset_subscriptions();
                 let pause = backoff::delay(attempt);
                 attempt += 1;
                 std::thread::sleep(pause);
@@ -58,7 +58,7 @@ impl Shared {
         (notices.refusal, notices.denial) = (None, None);
     }
 
-    /// Moves messages until it is dropped.
+    /// Sends and receives messages; never returns.
     async fn serve(self: &Arc<Self>) {
         match self.address.kind {
             Kind::Memory => memory::serve(self).await,
@@ -67,30 +67,30 @@ impl Shared {
         }
     }
 
-    /// Asks for denied subscriptions again, with backoff: an operator may have restored the permission.
-    async fn ask_denied_again_later(&self) {
+    /// Retries denied subscriptions with backoff, because an operator may have restored the permission.
+    async fn retry_denied_periodically(&self) {
         let mut attempt = 0;
         loop {
             let allowed_since = Instant::now();
-            self.denied.notified().await;
+            self.subscription_denied.notified().await;
             if allowed_since.elapsed() > backoff::LONGEST_PERMISSION {
-                attempt = 0; // this denial is not the answer to the last attempt
+                attempt = 0; // this denial does not answer the last retry
             }
             tokio::time::sleep(backoff::permission(attempt)).await;
-            attempt = if self.ask_denied_again() { attempt + 1 } else { 0 };
+            attempt = if self.retry_denied() { attempt + 1 } else { 0 };
         }
     }
 
-    /// Waits for the call to end, and then, while there is a connection, for messages in the queue until the deadline.
+    /// Waits for a call of `close`, and then, while connected, until the queue is empty or the deadline.
     async fn end(&self) {
         let mut closing = self.closing.subscribe();
         let deadline = match closing.wait_for(Option::is_some).await {
             Ok(deadline) => *deadline,
-            Err(_) => None, // its sender is here
+            Err(_) => None, // unreachable: the sender lives as long as `self`
         };
         let is_early = || deadline.is_some_and(|deadline| Instant::now() < deadline);
-        while self.is_connected() && !self.queue.look(Queue::is_settled) && is_early() {
-            self.flushes.store(true, Ordering::Release);
+        while self.is_connected() && !self.queue.inspect(Queue::is_settled) && is_early() {
+            self.flush_requested.store(true, Ordering::Release);
             self.outgoing.notify_one();
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

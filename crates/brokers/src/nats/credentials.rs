@@ -1,5 +1,5 @@
-//! Credentials of NATS that sign a challenge of the server: a file with a JWT and a seed (`creds`), or with a seed (`nkey`).
-//!
+//! NATS credentials that sign a challenge of the server: a file with a JWT and a seed (`creds`), or with a seed
+//! (`nkey`).
 //! The file is read at each connection, because JWTs expire and tools replace the file.
 
 use std::fs;
@@ -9,10 +9,10 @@ use nkeys::KeyPair;
 
 use crate::address::Credentials;
 
-/// The answer to the challenge of a server.
+/// Returns the reply to a server's challenge.
 ///
 /// # Errors
-/// The file cannot be read or has no such credentials; the text names the file, and shows nothing of it.
+/// The file cannot be read or has no such credentials; the text names the file, and shows nothing of its content.
 pub(super) fn answer(credentials: &Credentials, challenge: &[u8]) -> Result<Auth, String> {
     let (path, wants_jwt) = match credentials {
         Credentials::Creds(path) => (path, true),
@@ -31,12 +31,12 @@ pub(super) fn answer(credentials: &Credentials, challenge: &[u8]) -> Result<Auth
     Ok(auth)
 }
 
-/// The line with the seed of a user. nkeys: `S`, then `U`, then base32.
+/// Returns the line with the seed of a user, which begins with `S` (seed) and `U` (user), in base32.
 fn seed(text: &str) -> Option<&str> {
     text.lines().map(str::trim).find(|line| line.starts_with("SU"))
 }
 
-/// The line below that which begins the JWT.
+/// Returns the line with the JWT, which follows its header.
 fn jwt(text: &str) -> Option<&str> {
     let mut lines = text.lines().map(str::trim);
     lines.find(|line| line.contains("BEGIN NATS USER JWT"))?;
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_files_have() {
+    fn credentials_are_read_from_files() {
         let seed = KeyPair::new_user().seed().unwrap();
         let creds = format!(
             "-----BEGIN NATS USER JWT-----\nabc.def.ghi\n------END NATS USER JWT------\n\n\

@@ -1,7 +1,7 @@
-//! What a server of NATS says that it does not let us do.
+//! Parses and records permission errors of a NATS server.
 //!
-//! It says so beside everything else, in words, before it answers what we have sent behind it. Knows no connection; the
-//! client's library calls [`Denials::hear`], the node's thread the rest.
+//! The server sends these errors as text, before it answers later commands. Knows no connection; the client library
+//! calls [`Denials::record`] through an event callback, and the client's thread the other methods.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,41 +9,42 @@ use std::sync::{Mutex, PoisonError};
 
 use foldhash::fast::RandomState;
 
-/// Subjects that are remembered until somebody looks. The library does not tell of so many at once: see [`super::EVENTS`].
-const SUBJECTS: usize = 64 * 1024;
+/// The maximum number of denied subjects kept until [`Denials::take`]. The library never reports so many at once; see
+/// [`super::EVENT_CAPACITY`].
+const MAX_SUBJECTS: usize = 64 * 1024;
 
 /// The server's error for a subscription above its limit.
 pub(super) const TOO_MANY: &str = "Maximum Subscriptions Exceeded";
 
-/// See the module.
+/// Denials that the library has reported for one connection.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
-    heard: AtomicU64,
+    events: AtomicU64,
     publishing: AtomicU64,
     /// Subscriptions above the limit; the server does not name them.
     too_many: AtomicU64,
-    /// Subscriptions, by their subjects: what the server says.
+    /// The server's errors, by the subjects of the denied subscriptions.
     subscribing: Mutex<HashMap<String, String, RandomState>>,
 }
 
-/// What is denied.
+/// The kind of a denial.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Publishing,
     TooMany,
-    /// With its subject.
+    /// The subject of the denied subscription.
     Subscribing(String),
 }
 
 impl Denials {
-    /// The library has said something, whatever it is.
+    /// Counts an event of the library, of any kind.
     pub(super) fn count(&self) {
-        self.heard.fetch_add(1, Ordering::Relaxed);
+        self.events.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes what the server says; what it denies, if it denies something.
-    pub(super) fn hear(&self, said: &str) -> Option<Denied> {
-        let denied = parse(said)?;
+    /// Records an error of the server. Returns the denial, if it is one.
+    pub(super) fn record(&self, error_text: &str) -> Option<Denied> {
+        let denied = parse(error_text)?;
         match &denied {
             Denied::Publishing => {
                 self.publishing.fetch_add(1, Ordering::Relaxed);
@@ -53,38 +54,39 @@ impl Denials {
             }
             Denied::Subscribing(subject) => {
                 let mut subscribing = self.subscribing.lock().unwrap_or_else(PoisonError::into_inner);
-                if subscribing.len() < SUBJECTS {
-                    subscribing.insert(subject.clone(), said.to_owned());
+                if subscribing.len() < MAX_SUBJECTS {
+                    subscribing.insert(subject.clone(), error_text.to_owned());
                 }
             }
         }
         Some(denied)
     }
 
-    /// How often the library has said something, ever.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    /// Returns the number of events of the library so far.
+    pub(super) fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
     }
 
-    /// How many messages the server did not take, ever; or fewer, if it has said so very often at once.
+    /// Returns the number of denied messages so far, or fewer if the library dropped events.
     pub(super) fn publishing(&self) -> u64 {
         self.publishing.load(Ordering::Relaxed)
     }
 
-    /// How many subscriptions were above the limit so far. The library may drop some of these errors, but never all of them.
+    /// Returns how many subscriptions were above the limit so far. The library may drop some of these errors, but never
+    /// all of them.
     pub(super) fn too_many(&self) -> u64 {
         self.too_many.load(Ordering::Relaxed)
     }
 
-    /// The subjects of subscriptions that were denied since the last call, with what the server says.
+    /// Takes the subjects of subscriptions that were denied since the last call, with the server's errors.
     pub(super) fn take(&self) -> HashMap<String, String, RandomState> {
         std::mem::take(&mut *self.subscribing.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What it is, if it is a denial. The subject is quoted as Go does it.
-fn parse(said: &str) -> Option<Denied> {
-    let is = |known: &str| said.trim_matches('\'').eq_ignore_ascii_case(known);
+/// Parses an error of the server; `None` if it is not a denial. The subject is quoted as a Go string.
+fn parse(error_text: &str) -> Option<Denied> {
+    let is = |known: &str| error_text.trim_matches('\'').eq_ignore_ascii_case(known);
     if is(TOO_MANY) || is("Maximum Account Subscriptions Exceeded") {
         return Some(Denied::TooMany);
     }
@@ -92,7 +94,7 @@ fn parse(said: &str) -> Option<Denied> {
     if is("Maximum Payload Violation") {
         return Some(Denied::Publishing);
     }
-    let (what, rest) = said.strip_prefix("Permissions Violation for ")?.split_once(' ')?;
+    let (what, rest) = error_text.strip_prefix("Permissions Violation for ")?.split_once(' ')?;
     if what == "Publish" {
         return Some(Denied::Publishing);
     }
@@ -114,9 +116,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_denial() {
+    fn errors_of_the_server_are_parsed() {
         let subscribing = |subject: &str| Some(Denied::Subscribing(subject.to_owned()));
-        for (said, expected) in [
+        for (error_text, expected) in [
             ("Permissions Violation for Publish to \"a.b\"", Some(Denied::Publishing)),
             ("Permissions Violation for Publish with Reply of \"a.b\"", Some(Denied::Publishing)),
             ("Permissions Violation for Subscription to \"a.*\"", subscribing("a.*")),
@@ -131,17 +133,17 @@ mod tests {
             ("Maximum Connections Exceeded", None),
             ("", None),
         ] {
-            assert_eq!(parse(said), expected, "{said}");
+            assert_eq!(parse(error_text), expected, "{error_text}");
         }
     }
 
     #[test]
-    fn what_is_heard_is_taken_once() {
+    fn denied_subject_is_taken_once() {
         let denials = Denials::default();
-        assert_eq!(denials.hear("Permissions Violation for Publish to \"a\""), Some(Denied::Publishing));
+        assert_eq!(denials.record("Permissions Violation for Publish to \"a\""), Some(Denied::Publishing));
         for _ in 0..2 {
-            let heard = denials.hear("Permissions Violation for Subscription to \"b\"");
-            assert_eq!(heard, Some(Denied::Subscribing("b".to_owned())));
+            let events = denials.record("Permissions Violation for Subscription to \"b\"");
+            assert_eq!(events, Some(Denied::Subscribing("b".to_owned())));
         }
         assert_eq!(denials.publishing(), 1);
         assert_eq!(denials.take().into_keys().collect::<Vec<_>>(), ["b"]);

@@ -14,31 +14,31 @@ use wirespeed_engine::topics::Pattern;
 use crate::envelope::NodeId;
 use crate::tracker::DeliveryTracker;
 
-/// What came: by which subscription, under which name.
-pub(super) struct Came {
+/// A received message, with its subject and the pattern of its subscription.
+pub(super) struct Received {
     pub(super) via: Option<Arc<Pattern>>,
     pub(super) name: async_nats::Subject,
     pub(super) bytes: Bytes,
 }
 
-/// Subscriptions in whose channels is something.
+/// The subscriptions whose channels are not empty.
 #[derive(Default)]
 struct Ready {
     numbers: Mutex<Vec<u64>>,
     waker: AtomicWaker,
 }
 
-/// Tells that there is something in one.
-struct Bell {
+/// The waker of one subscription: adds its number to [`Ready`].
+struct SubscriptionWaker {
     number: u64,
-    /// It is in the list.
-    rung: AtomicBool,
+    /// The number is in the list already.
+    queued: AtomicBool,
     ready: Arc<Ready>,
 }
 
-impl Wake for Bell {
+impl Wake for SubscriptionWaker {
     fn wake(self: Arc<Self>) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
             self.ready.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
             self.ready.waker.wake();
         }
@@ -48,11 +48,11 @@ impl Wake for Bell {
 struct Subscription {
     subscriber: Subscriber,
     via: Option<Arc<Pattern>>,
-    bell: Arc<Bell>,
+    signal: Arc<SubscriptionWaker>,
     waker: Waker,
 }
 
-/// All subscriptions.
+/// All subscriptions of a client.
 #[derive(Default)]
 pub(super) struct Subscriptions {
     by_number: HashMap<u64, Subscription>,
@@ -60,8 +60,8 @@ pub(super) struct Subscriptions {
     /// The subscription to broadcasts.
     all: Option<u64>,
     last: u64,
-    /// Messages that arrived so far, our own included.
-    pub(super) heard: u64,
+    /// The number of received messages so far, including our own.
+    pub(super) received_count: u64,
     ready: Arc<Ready>,
 }
 
@@ -69,11 +69,11 @@ impl Subscriptions {
     pub(super) fn add(&mut self, pattern: Option<&Pattern>, subscriber: Subscriber) {
         self.last += 1;
         let ready = Arc::clone(&self.ready);
-        let bell = Arc::new(Bell { number: self.last, rung: AtomicBool::new(false), ready });
-        let waker = Waker::from(Arc::clone(&bell));
+        let signal = Arc::new(SubscriptionWaker { number: self.last, queued: AtomicBool::new(false), ready });
+        let waker = Waker::from(Arc::clone(&signal));
         let via = pattern.cloned().map(Arc::new);
-        waker.wake_by_ref(); // to be looked at once
-        self.by_number.insert(self.last, Subscription { subscriber, via, bell, waker });
+        waker.wake_by_ref(); // the first poll registers the waker
+        self.by_number.insert(self.last, Subscription { subscriber, via, signal, waker });
         match pattern {
             Some(pattern) => drop(self.numbers.insert(pattern.clone(), self.last)),
             None => self.all = Some(self.last),
@@ -88,28 +88,28 @@ impl Subscriptions {
         self.by_number.remove(&number).map(|subscription| subscription.subscriber)
     }
 
-    /// How many there are.
+    /// Returns the number of subscriptions.
     pub(super) fn len(&self) -> usize {
         self.by_number.len()
     }
 
-    /// Takes out everything that came. Not in parts: see [`super`].
-    pub(super) fn poll_take(&mut self, own: &NodeId, cx: &mut Context<'_>, came: &mut Vec<Came>) -> Poll<()> {
+    /// Takes all received messages out of all channels at once, because a part could be out of order; see [`super`].
+    pub(super) fn poll_take(&mut self, own: &NodeId, cx: &mut Context<'_>, received: &mut Vec<Received>) -> Poll<()> {
         self.ready.waker.register(cx.waker());
         let ready = std::mem::take(&mut *self.ready.numbers.lock().unwrap_or_else(PoisonError::into_inner));
         for number in ready {
             let Some(subscription) = self.by_number.get_mut(&number) else { continue };
-            subscription.bell.rung.store(false, Ordering::Release);
+            subscription.signal.queued.store(false, Ordering::Release);
             let mut cx = Context::from_waker(&subscription.waker);
             while let Poll::Ready(Some(message)) = subscription.subscriber.poll_next_unpin(&mut cx) {
-                self.heard += 1;
+                self.received_count += 1;
                 if DeliveryTracker::is_from(&message.payload, own) {
                     continue;
                 }
                 let via = subscription.via.clone();
-                came.push(Came { via, name: message.subject, bytes: message.payload });
+                received.push(Received { via, name: message.subject, bytes: message.payload });
             }
         }
-        if came.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+        if received.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 }

@@ -1,9 +1,9 @@
-//! A cluster of Redis, with sharded channels (Redis 7.0, `SPUBLISH` and `SSUBSCRIBE`): a message goes to the nodes of
-//! its channel's slot, and not to all.
+//! A Redis cluster with sharded channels (Redis 7.0, `SPUBLISH` and `SSUBSCRIBE`): a message goes only to the nodes of
+//! its channel's slot.
 //!
-//! Sharded channels have no patterns: a session that subscribes with wildcards gets what is published on its own
-//! engine, which is told. The library knows which node has what; when a connection of it breaks, or a node ends a
-//! subscription as the slot is another node's now, all is made again.
+//! Sharded channels have no patterns. A session that subscribes with wildcards gets only messages of its own engine,
+//! and the application is notified. The library keeps track of the nodes. When one of its connections breaks, or a node
+//! ends a subscription because its slot moved, the client connects and subscribes anew.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,35 +19,38 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use wirespeed_engine::topics::Pattern;
 
 use super::receiving::{Change, denial};
-use super::{Answer, BATCH, Broken, PATIENCE, PING, addresses, certificates, check, fate, patiently, settings};
+use super::{
+    Answer, BATCH_BYTES, ConnectionError, PING, REPLY_TIMEOUT, addresses, certificates, check, publish_result,
+    settings, with_timeout,
+};
 use crate::backoff;
 use crate::batch::{self, Batch};
 use crate::client::{Shared, ended};
-use crate::queue::{Item, To};
+use crate::queue::{Destination, Item};
 use crate::stall_clock::StallClock;
 use crate::tracker::{ALL, DeliveryTracker};
 
-/// Commands that are under way at once.
-const AT_ONCE: usize = 64;
+/// The maximum number of concurrent commands.
+const MAX_CONCURRENT: usize = 64;
 
-/// For ever: the library does not know that this thread was held up. Who waits for an answer is patient instead.
+/// No limit: the library cannot exclude the time in which this thread was blocked. `with_timeout` limits the time instead.
 const NO_LIMIT: Duration = Duration::from_secs(1 << 20);
 
-/// Subscriptions that we are ending, by their channels: how often that was not yet heard of.
-type Ending = RefCell<HashMap<String, u32>>;
+/// Channels that we are unsubscribing, with the number of confirmations that are still to arrive.
+type PendingUnsubscribes = RefCell<HashMap<String, u32>>;
 
 pub(super) async fn serve(shared: &Shared) {
     let tracker = Rc::new(RefCell::new(shared.tracker()));
     let mut attempt = 0;
     loop {
         let reason = match connect(shared).await {
-            Err(broken) => broken,
+            Err(failure) => failure,
             Ok((connection, pushes)) => {
-                let broken = run(shared, connection, pushes, &tracker).await;
+                let failure = run(shared, connection, pushes, &tracker).await;
                 if shared.is_connected() {
                     attempt = 0;
                 }
-                broken
+                failure
             }
         };
         shared.set_disconnected(&reason.to_string());
@@ -57,17 +60,17 @@ pub(super) async fn serve(shared: &Shared) {
     }
 }
 
-async fn connect(shared: &Shared) -> Result<(ClusterConnection, UnboundedReceiver<PushInfo>), Broken> {
+async fn connect(shared: &Shared) -> Result<(ClusterConnection, UnboundedReceiver<PushInfo>), ConnectionError> {
     let address = &shared.address;
     let settings = settings(address)?;
     let nodes = addresses(address)
         .map(|node| Ok(node.into_connection_info()?.set_redis_settings(settings.clone())))
-        .collect::<Result<Vec<_>, Broken>>()?;
-    // Bounded by what this thread reads in one turn: see the crate.
+        .collect::<Result<Vec<_>, ConnectionError>>()?;
+    // Bounded by what this thread reads in one turn; see the documentation of the crate.
     let (sender, pushes) = unbounded_channel();
     let mut builder = ClusterClientBuilder::new(nodes)
         .use_protocol(ProtocolVersion::RESP3)
-        .connection_timeout(PATIENCE)
+        .connection_timeout(REPLY_TIMEOUT)
         .response_timeout(NO_LIMIT)
         .overall_response_timeout(None)
         .retries(3)
@@ -79,7 +82,7 @@ async fn connect(shared: &Shared) -> Result<(ClusterConnection, UnboundedReceive
         }
     }
     let client = builder.build()?;
-    let connection = patiently(client.get_async_connection()).await?;
+    let connection = with_timeout(client.get_async_connection()).await?;
     Ok((connection, pushes))
 }
 
@@ -88,26 +91,27 @@ async fn run(
     connection: ClusterConnection,
     pushes: UnboundedReceiver<PushInfo>,
     tracker: &RefCell<DeliveryTracker>,
-) -> Broken {
-    let result = |result: Result<Broken, Broken>| match result {
-        Ok(broken) | Err(broken) => broken,
+) -> ConnectionError {
+    let result = |result: Result<ConnectionError, ConnectionError>| match result {
+        Ok(failure) | Err(failure) => failure,
     };
-    let ending = Ending::default();
-    let subscribe = std::pin::pin!(async { result(subscribe(shared, connection.clone(), tracker, &ending).await) });
+    let unsubscribing = PendingUnsubscribes::default();
+    let subscribe =
+        std::pin::pin!(async { result(subscribe(shared, connection.clone(), tracker, &unsubscribing).await) });
     let publish = std::pin::pin!(async { result(publish(shared, connection.clone()).await) });
-    let read = std::pin::pin!(read(shared, pushes, tracker, &ending));
+    let read = std::pin::pin!(read(shared, pushes, tracker, &unsubscribing));
     let moves = future::select(publish, read);
     match future::select(subscribe, moves).await {
-        future::Either::Left((broken, _)) => broken,
-        future::Either::Right((future::Either::Left((broken, _)) | future::Either::Right((broken, _)), _)) => broken,
+        future::Either::Left((failure, _)) => failure,
+        future::Either::Right((future::Either::Left((failure, _)) | future::Either::Right((failure, _)), _)) => failure,
     }
 }
 
-async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broken, Broken> {
+async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<ConnectionError, ConnectionError> {
     let mut in_flight = shared.in_flight();
     loop {
         shared.wait_connected().await;
-        let items = in_flight.take(BATCH);
+        let items = in_flight.take(BATCH_BYTES);
         if items.is_empty() {
             let notified = std::pin::pin!(shared.outgoing.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
@@ -116,63 +120,63 @@ async fn publish(shared: &Shared, connection: ClusterConnection) -> Result<Broke
             }
             continue;
         }
-        let (mut published, mut refused, mut broken) = (0, 0, None);
-        for chunk in by_channel(shared, items).chunks(AT_ONCE) {
-            let sent = chunk.iter().map(|(channel, parcels)| spublish(connection.clone(), channel, parcels));
-            for (parcel, answer) in future::join_all(sent).await.into_iter().flatten() {
-                match fate(answer) {
-                    Ok(None) => published += parcel.count,
+        let (mut published, mut refused, mut failure) = (0, 0, None);
+        for chunk in by_channel(shared, items).chunks(MAX_CONCURRENT) {
+            let sent = chunk.iter().map(|(channel, batches)| spublish(connection.clone(), channel, batches));
+            for (batch, answer) in future::join_all(sent).await.into_iter().flatten() {
+                match publish_result(answer) {
+                    Ok(None) => published += batch.count,
                     Ok(Some(refusal)) => {
-                        refused += parcel.count;
+                        refused += batch.count;
                         shared.set_reason(&refusal);
                     }
-                    Err(error) => broken = Some(error),
+                    Err(error) => failure = Some(error),
                 }
             }
-            if broken.is_some() {
+            if failure.is_some() {
                 break;
             }
         }
-        // They were not sent in the order in which they were taken: of whoever waits for some of them it is not known
-        // which are his. So it is said first what is missing.
+        // Channels are published concurrently, so the settled messages are not the oldest ones. Count the missing ones
+        // first: a flush that returns too early then reports too many missing messages, not too few.
         in_flight.refuse(refused);
-        if let Some(broken) = broken {
+        if let Some(failure) = failure {
             in_flight.mark_unconfirmed(in_flight.count() - published);
             in_flight.settle(published);
-            return Err(broken);
+            return Err(failure);
         }
         in_flight.settle(published);
     }
 }
 
-/// Publishes on a channel, in order; what has become of each.
+/// Publishes on one channel, in order. Returns the answer for each batch.
 async fn spublish<'a>(
     mut connection: ClusterConnection,
     channel: &str,
-    parcels: &'a [Batch],
+    batches: &'a [Batch],
 ) -> Vec<(&'a Batch, Answer)> {
     let mut commands = redis::pipe();
-    for parcel in parcels {
-        commands.cmd("SPUBLISH").arg(channel).arg(&parcel.bytes[..]);
+    for batch in batches {
+        commands.cmd("SPUBLISH").arg(channel).arg(&batch.bytes[..]);
     }
-    let error: RedisError = match patiently(commands.ignore_errors().query_async(&mut connection)).await {
-        Ok(answers) => return parcels.iter().zip::<Vec<Answer>>(answers).collect(),
-        Err(Broken::Redis(error)) => error,
+    let error: RedisError = match with_timeout(commands.ignore_errors().query_async(&mut connection)).await {
+        Ok(answers) => return batches.iter().zip::<Vec<Answer>>(answers).collect(),
+        Err(ConnectionError::Redis(error)) => error,
         Err(silent) => io::Error::new(io::ErrorKind::TimedOut, silent.to_string()).into(),
     };
-    parcels.iter().map(|parcel| (parcel, Err(error.clone()))).collect()
+    batches.iter().map(|batch| (batch, Err(error.clone()))).collect()
 }
 
-/// What is under way at once may be sent in any order: of each channel that is one pipeline.
+/// Groups messages by channel. Concurrent commands may be reordered, so each channel is one pipeline.
 fn by_channel(shared: &Shared, items: Vec<Item>) -> Vec<(String, Vec<Batch>)> {
     let mut groups: Vec<(String, Vec<Batch>)> = Vec::new();
-    let mut places: HashMap<To, usize> = HashMap::new();
-    for parcel in batch::pack(items, batch::MOST) {
-        match places.get(&parcel.to).and_then(|place| groups.get_mut(*place)) {
-            Some((_, payloads)) => payloads.push(parcel),
+    let mut places: HashMap<Destination, usize> = HashMap::new();
+    for batch in batch::pack(items, batch::MAX_BATCH_BYTES) {
+        match places.get(&batch.to).and_then(|place| groups.get_mut(*place)) {
+            Some((_, payloads)) => payloads.push(batch),
             None => {
-                places.insert(parcel.to.clone(), groups.len());
-                groups.push((shared.name(&parcel.to), vec![parcel]));
+                places.insert(batch.to.clone(), groups.len());
+                groups.push((shared.name(&batch.to), vec![batch]));
             }
         }
     }
@@ -183,65 +187,66 @@ async fn subscribe(
     shared: &Shared,
     mut connection: ClusterConnection,
     tracker: &RefCell<DeliveryTracker>,
-    ending: &Ending,
-) -> Result<Broken, Broken> {
+    unsubscribing: &PendingUnsubscribes,
+) -> Result<ConnectionError, ConnectionError> {
     if !shared.receives() {
         shared.set_connected();
         return Ok(future::pending().await);
     }
     shared.forget_reserved();
-    subscribe_to_all(shared, &mut connection).await?;
-    let changes = shared.take_interests(&mut tracker.borrow_mut());
-    change(shared, &connection, tracker, ending, changes).await?;
-    // All that was wanted by then is there. What has been wanted since may never end.
+    subscribe_to_broadcasts(shared, &mut connection).await?;
+    let changes = shared.take_changes(&mut tracker.borrow_mut());
+    change(shared, &connection, tracker, unsubscribing, changes).await?;
+    // All patterns wanted at the start are subscribed now. Waiting for later ones might never end.
     shared.set_connected();
     loop {
         if !shared.take_reserved().is_empty() {
-            subscribe_to_all(shared, &mut connection).await?;
+            subscribe_to_broadcasts(shared, &mut connection).await?;
         }
-        let changes = shared.take_interests(&mut tracker.borrow_mut());
+        let changes = shared.take_changes(&mut tracker.borrow_mut());
         if changes.is_empty() {
-            shared.wanted.notified().await;
+            shared.subscriptions_changed.notified().await;
             continue;
         }
-        change(shared, &connection, tracker, ending, changes).await?;
+        change(shared, &connection, tracker, unsubscribing, changes).await?;
     }
 }
 
 /// Subscribes to broadcasts.
-async fn subscribe_to_all(shared: &Shared, connection: &mut ClusterConnection) -> Result<(), Broken> {
-    match denial(patiently(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await)? {
-        Some(reason) => shared.deny_all(&reason),
-        None => shared.forgive_reserved(),
+async fn subscribe_to_broadcasts(shared: &Shared, connection: &mut ClusterConnection) -> Result<(), ConnectionError> {
+    match denial(with_timeout(connection.ssubscribe(format!("{}{ALL}", shared.prefix))).await)? {
+        Some(reason) => shared.deny_broadcasts(&reason),
+        None => shared.clear_allowed_reserved(),
     }
     Ok(())
 }
 
-/// Has the cluster know what is wanted, and what is not any more.
+/// Subscribes and unsubscribes the changed patterns at the cluster.
 async fn change(
     shared: &Shared,
     connection: &ClusterConnection,
     tracker: &RefCell<DeliveryTracker>,
-    ending: &Ending,
+    unsubscribing: &PendingUnsubscribes,
     changes: Vec<Change>,
-) -> Result<(), Broken> {
+) -> Result<(), ConnectionError> {
     tracker.borrow_mut().end(ended(&changes));
     let (exact, wild): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(pattern, _)| pattern.is_exact());
     for (pattern, _) in wild {
         shared.deny(&mut tracker.borrow_mut(), &pattern, None);
     }
-    // Each by itself, as those of one command must be of one slot; several at once.
-    for chunk in exact.chunks(AT_ONCE) {
+    // One command per channel, because the channels of one command must share a slot; several commands run
+    // concurrently.
+    for chunk in exact.chunks(MAX_CONCURRENT) {
         for (pattern, _) in chunk.iter().filter(|(_, wanted)| *wanted) {
-            tracker.borrow_mut().ask(pattern);
+            tracker.borrow_mut().request(pattern);
         }
         let answers = future::join_all(chunk.iter().map(|(pattern, wanted)| {
             let mut connection = connection.clone();
             let channel = format!("{}{pattern}", shared.prefix);
             if !wanted {
-                *ending.borrow_mut().entry(channel.clone()).or_default() += 1;
+                *unsubscribing.borrow_mut().entry(channel.clone()).or_default() += 1;
             }
-            patiently(async move {
+            with_timeout(async move {
                 match wanted {
                     true => connection.ssubscribe(channel).await,
                     false => connection.sunsubscribe(channel).await,
@@ -257,7 +262,7 @@ async fn change(
             if *wanted {
                 tracker.borrow_mut().confirm(pattern);
             }
-            shared.done(pattern, *wanted);
+            shared.mark_applied(pattern, *wanted);
         }
     }
     Ok(())
@@ -267,43 +272,53 @@ async fn read(
     shared: &Shared,
     mut pushes: UnboundedReceiver<PushInfo>,
     tracker: &RefCell<DeliveryTracker>,
-    ending: &Ending,
-) -> Broken {
-    let mut breaths = StallClock::new();
+    unsubscribing: &PendingUnsubscribes,
+) -> ConnectionError {
+    let mut stall_clock = StallClock::new();
     while let Some(push) = pushes.recv().await {
         match (push.kind, &push.data[..]) {
             (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(payload)]) => {
                 let channel = String::from_utf8_lossy(channel);
                 shared.arrive(&mut tracker.borrow_mut(), &channel, None, payload);
             }
-            // Not subscribed to again on this connection: the library has taken what nobody asked for as the answer to
-            // whatever was under way there, and answers may be those of others since.
+            // Reconnect instead of subscribing again on this connection: the library takes this unsolicited push for
+            // the reply to the current command there, so later replies may be shifted.
             (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
-                if is_taken_away(shared, &tracker.borrow(), ending, &String::from_utf8_lossy(channel)) =>
+                if is_lost_subscription(
+                    shared,
+                    &tracker.borrow(),
+                    unsubscribing,
+                    &String::from_utf8_lossy(channel),
+                ) =>
             {
-                return Broken::Other("a node has ended a subscription, as its slot has moved".into());
+                return ConnectionError::Other("a node has ended a subscription, as its slot has moved".into());
             }
-            (PushKind::Disconnection, _) => return Broken::Closed,
+            (PushKind::Disconnection, _) => return ConnectionError::Closed,
             _ => {}
         }
-        breaths.take().await;
+        stall_clock.yield_if_stalled().await;
         if pushes.is_empty() {
-            breaths = StallClock::new();
+            stall_clock = StallClock::new();
         }
     }
-    Broken::Closed
+    ConnectionError::Closed
 }
 
-/// Whether a subscription has ended that is wanted, and that we have not ended.
-fn is_taken_away(shared: &Shared, tracker: &DeliveryTracker, ending: &Ending, channel: &str) -> bool {
-    let mut ending = ending.borrow_mut();
-    if let Some(count) = ending.get_mut(channel) {
+/// Returns whether a wanted subscription has ended without our request.
+fn is_lost_subscription(
+    shared: &Shared,
+    tracker: &DeliveryTracker,
+    unsubscribing: &PendingUnsubscribes,
+    channel: &str,
+) -> bool {
+    let mut unsubscribing = unsubscribing.borrow_mut();
+    if let Some(count) = unsubscribing.get_mut(channel) {
         *count -= 1;
         if *count == 0 {
-            ending.remove(channel);
+            unsubscribing.remove(channel);
         }
         return false;
     }
     let name = channel.strip_prefix(shared.prefix.as_str()).unwrap_or(channel);
-    name == ALL || Pattern::new(name).is_ok_and(|pattern| tracker.has_asked(&pattern))
+    name == ALL || Pattern::new(name).is_ok_and(|pattern| tracker.has_requested(&pattern))
 }

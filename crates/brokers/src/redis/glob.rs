@@ -1,8 +1,9 @@
-//! Patterns as Redis has them: its `*` goes over separators, so they match what they should and more.
+//! Converts patterns to Redis globs, whose `*` also matches separators: a glob matches at least the topics of its
+//! pattern.
 
 use wirespeed_engine::topics::Pattern;
 
-/// The pattern of Redis that matches what ours does under this prefix, and perhaps more.
+/// Returns the glob for a pattern under a prefix. It may match more topics than the pattern.
 pub(crate) fn glob(prefix: &str, pattern: &Pattern) -> String {
     let mut glob = String::new();
     escape(prefix, &mut glob);

@@ -1,7 +1,7 @@
-//! Redis, Valkey and what speaks like them: topics are channels, wildcards patterns that match more.
+//! Redis, Valkey and compatible servers: topics are channels, and wildcards are globs, which match more topics.
 //!
-//! One connection publishes, many messages at a time, and one is subscribed, as the protocol that all versions speak
-//! wants it. Each is made again on its own when it breaks. Which server it is, Sentinels may say.
+//! One connection publishes pipelines of messages, and the other is subscribed, as RESP2 requires. Each reconnects on
+//! its own. Sentinels may name the server.
 
 mod cluster;
 pub(crate) mod glob;
@@ -27,16 +27,16 @@ use crate::batch;
 use crate::client::Shared;
 use crate::stall_clock::stalled;
 
-/// Bytes that are sent at once.
-const BATCH: usize = 256 * 1024;
+/// The number of bytes that are sent in one pipeline.
+const BATCH_BYTES: usize = 256 * 1024;
 
-/// Channels in one command.
-const CHANNELS: usize = 512;
+/// The maximum number of channels in one command.
+const CHANNELS_PER_COMMAND: usize = 512;
 
-/// How long a server may say nothing.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a server may take to reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long nothing is said before it is asked whether it is there.
+/// The idle time after which the client pings the server.
 const PING: Duration = Duration::from_secs(2);
 
 const PUBLISHES: u8 = 1;
@@ -47,13 +47,13 @@ pub(crate) async fn serve(shared: &Shared) {
         return cluster::serve(shared).await;
     }
     let needed = if shared.receives() { PUBLISHES | RECEIVES } else { PUBLISHES };
-    let link = Link { shared, up: Cell::new(0), needed, demoted: Notify::new() };
-    let publish = again(&link, PUBLISHES, async |target| publish(&link, target).await);
+    let connections = Connections { shared, up: Cell::new(0), needed, demoted: Notify::new() };
+    let publish = reconnect_loop(&connections, PUBLISHES, async |target| publish(&connections, target).await);
     let tracker = RefCell::new(shared.tracker());
     let receive = async {
         if shared.receives() {
-            again(&link, RECEIVES, async |target| {
-                let error = receive(&link, target, &tracker).await;
+            reconnect_loop(&connections, RECEIVES, async |target| {
+                let error = receive(&connections, target, &tracker).await;
                 shared.lose_subscriptions(&mut tracker.borrow_mut());
                 error
             })
@@ -63,27 +63,27 @@ pub(crate) async fn serve(shared: &Shared) {
     future::join(publish, receive).await;
 }
 
-/// Why a connection is none.
-enum Broken {
-    /// The server, or the way to it.
+/// Why a connection failed.
+enum ConnectionError {
+    /// An error of the server or of the connection.
     Redis(RedisError),
-    /// It says nothing.
+    /// The server did not reply in time.
     Silent,
-    /// It has closed it.
+    /// The server closed the connection.
     Closed,
-    /// It is a replica, and does not pass publications on to its primary.
+    /// The server is a replica, and does not forward publications to its primary.
     Replica,
-    /// In words.
+    /// Any other reason.
     Other(String),
 }
 
-impl From<RedisError> for Broken {
+impl From<RedisError> for ConnectionError {
     fn from(error: RedisError) -> Self {
         Self::Redis(error)
     }
 }
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Redis(error) => write!(f, "{error}"),
@@ -97,21 +97,23 @@ impl std::fmt::Display for Broken {
     }
 }
 
-/// Waits no longer than a server may say nothing.
-async fn patiently<T, E: Into<Broken>>(answer: impl Future<Output = Result<T, E>>) -> Result<T, Broken> {
+/// Waits for a reply, at most [`REPLY_TIMEOUT`] plus the time in which this thread was blocked.
+async fn with_timeout<T, E: Into<ConnectionError>>(
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, ConnectionError> {
     let mut answer = std::pin::pin!(answer);
     loop {
         let before = stalled();
-        match tokio::time::timeout(PATIENCE, &mut answer).await {
+        match tokio::time::timeout(REPLY_TIMEOUT, &mut answer).await {
             Ok(answered) => return answered.map_err(Into::into),
-            Err(_) if stalled() != before => {} // it may be there, and nobody has read
-            Err(_) => return Err(Broken::Silent),
+            Err(_) if stalled() != before => {} // the reply may have arrived while this thread was blocked
+            Err(_) => return Err(ConnectionError::Silent),
         }
     }
 }
 
-/// Both connections together.
-struct Link<'a> {
+/// The publishing and the subscribed connection.
+struct Connections<'a> {
     shared: &'a Shared,
     up: Cell<u8>,
     needed: u8,
@@ -119,33 +121,37 @@ struct Link<'a> {
     demoted: Notify,
 }
 
-impl Link<'_> {
-    fn set_up(&self, which: u8) {
+impl Connections<'_> {
+    fn mark_up(&self, which: u8) {
         self.up.set(self.up.get() | which);
         if self.up.get() == self.needed {
             self.shared.set_connected();
         }
     }
 
-    fn set_down(&self, which: u8, reason: &Broken) {
-        if matches!(reason, Broken::Replica) && self.up.get() & PUBLISHES != 0 {
-            self.demoted.notify_one(); // the subscribed connection moves to the new primary as well
+    fn mark_down(&self, which: u8, reason: &ConnectionError) {
+        if matches!(reason, ConnectionError::Replica) && self.up.get() & PUBLISHES != 0 {
+            self.demoted.notify_one(); // the subscribed connection has to move to the new primary as well
         }
         self.up.set(self.up.get() & !which);
         self.shared.set_disconnected(&reason.to_string());
-        // Whoever publishes and has nothing to do asks the server before it is said again that there is a connection.
+        // An idle publishing connection checks the server before the client is reported as connected again.
         self.shared.outgoing.notify_one();
     }
 }
 
-/// Connects for ever; the pauses are short again after a connection that came about.
-async fn again(link: &Link<'_>, which: u8, mut serve: impl AsyncFnMut(&mut Target) -> Broken) {
-    let address = &link.shared.address;
+/// Reconnects forever. The pauses start short again after a successful connection.
+async fn reconnect_loop(
+    connections: &Connections<'_>,
+    which: u8,
+    mut serve: impl AsyncFnMut(&mut Target) -> ConnectionError,
+) {
+    let address = &connections.shared.address;
     let mut attempt = 0;
-    // A target keeps what it has read: it is made again once the files have changed.
+    // A target keeps the TLS files that it has read, so it is replaced when the files change.
     let mut made: Option<(Stamp, Target)> = None;
     loop {
-        let before = link.up.get() & which;
+        let before = connections.up.get() & which;
         let files = Stamp::of(address.files());
         made = made.filter(|(read, _)| *read == files);
         let reason = match &mut made {
@@ -155,13 +161,13 @@ async fn again(link: &Link<'_>, which: u8, mut serve: impl AsyncFnMut(&mut Targe
                 Err(error) => error,
             },
         };
-        attempt = if before == 0 && link.up.get() & which == 0 { attempt + 1 } else { 0 };
-        link.set_down(which, &reason);
+        attempt = if before == 0 && connections.up.get() & which == 0 { attempt + 1 } else { 0 };
+        connections.mark_down(which, &reason);
         tokio::time::sleep(backoff::delay(attempt)).await;
     }
 }
 
-/// Which server.
+/// The server to connect to.
 enum Target {
     One(Box<Client>),
     /// One client for each set of credentials, tried in this order.
@@ -169,14 +175,14 @@ enum Target {
 }
 
 impl Target {
-    fn new(address: &Address) -> Result<Self, Broken> {
+    fn new(address: &Address) -> Result<Self, ConnectionError> {
         let settings = settings(address)?;
         if address.kind == Kind::Sentinel {
             let logins = sentinel_logins(address);
             let clients = logins.into_iter().map(|login| sentinel(address, &settings, login));
             return Ok(Self::Sentinel(clients.collect::<Result<_, _>>()?));
         }
-        let Some(server) = addresses(address).next() else { return Err(Broken::Other("no server".into())) };
+        let Some(server) = addresses(address).next() else { return Err(ConnectionError::Other("no server".into())) };
         let info = server.into_connection_info()?.set_redis_settings(settings);
         Ok(Self::One(Box::new(match certificates(address)? {
             Some(certificates) => Client::build_with_tls(info, certificates)?,
@@ -184,19 +190,19 @@ impl Target {
         })))
     }
 
-    async fn client(&mut self) -> Result<Client, Broken> {
+    async fn client(&mut self) -> Result<Client, ConnectionError> {
         match self {
             Self::One(client) => Ok((**client).clone()),
             Self::Sentinel(clients) => {
                 let mut first = None;
                 for client in clients {
-                    match patiently(client.async_get_client()).await {
+                    match with_timeout(client.async_get_client()).await {
                         Ok(found) => return Ok(found),
                         // A Sentinel without a password rejects any password, which says nothing about the cause.
-                        Err(broken) => first = first.filter(|broken| !needs_password(broken)).or(Some(broken)),
+                        Err(failure) => first = first.filter(|failure| !needs_password(failure)).or(Some(failure)),
                     }
                 }
-                Err(first.unwrap_or(Broken::Closed))
+                Err(first.unwrap_or(ConnectionError::Closed))
             }
         }
     }
@@ -212,8 +218,8 @@ fn addresses(address: &Address) -> impl Iterator<Item = ConnectionAddr> {
     })
 }
 
-fn settings(address: &Address) -> Result<RedisConnectionInfo, Broken> {
-    let database = address.database().map_err(|error| Broken::Other(error.to_string()))?;
+fn settings(address: &Address) -> Result<RedisConnectionInfo, ConnectionError> {
+    let database = address.database().map_err(|error| ConnectionError::Other(error.to_string()))?;
     let mut settings = RedisConnectionInfo::default().set_db(database);
     if let Some(user) = &address.user {
         settings = settings.set_username(user);
@@ -224,26 +230,26 @@ fn settings(address: &Address) -> Result<RedisConnectionInfo, Broken> {
     Ok(settings)
 }
 
-/// Reads the files. They are small, and this thread serves nothing else.
-fn certificates(address: &Address) -> Result<Option<TlsCertificates>, Broken> {
+/// Reads the TLS files. They are small, and blocking this thread delays nothing else.
+fn certificates(address: &Address) -> Result<Option<TlsCertificates>, ConnectionError> {
     if address.files().next().is_none() {
         return Ok(None);
     }
-    let Files { ca, identity } = address.read_files().map_err(Broken::Other)?;
+    let Files { ca, identity } = address.read_files().map_err(ConnectionError::Other)?;
     let client_tls = identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
     Ok(Some(TlsCertificates { client_tls, root_cert: ca }))
 }
 
-/// Whether the server asks for a password.
-fn needs_password(broken: &Broken) -> bool {
-    matches!(broken, Broken::Redis(error) if error.code() == Some("NOAUTH"))
+/// Returns whether the server requires a password.
+fn needs_password(failure: &ConnectionError) -> bool {
+    matches!(failure, ConnectionError::Redis(error) if error.code() == Some("NOAUTH"))
 }
 
 /// A user and a password.
 type Login<'a> = (Option<&'a str>, Option<&'a str>);
 
-/// Credentials for Sentinels: those of the URL, if it gives any. Else none, so that no Sentinel gets a password that it does not
-/// ask for, and then the password of the servers, which many installations use for both.
+/// Returns the credentials to try at Sentinels: those of the URL, if given. Otherwise none first, so that no Sentinel
+/// receives a password it does not require, and then the servers' password, which many installations use for both.
 fn sentinel_logins(address: &Address) -> Vec<Login<'_>> {
     let none = (None, None);
     match &address.sentinel_password {
@@ -253,8 +259,12 @@ fn sentinel_logins(address: &Address) -> Vec<Login<'_>> {
     }
 }
 
-/// `settings`: credentials of the servers; `login`: those of the Sentinels.
-fn sentinel(address: &Address, settings: &RedisConnectionInfo, login: Login<'_>) -> Result<SentinelClient, Broken> {
+/// `settings`: the credentials of the servers; `login`: those of the Sentinels.
+fn sentinel(
+    address: &Address,
+    settings: &RedisConnectionInfo,
+    login: Login<'_>,
+) -> Result<SentinelClient, ConnectionError> {
     let mut builder = SentinelClientBuilder::new(addresses(address), &address.path, SentinelServerType::Master)?;
     if let (user, Some(password)) = login {
         builder = builder.set_client_to_sentinel_password(password);
@@ -280,33 +290,33 @@ fn sentinel(address: &Address, settings: &RedisConnectionInfo, login: Login<'_>)
     Ok(builder.build()?)
 }
 
-// ---- what leaves ----
+// ---- outgoing messages ----
 
-async fn publish(link: &Link<'_>, target: &mut Target) -> Broken {
-    match try_publish(link, target).await {
+async fn publish(connections: &Connections<'_>, target: &mut Target) -> ConnectionError {
+    match try_publish(connections, target).await {
         Ok(never) => never,
-        Err(broken) => broken,
+        Err(failure) => failure,
     }
 }
 
-async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Broken> {
-    let shared = link.shared;
-    // Who waits for an answer is patient: the library does not know that this thread was held up.
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(None);
+async fn try_publish(connections: &Connections<'_>, target: &mut Target) -> Result<ConnectionError, ConnectionError> {
+    let shared = connections.shared;
+    // `with_timeout` limits the time instead: the library cannot exclude the time in which this thread was blocked.
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(REPLY_TIMEOUT)).set_response_timeout(None);
     let client = target.client().await?;
-    let mut connection = patiently(client.get_multiplexed_async_connection_with_config(&config)).await?;
+    let mut connection = with_timeout(client.get_multiplexed_async_connection_with_config(&config)).await?;
     check_role(&mut connection).await?;
     let mut checked = Instant::now();
-    link.set_up(PUBLISHES);
+    connections.mark_up(PUBLISHES);
     let mut in_flight = shared.in_flight();
     loop {
-        // If the other connection broke, this one may be broken as well, and messages taken now would be in doubt. And a
-        // primary may become a replica while messages are published.
+        // If the other connection broke, this one may be broken as well, and messages taken now would become
+        // unconfirmed. A primary may also become a replica while messages are published.
         if !shared.is_connected() || checked.elapsed() >= PING {
             check_role(&mut connection).await?;
             checked = Instant::now();
         }
-        let items = in_flight.take(BATCH);
+        let items = in_flight.take(BATCH_BYTES);
         if items.is_empty() {
             let notified = std::pin::pin!(shared.outgoing.notified());
             let _ = tokio::time::timeout(PING, notified).await; // in both cases the loop continues
@@ -314,13 +324,13 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
         }
         let mut commands = redis::pipe();
         let mut counts = Vec::new();
-        for parcel in batch::pack(items, batch::MOST) {
-            commands.cmd("PUBLISH").arg(shared.name(&parcel.to)).arg(&parcel.bytes[..]);
-            counts.push(parcel.count);
+        for batch in batch::pack(items, batch::MAX_BATCH_BYTES) {
+            commands.cmd("PUBLISH").arg(shared.name(&batch.to)).arg(&batch.bytes[..]);
+            counts.push(batch.count);
         }
-        let answers: Vec<Answer> = patiently(commands.ignore_errors().query_async(&mut connection)).await?;
+        let answers: Vec<Answer> = with_timeout(commands.ignore_errors().query_async(&mut connection)).await?;
         for (count, answer) in counts.into_iter().zip(answers) {
-            match fate(answer)? {
+            match publish_result(answer)? {
                 None => in_flight.settle(count),
                 Some(refusal) => {
                     in_flight.refuse(count);
@@ -331,11 +341,11 @@ async fn try_publish(link: &Link<'_>, target: &mut Target) -> Result<Broken, Bro
     }
 }
 
-/// What a server says of something that is published: how many have got it.
+/// The server's reply to a publication: the number of receivers.
 type Answer = RedisResult<i64>;
 
-/// Why the server has refused something, in words; `None`: it has it. Fails if that is no answer to it.
-fn fate(answer: Answer) -> Result<Option<String>, Broken> {
+/// Returns why the server refused a publication, or `None` if it accepted it. Fails if the connection failed.
+fn publish_result(answer: Answer) -> Result<Option<String>, ConnectionError> {
     match answer {
         Ok(_) => Ok(None),
         Err(error) if is_answer(&error) => Ok(Some(error.to_string())),
@@ -343,27 +353,30 @@ fn fate(answer: Answer) -> Result<Option<String>, Broken> {
     }
 }
 
-/// Whether an error is an answer of the server, and not of the connection.
+/// Returns whether an error is a reply of the server, and not a failure of the connection.
 fn is_answer(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-/// Asks a server whether it is alive; an error reply counts as alive. A server that cannot save its data replies MISCONF, and
-/// one whose ACL denies the command replies NOPERM. A server that wants another password takes no messages.
-async fn check<T>(answer: impl Future<Output = RedisResult<T>>) -> Result<Option<T>, Broken> {
-    match patiently(answer).await {
+/// Checks that a server is alive; an error reply counts as alive. A server that cannot save its data replies MISCONF,
+/// and one whose ACL denies the command replies NOPERM. A server that requires another password accepts no messages, so
+/// it counts as failed.
+async fn check<T>(answer: impl Future<Output = RedisResult<T>>) -> Result<Option<T>, ConnectionError> {
+    match with_timeout(answer).await {
         Ok(answer) => Ok(Some(answer)),
-        Err(Broken::Redis(error)) if is_answer(&error) && !matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
+        Err(ConnectionError::Redis(error))
+            if is_answer(&error) && !matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) =>
+        {
             Ok(None)
         }
-        Err(broken) => Err(broken),
+        Err(failure) => Err(failure),
     }
 }
 
-/// Checks that the server is alive, and not a replica as far as it says.
-async fn check_role(connection: &mut MultiplexedConnection) -> Result<(), Broken> {
+/// Checks that the server is alive, and not a replica as far as it replies to `ROLE`.
+async fn check_role(connection: &mut MultiplexedConnection) -> Result<(), ConnectionError> {
     match check(redis::cmd("ROLE").query_async(connection)).await? {
-        Some(Value::Array(role)) if role.first().is_some_and(is_replica) => Err(Broken::Replica),
+        Some(Value::Array(role)) if role.first().is_some_and(is_replica) => Err(ConnectionError::Replica),
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Subscriptions at one server, and the messages that they deliver.
+//! Subscriptions at one Redis server, and the messages that they deliver.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,88 +9,93 @@ use redis::{Msg, Value};
 use wirespeed_engine::topics::Pattern;
 
 use super::glob::glob;
-use super::{Broken, CHANNELS, Link, PING, RECEIVES, Target, check, patiently};
+use super::{CHANNELS_PER_COMMAND, ConnectionError, Connections, PING, RECEIVES, Target, check, with_timeout};
 use crate::client::{Shared, ended};
 use crate::stall_clock::StallClock;
 use crate::tracker::{ALL, DeliveryTracker};
 
-/// Subscriptions, as the server knows them.
+/// The state of the subscriptions at the server.
 #[derive(Default)]
-struct Known {
-    /// Several of our patterns may be one of its.
+struct KnownSubscriptions {
+    /// Several patterns may share one glob.
     globs: HashMap<String, Vec<Pattern>>,
-    /// Confirmed, and not yet taken for it: what came before is to be looked at first.
+    /// Confirmed by the server, but earlier messages may still be buffered in the library.
     confirmed: Vec<Pattern>,
-    /// Those of which all that came before was taken from the library.
-    preceded: Vec<Pattern>,
+    /// Confirmed, and all earlier messages were taken out of the library.
+    drained: Vec<Pattern>,
 }
 
-pub(super) async fn receive(link: &Link<'_>, target: &mut Target, tracker: &RefCell<DeliveryTracker>) -> Broken {
+pub(super) async fn receive(
+    connections: &Connections<'_>,
+    target: &mut Target,
+    tracker: &RefCell<DeliveryTracker>,
+) -> ConnectionError {
     let connected = async {
         let client = target.client().await?;
-        patiently(client.get_async_pubsub()).await
+        with_timeout(client.get_async_pubsub()).await
     };
     let pubsub: PubSub = match connected.await {
         Ok(pubsub) => pubsub,
-        Err(broken) => return broken,
+        Err(failure) => return failure,
     };
     let (mut sink, mut stream) = pubsub.split();
-    let known = RefCell::new(Known::default());
+    let known = RefCell::new(KnownSubscriptions::default());
     let subscribe = std::pin::pin!(async {
-        match subscribe(link, &mut sink, tracker, &known).await {
+        match subscribe(connections, &mut sink, tracker, &known).await {
             Ok(never) => never,
-            Err(broken) => broken,
+            Err(failure) => failure,
         }
     });
     let read = std::pin::pin!(async {
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         loop {
-            // All that is there, before what was confirmed meanwhile is taken for it.
+            // Take all buffered messages before the confirmations that arrived meanwhile take effect.
             let taken = future::poll_fn(|cx| {
                 while let std::task::Poll::Ready(next) = stream.poll_next_unpin(cx) {
-                    came.push(next);
-                    if came.last().is_some_and(Option::is_none) {
+                    received.push(next);
+                    if received.last().is_some_and(Option::is_none) {
                         break;
                     }
                 }
-                let waits = came.is_empty() && known.borrow().confirmed.is_empty();
+                let waits = received.is_empty() && known.borrow().confirmed.is_empty();
                 if waits { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
             });
             tokio::task::unconstrained(taken).await;
             {
-                // Not taken out: what is ended while this lets others go on is not confirmed.
-                let Known { confirmed, preceded, .. } = &mut *known.borrow_mut();
-                preceded.append(confirmed);
+                // They stay in `known` during the yields below, so that a pattern which is ended meanwhile is not
+                // confirmed.
+                let KnownSubscriptions { confirmed, drained, .. } = &mut *known.borrow_mut();
+                drained.append(confirmed);
             }
-            let mut breaths = StallClock::new();
-            for message in came.drain(..) {
-                let Some(message) = message else { return Broken::Closed };
-                arrive(link.shared, &mut tracker.borrow_mut(), &known.borrow(), &message);
-                breaths.take().await;
+            let mut stall_clock = StallClock::new();
+            for message in received.drain(..) {
+                let Some(message) = message else { return ConnectionError::Closed };
+                arrive(connections.shared, &mut tracker.borrow_mut(), &known.borrow(), &message);
+                stall_clock.yield_if_stalled().await;
             }
             let mut tracker = tracker.borrow_mut();
-            known.borrow_mut().preceded.drain(..).for_each(|pattern| tracker.confirm(&pattern));
+            known.borrow_mut().drained.drain(..).for_each(|pattern| tracker.confirm(&pattern));
         }
     });
-    let demoted = std::pin::pin!(link.demoted.notified());
+    let demoted = std::pin::pin!(connections.demoted.notified());
     // `subscribe` is polled first, so that `read` sees its confirmations.
     match future::select(future::select(subscribe, read), demoted).await {
-        future::Either::Left((future::Either::Left((broken, _)) | future::Either::Right((broken, _)), _)) => broken,
-        future::Either::Right(_) => Broken::Replica,
+        future::Either::Left((future::Either::Left((failure, _)) | future::Either::Right((failure, _)), _)) => failure,
+        future::Either::Right(_) => ConnectionError::Replica,
     }
 }
 
-fn arrive(shared: &Shared, tracker: &mut DeliveryTracker, known: &Known, message: &Msg) {
+fn arrive(shared: &Shared, tracker: &mut DeliveryTracker, known: &KnownSubscriptions, message: &Msg) {
     let via = match message.from_pattern() {
         false => None,
         true => message.get_pattern::<String>().ok().and_then(|glob| known.globs.get(&glob)).map(Vec::as_slice),
     };
     if via.is_none() && message.from_pattern() {
-        return; // it is being ended
+        return; // this glob is being unsubscribed
     }
     let name = message.get_channel_name();
     let exact = match via {
-        // A channel's own subscription.
+        // The message came by the subscription to the channel itself.
         None => name.strip_prefix(shared.prefix.as_str()).and_then(|name| Pattern::new(name).ok()),
         Some(_) => None,
     };
@@ -99,25 +104,25 @@ fn arrive(shared: &Shared, tracker: &mut DeliveryTracker, known: &Known, message
 }
 
 async fn subscribe(
-    link: &Link<'_>,
+    connections: &Connections<'_>,
     sink: &mut PubSubSink,
     tracker: &RefCell<DeliveryTracker>,
-    known: &RefCell<Known>,
-) -> Result<Broken, Broken> {
-    let shared = link.shared;
+    known: &RefCell<KnownSubscriptions>,
+) -> Result<ConnectionError, ConnectionError> {
+    let shared = connections.shared;
     shared.forget_reserved();
-    subscribe_to_all(shared, sink).await?;
-    let changes = shared.take_interests(&mut tracker.borrow_mut());
+    subscribe_to_broadcasts(shared, sink).await?;
+    let changes = shared.take_changes(&mut tracker.borrow_mut());
     change(shared, sink, tracker, known, changes).await?;
-    // All that was wanted by then is there. What has been wanted since may never end.
-    link.set_up(RECEIVES);
+    // All patterns wanted at the start are subscribed now. Waiting for later ones might never end.
+    connections.mark_up(RECEIVES);
     loop {
         if !shared.take_reserved().is_empty() {
-            subscribe_to_all(shared, sink).await?;
+            subscribe_to_broadcasts(shared, sink).await?;
         }
-        let changes = shared.take_interests(&mut tracker.borrow_mut());
+        let changes = shared.take_changes(&mut tracker.borrow_mut());
         if changes.is_empty() {
-            let notified = std::pin::pin!(shared.wanted.notified());
+            let notified = std::pin::pin!(shared.subscriptions_changed.notified());
             if tokio::time::timeout(PING, notified).await.is_err() {
                 check(sink.ping::<Value>()).await?;
             }
@@ -127,54 +132,54 @@ async fn subscribe(
     }
 }
 
-/// Has the server know what is wanted, and what is not any more.
+/// Subscribes and unsubscribes the changed patterns at the server.
 async fn change(
     shared: &Shared,
     sink: &mut PubSubSink,
     tracker: &RefCell<DeliveryTracker>,
-    known: &RefCell<Known>,
+    known: &RefCell<KnownSubscriptions>,
     changes: Vec<Change>,
-) -> Result<(), Broken> {
+) -> Result<(), ConnectionError> {
     tracker.borrow_mut().end(ended(&changes));
     let (wanted, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, wanted)| *wanted);
-    for chunk in ended.chunks(CHANNELS) {
-        end(shared, sink, known, chunk).await?;
+    for chunk in ended.chunks(CHANNELS_PER_COMMAND) {
+        unsubscribe_chunk(shared, sink, known, chunk).await?;
     }
-    for chunk in wanted.chunks(CHANNELS) {
-        begin(shared, sink, tracker, known, chunk).await?;
+    for chunk in wanted.chunks(CHANNELS_PER_COMMAND) {
+        subscribe_chunk(shared, sink, tracker, known, chunk).await?;
     }
     Ok(())
 }
 
 /// Subscribes to broadcasts.
-async fn subscribe_to_all(shared: &Shared, sink: &mut PubSubSink) -> Result<(), Broken> {
-    match denial(patiently(sink.subscribe(format!("{}{ALL}", shared.prefix))).await)? {
-        Some(reason) => shared.deny_all(&reason),
-        None => shared.forgive_reserved(),
+async fn subscribe_to_broadcasts(shared: &Shared, sink: &mut PubSubSink) -> Result<(), ConnectionError> {
+    match denial(with_timeout(sink.subscribe(format!("{}{ALL}", shared.prefix))).await)? {
+        Some(reason) => shared.deny_broadcasts(&reason),
+        None => shared.clear_allowed_reserved(),
     }
     Ok(())
 }
 
 pub(super) type Change = (Pattern, bool);
 
-/// Why an ACL does not let us have what was asked for, in words; `None`: we have it. Other answers, which may be others later,
-/// are for a connection that is made again.
-pub(super) fn denial(answer: Result<(), Broken>) -> Result<Option<String>, Broken> {
+/// Returns why an ACL denied a subscription, or `None` if it was accepted. Any other error fails the connection,
+/// because a new one may succeed.
+pub(super) fn denial(answer: Result<(), ConnectionError>) -> Result<Option<String>, ConnectionError> {
     match answer {
         Ok(()) => Ok(None),
-        Err(Broken::Redis(error)) if error.code() == Some("NOPERM") => Ok(Some(error.to_string())),
-        Err(broken) => Err(broken),
+        Err(ConnectionError::Redis(error)) if error.code() == Some("NOPERM") => Ok(Some(error.to_string())),
+        Err(failure) => Err(failure),
     }
 }
 
-/// Subscribes to channels, or patterns of the server's, with one command. If it is denied, as it is for one of them, each
-/// is asked for by itself. What is denied, and why.
-async fn ask(sink: &PubSubSink, names: Vec<String>, globs: bool) -> Result<Vec<(String, String)>, Broken> {
+/// Subscribes to channels or globs with one command. If the server denies any of them, each is requested separately.
+/// Returns the denied names with the reasons.
+async fn request(sink: &PubSubSink, names: Vec<String>, globs: bool) -> Result<Vec<(String, String)>, ConnectionError> {
     let subscribe = async |names: &[String]| {
         let mut sink = sink.clone();
         let answer = match globs {
-            false => patiently(sink.subscribe(names)).await,
-            true => patiently(sink.psubscribe(names)).await,
+            false => with_timeout(sink.subscribe(names)).await,
+            true => with_timeout(sink.psubscribe(names)).await,
         };
         denial(answer)
     };
@@ -189,16 +194,16 @@ async fn ask(sink: &PubSubSink, names: Vec<String>, globs: bool) -> Result<Vec<(
     Ok(denied)
 }
 
-async fn begin(
+async fn subscribe_chunk(
     shared: &Shared,
     sink: &PubSubSink,
     tracker: &RefCell<DeliveryTracker>,
-    known: &RefCell<Known>,
+    known: &RefCell<KnownSubscriptions>,
     chunk: &[Change],
-) -> Result<(), Broken> {
+) -> Result<(), ConnectionError> {
     let (mut channels, mut globs) = (Vec::new(), Vec::new());
     for (pattern, _) in chunk {
-        tracker.borrow_mut().ask(pattern);
+        tracker.borrow_mut().request(pattern);
         if pattern.is_exact() {
             channels.push(format!("{}{pattern}", shared.prefix));
             continue;
@@ -211,9 +216,9 @@ async fn begin(
         }
         patterns.push(pattern.clone());
     }
-    let mut denied: HashMap<String, String> = ask(sink, channels, false).await?.into_iter().collect();
-    for (glob, reason) in ask(sink, globs, true).await? {
-        known.borrow_mut().globs.remove(&glob); // all of its patterns are of this chunk
+    let mut denied: HashMap<String, String> = request(sink, channels, false).await?.into_iter().collect();
+    for (glob, reason) in request(sink, globs, true).await? {
+        known.borrow_mut().globs.remove(&glob); // all patterns of this glob belong to this chunk
         denied.insert(glob, reason);
     }
     for (pattern, _) in chunk {
@@ -225,14 +230,19 @@ async fn begin(
             Some(reason) => shared.deny(&mut tracker.borrow_mut(), pattern, Some(reason)),
             None => {
                 known.borrow_mut().confirmed.push(pattern.clone());
-                shared.done(pattern, true);
+                shared.mark_applied(pattern, true);
             }
         }
     }
     Ok(())
 }
 
-async fn end(shared: &Shared, sink: &mut PubSubSink, known: &RefCell<Known>, chunk: &[Change]) -> Result<(), Broken> {
+async fn unsubscribe_chunk(
+    shared: &Shared,
+    sink: &mut PubSubSink,
+    known: &RefCell<KnownSubscriptions>,
+    chunk: &[Change],
+) -> Result<(), ConnectionError> {
     let (mut channels, mut globs) = (Vec::new(), Vec::new());
     for (pattern, _) in chunk {
         if pattern.is_exact() {
@@ -250,16 +260,16 @@ async fn end(shared: &Shared, sink: &mut PubSubSink, known: &RefCell<Known>, chu
         }
     }
     if !channels.is_empty() {
-        patiently(sink.unsubscribe(channels)).await?;
+        with_timeout(sink.unsubscribe(channels)).await?;
     }
     if !globs.is_empty() {
-        patiently(sink.punsubscribe(globs)).await?;
+        with_timeout(sink.punsubscribe(globs)).await?;
     }
     for (pattern, _) in chunk {
-        let Known { confirmed, preceded, .. } = &mut *known.borrow_mut();
+        let KnownSubscriptions { confirmed, drained, .. } = &mut *known.borrow_mut();
         confirmed.retain(|other| other != pattern);
-        preceded.retain(|other| other != pattern);
-        shared.done(pattern, false);
+        drained.retain(|other| other != pattern);
+        shared.mark_applied(pattern, false);
     }
     Ok(())
 }

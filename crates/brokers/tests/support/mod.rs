@@ -1,8 +1,8 @@
-//! What tests of brokers have in common: what stands in for an engine, and patience.
+//! Support of the broker tests: a sink that replaces an engine, and waiting with a deadline.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
-pub mod link;
+pub mod delayed_proxy;
 pub mod nodes;
 pub mod servers;
 
@@ -15,29 +15,29 @@ use wirespeed_brokers::engine::driver::protocol::MessageKind;
 use wirespeed_brokers::engine::logs::Logs;
 use wirespeed_brokers::engine::topics::Topic;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Takes what comes; says that there is no room when it is told to.
+/// Records received messages. While `full` is set, it reports that it has no capacity.
 #[derive(Default)]
-pub struct Taker {
-    pub came: Mutex<Vec<(String, Vec<u8>)>>,
+pub struct RecordingSink {
+    pub received: Mutex<Vec<(String, Vec<u8>)>>,
     pub full: AtomicBool,
     pub waits: AtomicUsize,
     pub noticed: AtomicUsize,
     pub logs: Mutex<Option<Arc<Logs>>>,
 }
 
-impl Sink for Taker {
+impl Sink for RecordingSink {
     fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable> {
         if message.kind == MessageKind::Text && std::str::from_utf8(message.payload).is_err() {
             return Err(Unsendable);
         }
-        self.came.lock().unwrap().push((topic.to_string(), message.payload.to_vec()));
+        self.received.lock().unwrap().push((topic.to_string(), message.payload.to_vec()));
         Ok(!self.full.load(Ordering::SeqCst))
     }
 
     fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable> {
-        self.came.lock().unwrap().push((String::new(), message.payload.to_vec()));
+        self.received.lock().unwrap().push((String::new(), message.payload.to_vec()));
         Ok(true)
     }
 
@@ -56,16 +56,16 @@ impl Sink for Taker {
     }
 
     fn logs(&self) -> Arc<Logs> {
-        // Each record: none of a cause is left out.
+        // Without an interval, no record is suppressed.
         Arc::clone(self.logs.lock().unwrap().get_or_insert_with(|| Arc::new(Logs::new(Instant::now(), Duration::ZERO))))
     }
 }
 
 #[track_caller]
 pub fn wait(mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + DEADLINE;
     while !condition() {
-        assert!(Instant::now() < end, "it did not become so");
+        assert!(Instant::now() < end, "the condition did not become true in time");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

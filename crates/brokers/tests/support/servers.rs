@@ -1,5 +1,5 @@
-//! Real servers on free ports, each ended with what has begun it. Where one is not installed its tests are skipped, but
-//! not where `WIRESPEED_BROKERS=all` says that all are.
+//! Real servers on free ports, which are killed when dropped. Tests are skipped where a server is not installed, except
+//! with `WIRESPEED_BROKERS=all`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{PATIENCE, wait};
+use super::{DEADLINE, wait};
 
-/// A server that is a process.
+/// A server process.
 pub struct Server {
     program: PathBuf,
     first: Vec<String>,
@@ -20,11 +20,11 @@ pub struct Server {
     process: Option<Child>,
 }
 
-/// A port that is free now, and that nobody else is given: neither another test nor a connection that goes out.
+/// Returns a free port that neither other tests nor outgoing connections use.
 pub fn free_port() -> u16 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     loop {
-        // Ports of connections that go out begin at 32,768, or above.
+        // Ephemeral ports of outgoing connections begin at 32,768 or above.
         let number = std::process::id() as usize * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
         let port = 12_000 + u16::try_from(number % 20_000).unwrap();
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
@@ -45,7 +45,7 @@ fn find(program: &str) -> Option<PathBuf> {
 }
 
 impl Server {
-    /// One that has not begun; `None`: it is not installed.
+    /// Prepares a server without starting it; `None` if it is not installed.
     pub fn new(program: &str, options: &[&str]) -> Option<Self> {
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let Some(program) = find(program) else {
@@ -59,7 +59,7 @@ impl Server {
         Some(Self { program, first: Vec::new(), options, directory, port: free_port(), process: None })
     }
 
-    /// Begins, and waits until it listens.
+    /// Starts the server, and waits until it listens.
     pub fn start(&mut self) {
         let log = fs::File::create(self.directory.join("log")).unwrap();
         let is_redis = self.program.ends_with("redis-server");
@@ -85,8 +85,8 @@ impl Server {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
-    /// What is said before everything else: Redis wants the name of its configuration there.
-    pub fn begin_with(&mut self, first: &str) {
+    /// Sets the first argument: Redis expects the name of its configuration file there.
+    pub fn set_first_argument(&mut self, first: &str) {
         self.first = vec![first.to_owned()];
     }
 
@@ -101,7 +101,7 @@ impl Server {
         assert!(Command::new("kill").args(["-s", name, &process]).status().unwrap().success());
     }
 
-    /// Ends without a word.
+    /// Kills the process.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
@@ -109,10 +109,10 @@ impl Server {
         }
     }
 
-    /// Says something to Redis, a command; the answer, in its own form.
-    pub fn say(&self, command: &str) -> String {
+    /// Sends a command to Redis, and returns the raw reply.
+    pub fn command(&self, command: &str) -> String {
         let mut client = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
         client.write_all(format!("{command}\r\nECHO <end>\r\n").as_bytes()).unwrap();
         let (mut said, mut some) = (Vec::new(), [0; 4096]);
         loop {

@@ -1,4 +1,4 @@
-//! A way to a server that takes time, as between machines.
+//! A TCP proxy that adds a delay, as between machines.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,15 +6,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Chunks that are under way in one direction: whoever writes more waits.
-const UNDER_WAY: usize = 4096;
+/// The maximum number of chunks in flight in one direction; further writes wait.
+const MAX_CHUNKS: usize = 4096;
 
-/// Takes connections on this port for ever, and gives what comes to the other one, and back, so much later.
-pub fn slow_link(port: u16, server: u16, delay: Duration) {
+/// Accepts connections on this port forever, and forwards both directions to the server with this delay.
+pub fn delayed_proxy(port: u16, server: u16, delay: Duration) {
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            // Without a server the client is closed.
+            // Without a server, the client's connection is closed.
             if let Ok(server) = TcpStream::connect(("127.0.0.1", server)) {
                 carry(client.try_clone().unwrap(), server.try_clone().unwrap(), delay);
                 carry(server, client, delay);
@@ -25,7 +25,7 @@ pub fn slow_link(port: u16, server: u16, delay: Duration) {
 
 fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     to.set_nodelay(true).unwrap();
-    let (sender, chunks) = mpsc::sync_channel::<(Instant, Vec<u8>)>(UNDER_WAY);
+    let (sender, chunks) = mpsc::sync_channel::<(Instant, Vec<u8>)>(MAX_CHUNKS);
     thread::spawn(move || {
         let mut some = [0; 16384];
         while let Ok(count @ 1..) = from.read(&mut some) {
