@@ -412,10 +412,10 @@ APP = textwrap.dedent("""
             if when == "after":
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        def _begin_logging(self):
+        def _start_logging(self):
             if when == "within":
                 os.kill(os.getpid(), signal.SIGTERM)
-            super()._begin_logging()
+            super()._start_logging()
 
     engine = Early("127.0.0.1", workers=1, drain_timeout=5)
 
@@ -503,15 +503,15 @@ def test_stop_from_another_thread_while_it_starts() -> None:
 
 
 def test_stop_before_the_start_is_over() -> None:
-    """Where it serves already, and is yet to be told of its log."""
+    """The engine serves already, but does not log yet."""
 
     class Stopped(Engine):
-        def _begin_logging(self) -> None:
+        def _start_logging(self) -> None:
             thread = threading.Thread(target=self.stop, daemon=True)
             thread.start()
             thread.join(BOUND)
             assert not thread.is_alive()
-            super()._begin_logging()
+            super()._start_logging()
 
     engine = Stopped("127.0.0.1", workers=1)
     engine.on_message(print)

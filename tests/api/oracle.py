@@ -20,7 +20,7 @@ RUNTIME = (
     "this was awaited already",
     "messages go to the listener",
     "a message of fragments is being sent",
-    "nobody is asked for a token",
+    "the session's path requires no token",
     "the session subscribes to",
     "the engine has",
     "the engine is",

@@ -70,7 +70,7 @@ mod _native {
     #[pymodule_export]
     use crate::engine::session::PySession;
     #[pymodule_export]
-    use crate::engine::wakers::{EventsBell, RoomBell};
+    use crate::engine::wakers::{CapacityWaker, EventsWaker};
     #[pymodule_export]
     use crate::handshake::{Answer, Handshake};
     #[pymodule_export]

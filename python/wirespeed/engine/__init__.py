@@ -1,7 +1,7 @@
-"""The engine: a server of many threads inside Python, whose clients' events come in batches.
+"""A multi-threaded WebSocket server, whose events reach Python in batches.
 
-Threads of its own serve the sockets: handshakes, frames, masks, pings and what is sent to many never wait for the
-interpreter. Python gets batches of events, each for one turn of the interpreter's lock::
+Native threads serve the sockets: handshakes, frames, masking, pings and broadcasts do not need the interpreter's lock.
+Python takes batches of events, so that one acquisition of the lock serves many events::
 
     with wirespeed.engine.Engine("127.0.0.1", 8765) as engine:
         for batch in engine.batches():

@@ -1,4 +1,4 @@
-"""What the arguments of an engine may be. Those that are not checked here are by their types, natively."""
+"""Checks of the arguments of an engine. The native core checks the types of all other arguments."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ..tls import TLS
 
 __all__ = ["check_count", "checked_seconds", "checked_tls"]
 
-# Longer than anything lasts.
+# Used instead of "no limit": longer than any process waits.
 _FOREVER = 20 * 86400.0
 
 
 def check_count(name: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Raise TypeError or ValueError unless an argument is an int of a range.
+    """Raise TypeError or ValueError unless an argument is an int within a range.
 
     Args:
-        name: The argument.
-        value: What the user passed.
-        least: The least that it may be.
-        most: The most; ``None``: what is less than 2**62.
+        name: The name of the argument.
+        value: The value passed by the user.
+        least: The minimum.
+        most: The maximum; ``None``: less than 2**62.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
@@ -32,20 +32,20 @@ def check_count(name: str, value: object, least: int = 1, most: int | None = Non
 
 
 def checked_seconds(name: str, value: object, *, zero: bool = True) -> float:
-    """Return an argument that is a number of seconds; one that is as good as for ever, as a number that clocks can add.
+    """Return a number of seconds, clamped to a value that clocks can add.
 
     Args:
-        name: The argument.
-        value: What the user passed.
+        name: The name of the argument.
+        value: The value passed by the user.
         zero: Whether it may be 0.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is negative, NaN, or 0.
+        TypeError: It is not a number.
+        ValueError: It is negative, NaN, or 0 without ``zero``.
     """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
-    # Only NaN differs from itself; math.isnan does not take every int.
+    # Only NaN differs from itself; math.isnan does not accept every int.
     if value != value or value < 0 or (value == 0 and not zero):
         raise ValueError(f"{name} must be a number of seconds {'from 0 up' if zero else 'above 0'}")
     seconds = bounded(value)
@@ -56,11 +56,11 @@ def checked_tls(ssl: object) -> ServerTLS:
     """Return the native form of TLS settings.
 
     Args:
-        ssl: What the user passed.
+        ssl: The value passed by the user.
 
     Raises:
-        TypeError: They are none.
-        ValueError: They are none of a server.
+        TypeError: It is not a TLS object.
+        ValueError: The settings are not for a server.
     """
     if not isinstance(ssl, TLS):
         raise TypeError(f"ssl must be a TLS or None, not {type(ssl).__name__}")

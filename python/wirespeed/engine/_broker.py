@@ -1,4 +1,4 @@
-"""What is told of a broker, and publishing to one without an engine; all that connects is native."""
+"""Events and status of a broker, and a publisher without an engine. The native core makes the connections."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeAlias
 from .._annotations import Buffer, Self
 from .._native import NativePublisher
 from ._arguments import checked_seconds
-from ._lifecycle import begin_logging
+from ._capacity import wait_for_publisher
+from ._lifecycle import start_logging
 from ._log import Log
-from ._rooms import wait_for_publisher
 
 __all__ = ["BrokerEvent", "BrokerPolicy", "BrokerStatus", "Published", "Publisher"]
 
@@ -27,10 +27,10 @@ BrokerPolicy: TypeAlias = Literal["drop_newest", "drop_oldest", "raise"]
 
 
 class Published(int):
-    """How many sessions of this engine a message goes to: an ``int``.
+    """The number of sessions of this engine that a message was sent to: an ``int``.
 
     Attributes:
-        forwarded: Whether it goes to other engines as well: the queue to the broker has taken it. False without a
+        forwarded: Whether the queue to the broker accepted the message, so that other engines get it. False without a
             broker.
     """
 
@@ -39,7 +39,7 @@ class Published(int):
 
 
 class Forwarded(Published):
-    """The same, of a message that goes to other engines."""
+    """The result for a message that other engines get as well."""
 
     __slots__ = ()
     forwarded = True
@@ -47,18 +47,18 @@ class Forwarded(Published):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerEvent:
-    """What has happened to a broker.
+    """A change in the connection to the broker, or messages that were lost or refused.
 
     Attributes:
-        kind: ``"connected"`` and ``"disconnected"``; of messages, how many: ``"lost"``, of others, which did not come;
-            ``"refused"``, which the queue did not take; ``"dropped"``, which newer ones replaced; ``"unconfirmed"``,
-            which were under way when the connection broke, or when NATS denied some of them. ``"unsupported"``: the
-            broker has no wildcards, and sessions that subscribe with some get what is published on this engine alone.
-            ``"denied"``: the broker denies a subscription, with the same effect; it is asked again after 1 to 30 s, and
-            by the next connection.
-        count: How many messages.
-        reason: Why, without credentials; of ``"unsupported"``, the pattern; of ``"denied"``, the pattern, and what the
-            broker says.
+        kind: ``"connected"`` and ``"disconnected"`` concern the connection. The following ones concern messages:
+            ``"lost"`` from other engines, which were not received; ``"refused"`` by the queue or the broker;
+            ``"dropped"`` from the queue for newer ones; ``"unconfirmed"``, which were in flight when the connection
+            broke, or when NATS denied some of them. ``"unsupported"``: the broker has no wildcards, so sessions that
+            subscribe with wildcards get only messages of this engine. ``"denied"``: the broker denies a subscription,
+            with the same effect. The subscription is retried after 1 to 30 s, and by the next connection.
+        count: The number of messages.
+        reason: The cause, without credentials. For ``"unsupported"``, the pattern; for ``"denied"``, the pattern and
+            the broker's answer.
     """
 
     kind: str
@@ -68,23 +68,23 @@ class BrokerEvent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """How it stands with a broker, and what was counted since the start.
+    """The state of the connection to the broker, and counters since the start.
 
     Attributes:
-        state: ``"connecting"``, until the first connection, ``"connected"``, ``"disconnected"`` or ``"closed"``.
-        server: Where it is, without credentials.
-        reason: Why there is no connection; while there is one, why it refuses messages, until it takes them
+        state: ``"connecting"`` until the first connection, ``"connected"``, ``"disconnected"`` or ``"closed"``.
+        server: The address of the broker, without credentials.
+        reason: Why there is no connection. While there is one, why the broker refuses messages, until it accepts them
             again, or denies a subscription.
-        queued: Messages that wait to be sent.
-        queued_bytes: The same, in bytes.
-        subscriptions: Topics and patterns that are subscribed to at the broker.
-        published: Messages that the broker has got.
-        received: Messages that came, and went to sessions.
-        lost: Messages of others that did not come, as far as later ones on the same topics tell.
-        refused: Messages that were not taken.
-        dropped: Messages that were taken, and dropped for newer ones.
-        unconfirmed: Messages that were under way when a connection broke, or when NATS denied some of them.
-        invalid: Messages that came and were none.
+        queued: Messages in the queue to the broker.
+        queued_bytes: The size of the queue in bytes.
+        subscriptions: Topics and patterns subscribed to at the broker.
+        published: Messages that the broker has received.
+        received: Messages received from the broker and sent to sessions.
+        lost: Messages of others that were not received, as far as later ones on the same topics show.
+        refused: Messages that the queue or the broker refused.
+        dropped: Messages that were dropped from the queue for newer ones.
+        unconfirmed: Messages that were in flight when a connection broke, or when NATS denied some of them.
+        invalid: Received messages that were malformed.
         reconnects: Connections after the first.
     """
 
@@ -105,13 +105,13 @@ class BrokerStatus:
 
     @property
     def is_connected(self) -> bool:
-        """Whether messages come and go."""
+        """Whether the broker is connected."""
         return self.state == "connected"
 
 
-# How many messages a publisher, by its number, may have lost when this thread or task published the first one that it
-# has not flushed. What is in it is never changed, as contexts are copied.
-_lost_before: ContextVar[Mapping[int, int]] = ContextVar("wirespeed.lost_before")
+# For each publisher, by number: how many of its messages were missing when this thread or task published its first
+# message since its last flush. The mappings are never modified, as contexts share them.
+_missing_before: ContextVar[Mapping[int, int]] = ContextVar("wirespeed.lost_before")
 
 _numbers = itertools.count()
 
@@ -119,24 +119,24 @@ _numbers = itertools.count()
 class Publisher(NativePublisher):
     """Publishes to the sessions of all engines on a broker, from any process and thread.
 
-    It connects in the background, again after each failure, and is closed by ``with``, ``async with`` or
-    :meth:`close`. Closing waits until the broker has everything that was published.
+    It connects in the background, and reconnects after each failure. ``with``, ``async with`` and :meth:`close` close
+    it, after waiting until the broker has received all published messages.
 
     Args:
         url: The broker, as for ``Engine(broker=...)``.
         prefix: As for ``Engine(broker_prefix=...)``.
-        limit: Bytes that may wait to be sent, 16 MiB by default: then :meth:`publish` waits.
-        close_timeout: Seconds that closing waits for the broker, 10 by default; ``None``: any time.
+        limit: The maximum size of the queue in bytes, 16 MiB by default. :meth:`publish` waits while the queue is full.
+        close_timeout: Seconds that closing waits for the broker, 10 by default; ``None``: no limit.
 
     Raises:
-        TypeError: ``close_timeout`` is no number.
+        TypeError: ``close_timeout`` is not a number.
         ValueError: An argument is not valid; the text shows no credentials.
     """
 
-    # None has it: that of one that was not opened, which the calls below say.
+    # The number of a publisher that was not opened; the native methods then raise.
     _number = -1
-    # So many lost messages somebody has been told of.
-    _told = 0
+    # The number of missing messages that were reported by an exception.
+    _reported = 0
 
     def __init__(
         self, url: str, *, prefix: str = "wirespeed", limit: int = 16 * 2**20, close_timeout: float | None = 10
@@ -144,11 +144,11 @@ class Publisher(NativePublisher):
         self._close_timeout = None if close_timeout is None else checked_seconds("close_timeout", close_timeout)
         self._number = next(_numbers)
         self._open(url, prefix, limit)
-        begin_logging(self._logs(), _logger)
+        start_logging(self._logs(), _logger)
 
     @property
     def status(self) -> BrokerStatus:
-        """How it stands."""
+        """The state of the connection, and counters."""
         return BrokerStatus(**self._status())
 
     def publish(
@@ -160,21 +160,21 @@ class Publisher(NativePublisher):
         key: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish a message: it is sent in the background. Wait if there is no room.
+        """Publish a message, which is sent in the background. Wait while the queue is full.
 
         Args:
-            topic: Its name, without wildcards; ``None``: to all sessions of all engines.
+            topic: The topic, without wildcards; ``None``: all sessions of all engines.
             message: ``str`` is sent as text, anything with a buffer as binary.
-            text: Send it as text, which must be UTF-8, or as binary, whatever it is.
-            key: What it is about: see ``policy="conflate"`` of engines.
-            timeout: Seconds to wait for room; ``None``: any time.
+            text: Send it as text, which must be UTF-8, or as binary, regardless of its type.
+            key: The key for engines with ``policy="conflate"``.
+            timeout: Seconds to wait while the queue is full; ``None``: no limit.
 
         Raises:
-            RuntimeError: It is closed.
-            TimeoutError: There was no room in time: the broker is down, or slower than this.
-            ValueError: It is no topic.
+            RuntimeError: The publisher is closed.
+            TimeoutError: The queue stayed full: the broker is down, or slower than the publisher.
+            ValueError: The topic is not valid.
         """
-        self._remember()
+        self._record_baseline()
         while not self._publish(topic, message, text, key):
             if not self._wait_for_room(_size(message), timeout):
                 raise TimeoutError(f"there was no room for a message in {timeout} seconds")
@@ -182,34 +182,34 @@ class Publisher(NativePublisher):
     async def apublish(
         self, topic: str | None, message: str | Buffer, *, text: bool | None = None, key: str | None = None
     ) -> None:
-        """Publish a message as :meth:`publish` does; wait for room without keeping the event loop."""
-        self._remember()
+        """Publish a message as :meth:`publish` does, without blocking the event loop."""
+        self._record_baseline()
         size = _size(message)
         while not self._publish(topic, message, text, key):
             await wait_for_publisher(self, lambda: self._has_room(size))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until the broker has everything that was published before.
+        """Wait until the broker has received all messages published before.
 
         Args:
-            timeout: Seconds; ``None``: any time.
+            timeout: Seconds; ``None``: no limit.
 
         Raises:
-            ConnectionError: The connection broke, or the broker has refused something, and some messages may not have
-                got there; the text says how many, of those since this thread or task has flushed. Each that waits is
-                told, and each that published before.
-            TimeoutError: It has not in time.
+            ConnectionError: The broker may not have received some messages, because the connection broke or the broker
+                refused them. The text says how many, since the last flush of this thread or task. All concurrent
+                callers, and all that published before, get the exception.
+            TimeoutError: It has not received them in time.
         """
-        published, known = self._published(), self._known()
+        published, known = self._published(), self._already_reported()
         self._check_flushed(self._flush(published, timeout), known, timeout)
 
     async def aflush(self, timeout: float | None = None) -> None:
-        """Wait as :meth:`flush` does, without keeping the event loop."""
-        published, known = self._published(), self._known()
+        """Wait as :meth:`flush` does, without blocking the event loop."""
+        published, known = self._published(), self._already_reported()
         self._check_flushed(await self._settled(published, timeout), known, timeout)
 
     async def _settled(self, published: int, timeout: float | None) -> int | None:
-        """What ``_flush`` returns, without keeping the event loop."""
+        """Return the result of ``_flush``, without blocking the event loop."""
         missing = self._flush(published, 0)
         if missing is None:
             waiting = wait_for_publisher(self, lambda: self._flush(published, 0) is not None)
@@ -219,13 +219,13 @@ class Publisher(NativePublisher):
         return missing
 
     def close(self) -> None:
-        """End it, after waiting up to ``close_timeout`` until the broker has everything that was published.
+        """Close the publisher, after waiting up to ``close_timeout`` until the broker has received all messages.
 
         Raises:
-            ConnectionError: The broker may not have got some messages: it could not be reached, was too slow, or has
-                refused them. The publisher is closed all the same.
+            ConnectionError: The broker may not have received some messages: it could not be reached, was too slow, or
+                refused them. The publisher is closed nevertheless.
         """
-        known = self._known()
+        known = self._already_reported()
         try:
             self._flush(self._published(), self._close_timeout)
         finally:
@@ -234,8 +234,8 @@ class Publisher(NativePublisher):
         self._check_closed(known, reason)
 
     async def aclose(self) -> None:
-        """End it as :meth:`close` does, without keeping the event loop."""
-        known = self._known()
+        """Close the publisher as :meth:`close` does, without blocking the event loop."""
+        known = self._already_reported()
         try:
             await self._settled(self._published(), self._close_timeout)
         finally:
@@ -247,32 +247,32 @@ class Publisher(NativePublisher):
                 self._close()
         self._check_closed(known, reason)
 
-    def _remember(self) -> None:
-        lost = _lost_before.get({})
+    def _record_baseline(self) -> None:
+        lost = _missing_before.get({})
         if self._number not in lost:
-            _lost_before.set({**lost, self._number: self._missing()})
+            _missing_before.set({**lost, self._number: self._missing()})
 
-    def _forget(self) -> None:
-        lost = _lost_before.get({})
+    def _clear_baseline(self) -> None:
+        lost = _missing_before.get({})
         if self._number in lost:
-            _lost_before.set({number: count for number, count in lost.items() if number != self._number})
+            _missing_before.set({number: count for number, count in lost.items() if number != self._number})
 
-    def _known(self) -> int:
-        """How many lost messages the caller need not be told of: somebody was, and before the caller published."""
-        return min(self._told, _lost_before.get({}).get(self._number, self._told))
+    def _already_reported(self) -> int:
+        """Return how many missing messages were reported, and missing before the caller published."""
+        return min(self._reported, _missing_before.get({}).get(self._number, self._reported))
 
     def _check_flushed(self, missing: int | None, known: int, timeout: float | None) -> None:
         if missing is None:
             raise TimeoutError(f"the broker has not got everything in {timeout} seconds")
-        self._told = max(self._told, missing)
-        self._forget()
+        self._reported = max(self._reported, missing)
+        self._clear_baseline()
         if missing > known:
             raise ConnectionError(f"the broker may not have got {missing - known} of the messages")
 
     def _check_closed(self, known: int, reason: str | None) -> None:
         missing = self._missing()
-        self._told = max(self._told, missing)
-        self._forget()
+        self._reported = max(self._reported, missing)
+        self._clear_baseline()
         if missing > known:
             why = "" if reason is None else f": {reason}"
             raise ConnectionError(
@@ -285,7 +285,7 @@ class Publisher(NativePublisher):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._quiet_after(exc):
+        with self._logging_after(exc):
             self.close()
 
     async def __aenter__(self) -> Self:
@@ -294,12 +294,12 @@ class Publisher(NativePublisher):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._quiet_after(exc):
+        with self._logging_after(exc):
             await self.aclose()
 
     @contextlib.contextmanager
-    def _quiet_after(self, exc: BaseException | None) -> Iterator[None]:
-        """Log what closing raises if the block has raised something else, which is not to be replaced."""
+    def _logging_after(self, exc: BaseException | None) -> Iterator[None]:
+        """Log an error of closing instead of raising it, if the block has raised another exception."""
         try:
             yield
         except ConnectionError as error:

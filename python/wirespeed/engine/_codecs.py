@@ -1,4 +1,4 @@
-"""What messages of a route are decoded by."""
+"""Codecs: the functions that decode the messages of a route."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["Decode", "Decoders", "decoders"]
 Decode: TypeAlias = Callable[[bytes], Any]
 
 Decoders: TypeAlias = tuple[Decode | None, Decode | None]
-"""Of text, and of binary messages; ``None``: such messages are not valid."""
+"""The decoders of text and of binary messages; ``None``: such messages are invalid."""
 
 
 def decoders(codec: Any) -> Decoders | None:
-    """Return what a codec stands for; ``None``: messages are not decoded.
+    """Return the decoders of a codec; ``None``: messages are not decoded.
 
     Args:
         codec: As for :meth:`Engine.route`.
 
     Raises:
         ValueError: There is no codec of that name.
-        TypeError: msgspec does not know such types.
-        ImportError: There is no msgspec, and it needs that; the text says what to install.
+        TypeError: msgspec does not support the type.
+        ImportError: The codec needs msgspec, which is not installed; the text says how to install it.
     """
     if codec is None:
         return None
@@ -35,12 +35,12 @@ def decoders(codec: Any) -> Decoders | None:
         if codec == "msgpack":
             return None, MSGPACK.decoder(Any)
         raise ValueError(f'codec must be None, "json", "msgpack", a type or a function, not {codec!r}')
-    # Aliases such as `Annotated[bytes, ...]` have what their types have.
+    # Aliases such as `Annotated[bytes, ...]` have the attributes of their types.
     if not isinstance(codec, type) and get_origin(codec) is None:
         decode = getattr(codec, "decode", None)
         if callable(decode):
             return decode, decode
         if inspect.isroutine(codec):
             return codec, codec
-    # Of a type: what its field names and values look like is the same in both.
+    # It is a type, for which JSON and MessagePack use the same field names and values.
     return JSON.decoder(codec), MSGPACK.decoder(codec)

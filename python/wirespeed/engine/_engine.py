@@ -1,4 +1,4 @@
-"""What a user makes and iterates over; all that serves is native."""
+"""The engine, its arguments, and the calls that a user makes. The native core serves the sessions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .._options.common import check_subprotocols, check_type
 from ..tls import TLS
 from ._arguments import check_count, checked_seconds, checked_tls
 from ._broker import BrokerPolicy, BrokerStatus
-from ._ending import LAST
+from ._capacity import wait_for_engine
+from ._handler_deadline import GRACE_PERIOD
 from ._handlers import Handlers, SessionQueues, ThreadDispatcher, is_coroutine_function
 from ._iteration import Notices, iterate
 from ._lifecycle import EngineLifecycle
-from ._rooms import wait_for_engine
 from ._routes import Policy, RatePolicy, Routing
 
 if TYPE_CHECKING:
@@ -28,112 +28,122 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "Event"]
 
 Event: TypeAlias = Connected | Message | Invalid | Disconnected
-"""What has happened to a session."""
+"""An event of a session."""
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 MAX_THREADS = 4096
-"""Threads that may call handlers."""
+"""The maximum number of threads that call handlers."""
 
 MAX_WORKERS = 256
-"""Threads that an engine may have."""
+"""The maximum number of worker threads of an engine."""
 
 
 class Engine(EngineLifecycle, Routing):
-    """A WebSocket server of many threads.
+    """A multi-threaded WebSocket server.
 
-    It serves while it is used as a context manager, or between :meth:`start` and :meth:`stop`. At the end of ``with``
-    and ``async with`` it closes its sessions with code 1001 (going away), and waits for a second at most until their
-    clients have done their part; ``async with`` does not block the event loop meanwhile. It cannot be started twice.
+    It serves while it is used as a context manager, or between :meth:`start` and :meth:`stop`. It can be started once.
+    At the end of ``with`` and ``async with``, it closes its sessions with code 1001 (going away), and waits at most a
+    second for the closing handshakes; ``async with`` does not block the event loop meanwhile.
+
+    1. Create it, add routes with :meth:`route`, :meth:`echo` and :meth:`relay`, and handlers with :meth:`on_message`
+       and the other decorators.
+    2. Call :meth:`run` or :meth:`serve`, which call the handlers; or start it, and iterate over :meth:`batches` or, on
+       an event loop, the engine itself.
+    3. Send with :meth:`publish`, :meth:`broadcast` and :meth:`Session.send`, from any thread. Wait for capacity with
+       :meth:`room` or :meth:`wait_for_room`.
+    4. :meth:`drain` shuts down gracefully, and :meth:`stop` at once.
 
     Args:
-        host: Address to listen at, IPv4 or IPv6; ``None``: only at ``path``.
-        port: Its port; 0, the default, is one that is free, see :attr:`addresses`.
-        path: A Unix socket to listen at.
-        reuse_port: Whether other processes of this user may listen at the same port, and get a part of the clients. The
-            default is that :meth:`start` fails where anybody listens already. With two workers or more it keeps out
-            only those who come before: the system lets whoever asks for ``SO_REUSEPORT`` join them, of the same user.
-        ssl: TLS settings with certificate and key; the default is not to encrypt.
-        auth: Who clients are, by their tokens: whoever has no good one is answered with 401 or 403. The default is to
-            let in everybody.
-        workers: Threads that serve, 256 at most; 0, the default, is one for each core.
-        origins: Whose pages may connect, as browsers write it: ``["https://example.com"]``; ``["*"]``: all. What no
-            browser sends is refused: wildcards, paths, a slash at the end. The default is those of the host that the
-            request names. Clients that send no Origin are no browsers, and may
-            connect.
-        subprotocols: Subprotocols, the preferred one first: the first that the client offers is chosen.
-        compression: Whether permessage-deflate is accepted. The default is not to: it costs memory and time.
-        codec: What makes objects of messages where :meth:`route` says nothing else: as for that. The default is not to
-            decode.
-        max_size: Bytes of the largest message that a client may send, 1 MiB by default; ``None``: no limit.
-        max_fragments: Frames that it may split one message into, 4,096 by default; ``None``: no limit.
-        open_timeout: Seconds that a client may take from its connection to its session, 10 by default.
-        ping_interval: Seconds between pings, 20 by default; ``None``: none are sent.
-        ping_timeout: Seconds without progress after an unanswered ping, 20 by default: then the session is closed with
-            code 1011. ``None`` disables the timeout.
-        close_timeout: Seconds that a client may take to do its part of the closing, 10 by default.
-        outbox_limit: Bytes that may wait for one session, 1 MiB by default.
-        total_outbox_limit: Bytes of memory that may wait for all sessions together, 1 GiB by default; a message that
-            waits for many counts once. From half of it on less than ``outbox_limit`` may wait for a session whose
-            client takes nothing. Beyond it those who hold most meet the policy, and are cut off if nothing else helps.
-        policy: What becomes of what is more: ``"disconnect"``, the default, ends the session with code 1013;
-            ``"drop_oldest"`` and ``"drop_newest"`` drop messages, ``"conflate"`` the one with the same key.
-        mailbox_limit: Bytes of what is sent that may wait for one thread, 16 MiB by default: whoever sends more is
-            refused. There is no room, for those who ask, from an eighth of ``outbox_limit`` on.
-        max_subscriptions: Topics and patterns that one session may subscribe to, 1,024 by default.
-        busy_poll: Seconds that a thread which has nothing to do looks for something before it sleeps: lower latency, at
-            the price of a busy core for each thread. The default is 0.0: it sleeps at once.
-        max_events: Events that may wait to be taken, 65,536 by default: while there are more, nothing is read.
-        max_event_bytes: The same in bytes of their messages, 64 MiB by default.
-        health: Whether ``/health`` and ``/ready`` are answered over HTTP, to who asks for no WebSocket; or their two
-            paths.
-        metrics: Address and port where ``/metrics`` is answered, for Prometheus, and the two above.
-        metrics_path: A path for the metrics where clients connect; the default is none: they tell strangers.
-        metrics_token: What ``Authorization: Bearer`` must say for them, wherever they are.
-        ready_without_broker: Whether ``/ready`` is answered with 200 though the broker is not connected; the default is
-            503, as sessions here miss what others publish.
-        page: The token of the live page at ``/_wirespeed/``; the default is that there is none.
-        handoff: A Unix socket by which the next engine gets the listeners of this one, so that nobody is refused
-            while a service restarts: this one drains then. Whoever is at it when this engine starts gives it his.
-        drain_timeout: Seconds that an end takes at most, 30 by default: see :meth:`drain`.
-        drain_batch: Sessions that are closed at once then, 100 by default.
-        max_connections: Sessions at most, and never those of the last descriptors; the default is no limit. More are
-            answered with 503 and ``Retry-After``.
-        max_pending: Clients whose request is awaited for longer than a second, 1,024 by default: of more, the one goes
-            that was silent longest, of the address that has most.
-        max_connections_per_address: Sessions of one address, of IPv6 of its first 64 bits; of more, each is answered
-            with 429 and ``Retry-After``. The default is no limit.
-        connections_per_second_per_address: New connections of one address, likewise.
-        connection_burst_per_address: How many of them may come at once; the default is one second's worth.
-        max_sessions_per_user: Sessions of one user, by the ``sub`` of their tokens, likewise.
-        retry_after: Seconds that those are told to wait, 5 by default, where no rate says how many.
-        proxy_protocol: Networks whose connections begin with a PROXY header, of version 1 or 2: ``["10.0.0.0/8"]``;
-            ``"unix"`` in it stands for the Unix socket. ``True``: those of ``trusted_proxies``. A connection from there
-            without one is closed. :attr:`Session.remote_address` and all limits go by what it says.
-        trusted_proxies: Networks of proxies whose header says for whom they speak, likewise: of all that it names, the
-            last one that is in none of these networks.
-        forwarded_header: Which header that is: ``"x-forwarded-for"``, the default, or ``"forwarded"`` (RFC 7239). It
-            must be the one that the proxies write; clients may have sent the other.
-        max_messages_per_second: Messages that one session may send; the default is any number.
-        message_burst: How many of them at once; the default is one second's worth.
-        max_bytes_per_second: The same in bytes of their payloads.
-        byte_burst: How many of them at once. A larger message is not too large, but counts against the next ones.
-        rate_policy: What becomes of more: ``"delay"``, the default, reads them later, so that nothing is lost and the
-            client cannot send on; ``"drop"`` drops them; ``"disconnect"`` ends the session with code 1008.
-        topics_by_default: What sessions may subscribe to and publish on where their token does not say, or without
-            one: ``"all"``, the default, or ``"none"``, for :meth:`Session.allow` to add to.
-        broker: What connects this engine with others: ``"nats://host:4222"``, ``"redis://host:6379"``,
-            ``"redis+sentinel://host:26379/name"``, ``"redis+cluster://host:6379"`` or, within this process,
-            ``"memory://name"``; with ``user:password@`` before the host, ``?creds=file`` or ``?nkey=file`` behind that
-            of NATS, and TLS as ``tls://``, ``rediss://``. What is published and broadcast here reaches the sessions of
-            all. The default is none.
+        host: The IPv4 or IPv6 address to listen on; ``None``: only on ``path``.
+        port: The port; 0, the default, chooses a free one, see :attr:`addresses`.
+        path: The path of a Unix socket to listen on.
+        reuse_port: Whether other processes of this user may listen on the same port and get a share of the clients. By
+            default, :meth:`start` fails if the port is in use. With two or more workers, processes that start later are
+            not kept out: the system lets processes of the same user that set ``SO_REUSEPORT`` join the port.
+        ssl: TLS settings with certificate and key; the default is no encryption.
+        auth: Verifies the tokens of clients: a client without a valid token gets 401 or 403. The default is no
+            authentication.
+        workers: The number of threads that serve sessions, at most 256; 0, the default, is one for each core.
+        origins: Allowed origins of web pages, as browsers send them: ``["https://example.com"]``; ``["*"]``: all.
+            Values that no browser sends are refused: wildcards, paths, a slash at the end. The default allows the host
+            that the request names. Clients that send no Origin are not browsers, and may connect.
+        subprotocols: Supported subprotocols, in order of preference: the first one that the client offers is chosen.
+        compression: Whether permessage-deflate is accepted. The default is False, as it costs memory and time.
+        codec: The codec of routes without a codec of their own; see :meth:`route`. By default messages are not decoded.
+        max_size: The maximum size of a received message in bytes, 1 MiB by default; ``None``: no limit.
+        max_fragments: The maximum number of frames of a received message, 4,096 by default; ``None``: no limit.
+        open_timeout: Seconds from the connection to the end of the opening handshake, 10 by default.
+        ping_interval: Seconds between pings, 20 by default; ``None``: no pings.
+        ping_timeout: Seconds without progress after an unanswered ping, 20 by default, after which the session is
+            closed with code 1011. ``None`` disables the timeout.
+        close_timeout: Seconds for the client's part of the closing handshake, 10 by default.
+        outbox_limit: The maximum number of bytes queued for one session, 1 MiB by default.
+        total_outbox_limit: The maximum memory of all session queues together in bytes, 1 GiB by default; a message
+            queued for several sessions counts once. Above half of it, the limit shrinks for sessions whose clients read
+            nothing. Above all of it, the policy applies to the sessions with the largest queues, which are disconnected
+            if nothing else helps.
+        policy: What happens beyond the limit: ``"disconnect"``, the default, ends the session with code 1013;
+            ``"drop_oldest"`` and ``"drop_newest"`` drop messages, and ``"conflate"`` the queued one with the same key.
+        mailbox_limit: The maximum number of sent bytes queued for one worker, 16 MiB by default; further calls are
+            refused. :meth:`has_room` returns false once an eighth of ``outbox_limit`` is queued there.
+        max_subscriptions: The maximum number of topics and patterns of one session, 1,024 by default.
+        busy_poll: Seconds that an idle worker polls before it sleeps. This lowers latency, and keeps a core busy for
+            each worker. The default is 0.0.
+        max_events: The maximum number of events waiting to be taken, 65,536 by default. Reading stops beyond it.
+        max_event_bytes: The maximum size of the messages in waiting events, 64 MiB by default.
+        health: Whether ``/health`` and ``/ready`` answer plain HTTP requests; or a tuple of their two paths.
+        metrics: Host and port of a separate listener for ``/metrics`` (Prometheus), ``/health`` and ``/ready``.
+        metrics_path: A path for the metrics on the listeners of clients. There is none by default, as strangers could
+            read it.
+        metrics_token: The token that metrics require as ``Authorization: Bearer``, on all listeners.
+        ready_without_broker: Whether ``/ready`` answers 200 while the broker is not connected. The default is 503, as
+            sessions of this engine then miss messages of others.
+        page: The token of the live page at ``/_wirespeed/``; there is no page by default.
+        handoff: A Unix socket over which the next engine receives the listeners of this one, so that no client is
+            refused during a restart; this engine then drains. An engine that is using the socket at the start of this
+            one hands its listeners over.
+        drain_timeout: The maximum duration of :meth:`drain` in seconds, 30 by default.
+        drain_batch: The number of sessions that :meth:`drain` closes at once, 100 by default.
+        max_connections: The maximum number of sessions; some descriptors always stay in reserve. No limit by default.
+            Further clients get 503 and ``Retry-After``.
+        max_pending: The maximum number of handshakes open for longer than a second, 1,024 by default. Beyond it, the
+            engine closes the one that has been idle longest, of the address with the most of them.
+        max_connections_per_address: The maximum number of sessions of one address, or of one /64 network for IPv6.
+            Further clients get 429 and ``Retry-After``. No limit by default.
+        connections_per_second_per_address: The maximum rate of new connections of one address, likewise.
+        connection_burst_per_address: How many of these connections may arrive at once; the default is one second's
+            worth.
+        max_sessions_per_user: The maximum number of sessions of one user, by the ``sub`` of their tokens, likewise.
+        retry_after: The value of ``Retry-After`` in seconds, 5 by default, where no rate determines it.
+        proxy_protocol: Networks of proxies whose connections begin with a PROXY header, version 1 or 2:
+            ``["10.0.0.0/8"]``; ``"unix"`` stands for the Unix socket. ``True``: those of ``trusted_proxies``. A
+            connection from there without the header is closed. :attr:`Session.remote_address` and all limits use the
+            address in the header.
+        trusted_proxies: Networks of proxies whose header names the client, likewise. The client is the last address in
+            the header that is in none of these networks.
+        forwarded_header: The name of that header: ``"x-forwarded-for"``, the default, or ``"forwarded"`` (RFC 7239). It
+            must be the one that the proxies write, because clients can forge the other.
+        max_messages_per_second: The maximum rate of messages received from one session; no limit by default.
+        message_burst: How many messages may arrive at once; the default is one second's worth.
+        max_bytes_per_second: The maximum rate of payload bytes received from one session.
+        byte_burst: How many bytes may arrive at once. A larger message is accepted, but delays the next ones.
+        rate_policy: What happens beyond the rates: ``"delay"``, the default, reads later, so that nothing is lost and
+            the client is slowed down; ``"drop"`` drops messages; ``"disconnect"`` ends the session with code 1008.
+        topics_by_default: The topics of sessions without a token, or whose token names none: ``"all"``, the default, or
+            ``"none"``. :meth:`Session.allow` adds topics.
+        broker: The URL of a broker that connects this engine with others: ``"nats://host:4222"``,
+            ``"redis://host:6379"``, ``"redis+sentinel://host:26379/name"``, ``"redis+cluster://host:6379"`` or, within
+            this process, ``"memory://name"``. Credentials precede the host as ``user:password@``, or follow as
+            ``?creds=file`` or ``?nkey=file`` for NATS. ``tls://`` and ``rediss://`` use TLS. Published and broadcast
+            messages then reach the sessions of all engines. There is no broker by default.
         broker_prefix: Precedes the names of topics at the broker, with a dot between them; ``"wirespeed"`` by default.
             Engines of one application share it. It must not be empty or begin with ``$`` or ``_``, so that clients
-            cannot read what other programs have at the broker.
-        broker_limit: Bytes that may wait to be sent to the broker, 16 MiB by default.
-        broker_policy: What becomes of what is more, while sessions of this engine get everything: ``"drop_newest"``,
-            the default, and ``"drop_oldest"`` drop messages and count them; ``"raise"`` raises ``BlockingIOError``, and
-            nobody gets the message.
+            cannot read messages of other programs at the broker.
+        broker_limit: The maximum number of bytes queued for the broker, 16 MiB by default.
+        broker_policy: What happens to messages beyond that: ``"drop_newest"``, the default, and ``"drop_oldest"`` drop
+            them for other engines, and count them; ``"raise"`` raises ``BlockingIOError``, and no session gets the
+            message.
 
     Raises:
         TypeError: An argument has a wrong type; the text names it.
@@ -301,16 +311,16 @@ class Engine(EngineLifecycle, Routing):
         self._handlers = Handlers()
 
     def start(self) -> None:
-        """Begin to serve.
+        """Start to serve.
 
         Raises:
-            OSError: An address cannot be listened at.
-            RuntimeError: It has started before.
+            OSError: An address cannot be listened on.
+            RuntimeError: The engine was started before.
         """
         self._start(self._fallback_tag())
         try:
-            self._begin_logging()
-            self._begin_hearing_of_a_handoff()
+            self._start_logging()
+            self._watch_for_handoff()
             self._started = True
             self._process_shutdown_requests()
         except BaseException:
@@ -336,54 +346,56 @@ class Engine(EngineLifecycle, Routing):
         await asyncio.get_running_loop().run_in_executor(None, self._end)
 
     def on_connect(self, handler: Handler) -> Handler:
-        """Have a function called with each new session; a decorator. For :meth:`run` and :meth:`serve`."""
+        """Decorator: call a function with each new session. For :meth:`run` and :meth:`serve`."""
         self._handlers.set("connect", handler)
         return handler
 
     def on_message(self, handler: Handler) -> Handler:
-        """Have a function called with the session and the message, ``str`` or ``bytes``; a decorator."""
+        """Decorator: call a function with each message: session and ``str``, ``bytes`` or decoded object."""
         self._handlers.set("message", handler)
         return handler
 
     def on_invalid(self, handler: Handler) -> Handler:
-        """Have a function called with the session, a message that its codec does not understand, and why; a decorator.
+        """Decorator: call a function with the session, a message that its codec cannot decode, and the error.
 
-        The session is closed with code 1007 all the same, unless its route keeps such: ``close_invalid=False``.
+        The session is closed with code 1007 nevertheless, unless its route has ``close_invalid=False``.
         """
         self._handlers.set("invalid", handler)
         return handler
 
     def on_disconnect(self, handler: Handler) -> Handler:
-        """Have a function called with a session that is over, the close code and the reason; a decorator."""
+        """Decorator: call a function with an ended session, the close code and the reason."""
         self._handlers.set("disconnect", handler)
         return handler
 
     def on_broker(self, handler: Handler) -> Handler:
-        """Have a function called with what happens to the broker, a :class:`BrokerEvent`; a decorator.
+        """Decorator: call a function with each :class:`BrokerEvent`.
 
-        By whoever takes this engine's events: :meth:`run`, :meth:`serve`, or an iteration over the batches, of which
-        only ``async for`` has a use for a coroutine function.
+        It is called while events are taken: by :meth:`run`, :meth:`serve`, or an iteration over the batches. Only
+        ``async for`` and :meth:`serve` support a coroutine function.
         """
         self._handlers.set("broker", handler)
         return handler
 
     @property
     def broker_status(self) -> BrokerStatus | None:
-        """How it stands with the broker; ``None``: there is none."""
+        """The status of the broker; ``None`` without a broker."""
         status = self._broker_status()
         return None if status is None else BrokerStatus(**status)
 
     async def serve(self, *, max_handlers: int = 1000, signals: bool = True) -> None:
-        """Call the handlers, on this event loop, until the engine is stopped; start it if it has not started.
+        """Call the handlers on this event loop until the engine is stopped; start it if necessary.
 
-        Those of one session are called one after the other, in order; a handler that raises is logged, and its session
-        closed with code 1011. Cancelled, it stops the engine, and cancels the handlers that are under way; so it does
-        with those that have not returned a second after the time of :meth:`drain`, or after a second SIGTERM.
+        Handlers of one session run one after the other, in order. If a handler raises, the exception is logged, and its
+        session closed with code 1011. Cancelling this coroutine stops the engine and cancels running handlers. Handlers
+        that have not returned a second after the time of :meth:`drain`, or after a second SIGTERM, are cancelled as
+        well.
 
         Args:
-            max_handlers: Handlers that may be under way, 1,000 by default: while so many are, no events are taken, and
-                in the end nothing is read. If more events wait for them, the sessions of which most wait are not read.
-            signals: Whether SIGTERM drains the engine, where the loop runs in the main thread.
+            max_handlers: The maximum number of running handlers, 1,000 by default. At the limit, no events are taken,
+                so that the engine eventually stops reading. If more events wait for running handlers, the sessions with
+                the most waiting events are not read.
+            signals: Whether SIGTERM drains the engine, if the loop runs in the main thread.
 
         Raises:
             RuntimeError: There are no handlers.
@@ -397,36 +409,36 @@ class Engine(EngineLifecycle, Routing):
     async def _serve(self, max_handlers: int) -> None:
         if not self._started:
             self.start()
-        lanes = SessionQueues(self._handlers, self._logger, max_handlers)
+        queues = SessionQueues(self._handlers, self._logger, max_handlers)
         loop = asyncio.get_running_loop()
         try:
-            with self._patience.telling(lambda at: loop.call_soon_threadsafe(lanes.end_at, at)):
+            with self._handler_deadline.notifying(lambda at: loop.call_soon_threadsafe(queues.end_at, at)):
                 async with contextlib.aclosing(self.__aiter__()) as batches:
                     async for batch in batches:
-                        await lanes.handle(batch)
-                await lanes.finish()
+                        await queues.handle(batch)
+                await queues.finish()
         except BaseException:
-            # Nobody would take its events any more.
+            # No other code takes its events.
             await asyncio.get_running_loop().run_in_executor(None, self._end)
-            await lanes.cancel()
+            await queues.cancel()
             raise
 
     def run(self, *, threads: int = 0, signals: bool = True) -> None:
-        """Call the handlers until the engine is stopped or interrupted; start it if it has not started.
+        """Call the handlers until the engine is stopped or interrupted; start it if necessary.
 
-        With a coroutine function among them it is :meth:`serve` on an event loop of its own. Handlers that have not
-        returned a second after the time of :meth:`drain`, or after a second SIGTERM, are left: those that this thread
-        calls are interrupted, where SIGTERM drains the engine, and those in threads are not waited for.
+        If any handler is a coroutine function, this runs :meth:`serve` on a new event loop. Handlers that have not
+        returned a second after the time of :meth:`drain`, or after a second SIGTERM, are abandoned: those in this
+        thread are interrupted, if SIGTERM drains the engine, and those in other threads are not waited for.
 
         Args:
-            threads: Threads that call the handlers, those of one session one after the other, in order; 0, the default:
-                this one calls them all.
-            signals: Whether SIGTERM drains the engine, where this is the main thread; a second one stops it.
+            threads: The number of threads that call handlers, for each session in order; 0, the default: this thread
+                calls all of them.
+            signals: Whether SIGTERM drains the engine, if this is the main thread; a second one stops it.
 
         Raises:
-            RuntimeError: There are no handlers; or some are coroutine functions, and an event loop runs in this thread
-                already: ``await engine.serve()`` uses that one.
-            ValueError: There cannot be so many threads, or coroutine functions do not run on threads.
+            RuntimeError: There are no handlers; or some are coroutine functions, and an event loop is running in this
+                thread: use ``await engine.serve()``.
+            ValueError: ``threads`` is out of range, or there are coroutine functions, which do not run on threads.
         """
         self._check_handlers()
         check_count("threads", threads, 0, MAX_THREADS)
@@ -435,8 +447,8 @@ class Engine(EngineLifecycle, Routing):
                 raise ValueError("threads: handlers that are coroutine functions run on an event loop")
             if asyncio._get_running_loop() is not None:
                 raise RuntimeError("an event loop runs in this thread already: use `await engine.serve()`")
-            # Before there is a loop; handlers are cancelled first.
-            with self.draining_on_sigterm(signals), self._leaving_handlers(after=LAST):
+            # Set up before the loop exists. The loop cancels handlers first, so this interrupts later.
+            with self.draining_on_sigterm(signals), self._interrupting_handlers(after=GRACE_PERIOD):
                 asyncio.run(self.serve(signals=signals))
             return
         with self.draining_on_sigterm(signals):
@@ -445,16 +457,16 @@ class Engine(EngineLifecycle, Routing):
     def _call_in_threads(self, threads: int) -> None:
         if not self._started:
             self.start()
-        pool = ThreadDispatcher(self._handlers, self._logger, threads)
-        with self._patience.telling(pool.end_at):
+        dispatcher = ThreadDispatcher(self._handlers, self._logger, threads)
+        with self._handler_deadline.notifying(dispatcher.end_at):
             try:
-                with self._leaving_handlers():
+                with self._interrupting_handlers():
                     for batch in self.batches():
-                        pool.handle(batch)
+                        dispatcher.handle(batch)
                         del batch
             finally:
                 self._end()
-                pool.finish()
+                dispatcher.finish()
 
     @property
     def has_handlers(self) -> bool:
@@ -466,25 +478,25 @@ class Engine(EngineLifecycle, Routing):
             raise RuntimeError("there are no handlers: use engine.on_message, or iterate over engine.batches()")
 
     async def room(self, topic: str | None = None) -> None:
-        """Wait, on an event loop, until there is room for what is published to a topic, or sent to everybody.
+        """Wait on an event loop until there is capacity for messages to a topic or, without one, to all sessions.
 
         Args:
             topic: As for :meth:`has_room`.
 
         Raises:
             InvalidState: The engine has stopped.
-            ValueError: It is no topic.
+            ValueError: The topic is not valid.
         """
         await wait_for_engine(self, topic)
 
     def batches(self, *, max_events: int = 1024, timeout: float | None = None) -> Iterator[Batch]:
-        """Iterate over what happens, in batches, until the engine is stopped.
+        """Iterate over batches of events until the engine is stopped.
 
-        Several threads may do so: each event goes to one of them.
+        Several threads may iterate: each event goes to one of them.
 
         Args:
-            max_events: Events of one batch at most.
-            timeout: Seconds after which an empty batch comes if nothing has happened; ``None``: none comes.
+            max_events: The maximum number of events in a batch.
+            timeout: Seconds without events after which an empty batch is yielded; ``None``: no empty batches.
 
         Raises:
             RuntimeError: The engine has not started.
@@ -496,17 +508,17 @@ class Engine(EngineLifecycle, Routing):
         if is_coroutine_function(self._handlers.broker):
             raise RuntimeError("on_broker has a coroutine function: use `async for batch in engine`")
         while (batch := self._take(max_events, timeout)) is not None:
-            told = self._notices is not None and self._notices.tell(self._handlers.broker)
-            # What has happened to the broker ends the wait too.
-            if batch or (timeout is not None and not told):
+            notified = self._notices is not None and self._notices.dispatch(self._handlers.broker)
+            # Notices of the broker end the wait as well.
+            if batch or (timeout is not None and not notified):
                 yield batch
-            del batch  # nothing of it is kept while waiting
+            del batch  # released before the next wait
 
     def __aiter__(self) -> AsyncGenerator[Batch, None]:  # noqa: PYI058 - contextlib.aclosing() closes it
-        """Iterate over what happens, in lists of 1,024 events at most, until the engine is stopped.
+        """Iterate over batches of at most 1,024 events until the engine is stopped.
 
-        Several tasks may do so, on one event loop or on several, beside threads in :meth:`batches`: each event goes to
-        one of them. A task that is cancelled while it waits has taken nothing.
+        Several tasks may iterate, on one or several event loops, and threads in :meth:`batches` as well: each event
+        goes to one of them. A task that is cancelled while it waits has taken no event.
 
         Raises:
             RuntimeError: The engine has not started.

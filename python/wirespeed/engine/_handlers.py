@@ -1,8 +1,7 @@
-"""Who is called for what happens: in the order of each session, as many at once as are allowed.
+"""Calls the handlers of an application, in order for each session, with limited concurrency.
 
-It takes events by the batch and gives each session a lane: what is called for one session is called one after the
-other, what is called for different ones need not be. While as much is under way as may be, no events are taken, so the
-engine stops reading.
+Events are taken in batches and distributed to sessions: handlers of one session run one after the other, those of
+different sessions may run concurrently. At the limit, no further events are taken, so that the engine stops reading.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._native import Connected, Invalid, Message, Sent, Session, Undecoded
 from ..exceptions import InvalidState
-from ._iteration import NOBODY_AWAITS, TURN, dispose, is_to_be_awaited
+from ._iteration import NOT_AWAITED, TIME_SLICE, dispose, must_be_awaited
 from ._log import Log
 
 if TYPE_CHECKING:
@@ -32,29 +31,29 @@ if TYPE_CHECKING:
     from ._broker import BrokerEvent
     from ._engine import Event
 
-    # Of a message that is handled later its codec makes something when its turn has come.
-    Due: TypeAlias = Event | Undecoded
+    # An event that is handled later. A message is decoded when its turn has come.
+    QueuedEvent: TypeAlias = Event | Undecoded
 
 __all__ = ["Handlers", "SessionQueues", "ThreadDispatcher", "is_coroutine_function"]
 
 # RFC 6455 7.4.1, 1011: "a server is terminating the connection because it encountered an unexpected condition".
 INTERNAL_ERROR = 1011
 
-# Events of one session that may wait behind its handler, at most: then it is not read.
-MOST_OF_ONE = 256
+# The maximum number of events of one session that wait behind its handler. At the limit, the session is not read.
+MAX_QUEUED_EVENTS = 256
 
-# The same in bytes of their messages, and of all sessions together.
-MOST_BYTES_OF_ONE = 2**20
-MOST_BYTES_OF_ALL = 2**26
+# The same limit in bytes of messages, for one session and for all together.
+MAX_QUEUED_BYTES = 2**20
+MAX_TOTAL_BYTES = 2**26
 
-# Python 3.12 runs a task to its first suspension at once: most handlers never suspend.
+# Python 3.12 runs a task up to its first suspension at once. Most handlers never suspend.
 EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 def is_coroutine_function(handler: object) -> bool:
-    """Whether what is called is a coroutine function, or is said to be one.
+    """Return whether a callable is a coroutine function, or marked as one.
 
-    Methods and ``functools.partial`` are what they are made of, and an object what its ``__call__`` is.
+    Methods and ``functools.partial`` count as the wrapped function, and objects as their ``__call__``.
     """
     while isinstance(handler, functools.partial):
         handler = handler.func
@@ -64,19 +63,19 @@ def is_coroutine_function(handler: object) -> bool:
 def _is_marked(function: Any) -> bool:
     if inspect.iscoroutinefunction(function):
         return True
-    # As those did it who had no `inspect.markcoroutinefunction`; that of asyncio is deprecated where there is one.
+    # The mark before `inspect.markcoroutinefunction` existed; asyncio deprecates its own function since.
     return sys.version_info < (3, 12) and asyncio.iscoroutinefunction(function)
 
 
 class Handlers:
-    """The functions of an application, each for one kind of event.
+    """The handlers of an application, one for each kind of event.
 
     Attributes:
         connect: Called with a session.
         message: Called with a session and a message.
-        invalid: Called with a session, a message that its codec does not understand, and why.
+        invalid: Called with a session, a message that its codec cannot decode, and the error.
         disconnect: Called with a session, the close code and the reason.
-        broker: Called with what happens to the broker.
+        broker: Called with a :class:`BrokerEvent`.
     """
 
     def __init__(self) -> None:
@@ -87,11 +86,11 @@ class Handlers:
         self.broker: Callable[[BrokerEvent], Any] | None = None
 
     def set(self, name: str, handler: Callable[..., Any]) -> None:
-        """Set one.
+        """Set a handler.
 
         Raises:
             RuntimeError: There is one already.
-            TypeError: It cannot be called.
+            TypeError: It is not callable.
         """
         if not callable(handler):
             raise TypeError(f"on_{name} needs a function, not {type(handler).__name__}")
@@ -104,13 +103,13 @@ class Handlers:
 
     @property
     def awaits(self) -> bool:
-        """Whether any of them is a coroutine function."""
+        """Whether any handler is a coroutine function."""
         handlers = (self.connect, self.message, self.invalid, self.disconnect, self.broker)
         return any(is_coroutine_function(handler) for handler in handlers)
 
     def call(self, event: Event) -> Any:
-        """Call the one for an event; what it returns, which may be to be awaited."""
-        if type(event) is Message:  # they have no subclasses
+        """Call the handler for an event, and return its result, which may be awaitable."""
+        if type(event) is Message:  # event classes have no subclasses
             return None if self.message is None else self.message(event.session, event.data)
         if type(event) is Connected:
             return None if self.connect is None else self.connect(event.session)
@@ -119,404 +118,405 @@ class Handlers:
         return None if self.disconnect is None else self.disconnect(event.session, event.code, event.reason)
 
 
-def failed(logger: Log, event: Due) -> None:
-    """Say that a handler has raised, and end its session."""
+def log_handler_error(logger: Log, event: QueuedEvent) -> None:
+    """Log the exception of a handler, and close its session."""
     kind = Message.__name__ if type(event) is Undecoded else type(event).__name__
     if isinstance(sys.exc_info()[1], InvalidState) and not event.session.is_open:
-        # It has sent to a client that left meanwhile: any may do so, at any time.
+        # The client left before a send, which may happen at any time.
         logger.debug("%r ended before the handler of %s", event.session, kind)
         return
     logger.exception("the handler of %s for %r has failed", kind, event.session)
     event.session.close(INTERNAL_ERROR, "internal error")
 
 
-async def wait_for(pending: Awaitable[Any]) -> None:
-    """Await something that is no coroutine."""
+async def await_result(pending: Awaitable[Any]) -> None:
+    """Await an awaitable that is not a coroutine."""
     await pending
 
 
-def size_of(event: Due) -> int:
-    """Bytes of memory that its message takes."""
+def size_of(event: QueuedEvent) -> int:
+    """Return the memory of an event's message in bytes."""
     return sys.getsizeof(event.data) if isinstance(event, (Message, Undecoded)) else 0
 
 
-def decoded(event: Due) -> Event:
-    """What has happened, once its turn has come."""
+def decoded(event: QueuedEvent) -> Event:
+    """Return an event with its message decoded."""
     return event.decode() if type(event) is Undecoded else event
 
 
 @dataclasses.dataclass
-class Waiting:
-    """What waits behind the handlers of all sessions."""
+class QueuedTotals:
+    """The events that wait behind the handlers of all sessions."""
 
-    # Of their messages.
+    # The memory of their messages.
     bytes: int = 0
 
 
-class SessionQueue(collections.deque["Due"]):
-    """What comes next for a session whose handler is under way.
+class SessionQueue(collections.deque["QueuedEvent"]):
+    """The events that wait behind a running handler of one session.
 
-    A session of which more waits than its share is no longer read, and what waits does not count among what is due: a
-    handler that is slow, or never returns, holds up its own client only.
+    A session whose queue exceeds its share is no longer read, and its events do not count towards the limit of all: a
+    handler that is slow, or never returns, delays only its own client.
 
     Args:
-        waiting: What waits for all sessions, of which this is a part.
+        totals: The totals of all sessions, which include this queue.
 
     Attributes:
-        stopped: The session is not read at present.
+        paused: Whether reading of the session is paused.
     """
 
-    stopped = False
-    # How many may wait when it is read again.
-    _rest = 0
-    # Of the messages that wait.
+    paused = False
+    # The length at which reading resumes.
+    _resume_length = 0
+    # The memory of the waiting messages.
     _bytes = 0
 
-    def __init__(self, waiting: Waiting) -> None:
+    def __init__(self, totals: QueuedTotals) -> None:
         super().__init__()
-        self._of_all = waiting
+        self._totals = totals
 
-    def add(self, event: Due, share: int) -> int:
-        """Add an event; by how many more is due."""
+    def add(self, event: QueuedEvent, share: int) -> int:
+        """Add an event. Return the change of the number of counted events."""
         self.append(event)
         size = size_of(event)
         self._bytes += size
-        self._of_all.bytes += size
-        if self.stopped:
+        self._totals.bytes += size
+        if self.paused:
             return 0
-        is_full = len(self) >= share or self._bytes >= MOST_BYTES_OF_ONE or self._of_all.bytes >= MOST_BYTES_OF_ALL
-        return 1 + self.stop(event.session) if is_full else 1
+        is_full = len(self) >= share or self._bytes >= MAX_QUEUED_BYTES or self._totals.bytes >= MAX_TOTAL_BYTES
+        return 1 + self.pause(event.session) if is_full else 1
 
-    def stop(self, session: Session) -> int:
-        """Have its session not read until half of what waits is done; by how many more is due."""
-        self.stopped = True
-        self._rest = len(self) // 2
+    def pause(self, session: Session) -> int:
+        """Pause reading until half of the queue is handled. Return the change of the number of counted events."""
+        self.paused = True
+        self._resume_length = len(self) // 2
         session._set_reading(False)
         return -len(self)
 
-    def take(self) -> tuple[Due, int]:
-        """Take the next event; by how many more is due."""
+    def take(self) -> tuple[QueuedEvent, int]:
+        """Take the next event. Return it, and the change of the number of counted events."""
         event = self.popleft()
         size = size_of(event)
         self._bytes -= size
-        self._of_all.bytes -= size
-        if not self.stopped:
+        self._totals.bytes -= size
+        if not self.paused:
             return event, -1
-        if len(self) > self._rest or self._bytes > MOST_BYTES_OF_ONE // 2:
+        if len(self) > self._resume_length or self._bytes > MAX_QUEUED_BYTES // 2:
             return event, 0
-        self.stopped = False
+        self.paused = False
         event.session._set_reading(True)
         return event, len(self)
 
 
 class SessionQueues:
-    """Handlers on an event loop.
+    """Runs handlers on an event loop.
 
     Args:
-        handlers: Who is called.
-        logger: Where failures are said.
-        most: Handlers that may be under way. With more events that wait for them, the sessions of which most wait are
-            not read.
+        handlers: The handlers.
+        logger: Logs their exceptions.
+        max_running: The maximum number of running handlers. If more events wait for them, the sessions with the most
+            waiting events are not read.
     """
 
-    def __init__(self, handlers: Handlers, logger: Log, most: int) -> None:
+    def __init__(self, handlers: Handlers, logger: Log, max_running: int) -> None:
         self._handlers = handlers
         self._logger = logger
-        self._most = most
-        self._share = max(1, min(MOST_OF_ONE, most // 4))
+        self._max_running = max_running
+        self._max_queued = max(1, min(MAX_QUEUED_EVENTS, max_running // 4))
         self._loop = asyncio.get_running_loop()
-        # Of sessions whose handler is under way: what comes next, if anything does.
-        self._lanes: dict[Session, SessionQueue | None] = {}
-        self._in_lanes = Waiting()
-        # Events in lanes whose sessions are read.
+        # The queues of sessions whose handler is running, or None while they are empty.
+        self._queues: dict[Session, SessionQueue | None] = {}
+        self._totals = QueuedTotals()
+        # The number of queued events of sessions that are read.
         self._waiting = 0
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._room = asyncio.Event()
-        # Who is cancelled is to end.
-        self._over = False
+        self._capacity = asyncio.Event()
+        # Set once tasks are cancelled to end: no further event is handled.
+        self._cancelled = False
 
     async def handle(self, batch: Batch) -> None:
-        """Handle a batch; return when all of it is under way or due."""
-        due = time.monotonic() + TURN
+        """Handle a batch. Return when all its events are running or queued."""
+        due = time.monotonic() + TIME_SLICE
         for event in batch._undecoded():
             if time.monotonic() > due:
-                # Handlers that do not wait leave the loop no turn; there are others that want one.
+                # Handlers that never suspend would block the loop for its other tasks.
                 await asyncio.sleep(0)
-                due = time.monotonic() + TURN
-            # The end of an engine waits for no handlers.
-            while not self._over and len(self._lanes) + self._waiting >= self._most:
-                if not self._stop_fullest():
-                    self._room.clear()
-                    await self._room.wait()
-            if self._over:
+                due = time.monotonic() + TIME_SLICE
+            # No limit applies while the engine ends, as nothing waits for handlers then.
+            while not self._cancelled and len(self._queues) + self._waiting >= self._max_running:
+                if not self._pause_longest():
+                    self._capacity.clear()
+                    await self._capacity.wait()
+            if self._cancelled:
                 return
             session = event.session
-            if session not in self._lanes:
-                self._begin(event)
+            if session not in self._queues:
+                self._start(event)
                 continue
-            lane = self._lanes[session]
-            if lane is None:
-                lane = self._lanes[session] = SessionQueue(self._in_lanes)
-            self._waiting += lane.add(event, self._share)
+            session_queue = self._queues[session]
+            if session_queue is None:
+                session_queue = self._queues[session] = SessionQueue(self._totals)
+            self._waiting += session_queue.add(event, self._max_queued)
 
-    def _stop_fullest(self) -> bool:
-        """Have the sessions of which most waits not read, as many as have half of it; false: nothing waits.
+    def _pause_longest(self) -> bool:
+        """Pause the sessions with the longest queues, which hold half of all queued events. False: none wait.
 
-        So whoever's handler never returns holds up nobody else, however little waits behind it.
+        Thus a handler that never returns delays no other session, however few events wait behind it.
         """
-        lanes = [(session, lane) for session, lane in self._lanes.items() if lane and not lane.stopped]
-        lanes.sort(key=lambda one: len(one[1]), reverse=True)
+        queues = [(session, waiting) for session, waiting in self._queues.items() if waiting and not waiting.paused]
+        queues.sort(key=lambda pair: len(pair[1]), reverse=True)
         left = self._waiting // 2
-        for session, lane in lanes:
-            self._waiting += lane.stop(session)
+        for session, session_queue in queues:
+            self._waiting += session_queue.pause(session)
             if self._waiting <= left:
                 break
-        return bool(lanes)
+        return bool(queues)
 
     def _call(self, event: Event) -> Coroutine[Any, Any, Any] | None:
-        """Call the handler; what is to be awaited."""
+        """Call the handler, and return a coroutine to await, if any."""
         try:
             pending = self._handlers.call(event)
         except (Exception, asyncio.CancelledError):
-            failed(self._logger, event)
+            log_handler_error(self._logger, event)
             return None
         if type(pending) is CoroutineType:
             return pending
         if pending is None or (isinstance(pending, Sent) and pending) or not inspect.isawaitable(pending):
             return None
-        return wait_for(pending)
+        return await_result(pending)
 
-    def _begin(self, due: Due) -> bool:
-        """Call the handler; whether it is under way afterwards.
+    def _start(self, due: QueuedEvent) -> bool:
+        """Call the handler, and return whether it is still running.
 
-        What it awaits runs in a task, with a context of its own, which `asyncio.timeout` and others may cancel.
+        Its coroutine runs in a task with a context of its own, which `asyncio.timeout` and others may cancel.
         """
         event = decoded(due)
         pending = self._call(event)
         if pending is None:
             return False
         task: asyncio.Task[Any] = asyncio.Task(
-            pending if EAGER else self._all(event, pending), loop=self._loop, **EAGER
+            pending if EAGER else self._await_all(event, pending), loop=self._loop, **EAGER
         )
         if task.done():
-            self._look_at(event, task)
+            self._check_result(event, task)
             return False
-        self._lanes.setdefault(event.session, None)
+        self._queues.setdefault(event.session, None)
         self._tasks.add(task)
-        task.add_done_callback(functools.partial(self._go_on, event))
+        task.add_done_callback(functools.partial(self._continue, event))
         return True
 
-    async def _all(self, event: Event, pending: Coroutine[Any, Any, Any]) -> None:
-        """Await what a handler has returned, and what those return that are called for what comes next.
+    async def _await_all(self, event: Event, pending: Coroutine[Any, Any, Any]) -> None:
+        """Await a handler's coroutine, and then those of the events queued behind it.
 
-        Where each task costs a turn of the loop, one does for all that waits for a session: they share its context.
+        Without eager tasks, each task costs an iteration of the loop, so one task serves a whole queue. Its handlers
+        share a context.
         """
         while True:
             try:
                 await pending
             except asyncio.CancelledError:
-                if self._over:
+                if self._cancelled:
                     raise
-                failed(self._logger, event)
-                # It was meant for the handler, not for those behind it.
+                log_handler_error(self._logger, event)
+                # The cancellation was meant for this handler, not for the next ones.
                 if sys.version_info >= (3, 11) and (task := asyncio.current_task()) is not None:
                     while task.cancelling():
                         task.uncancel()
             except Exception:
-                failed(self._logger, event)
+                log_handler_error(self._logger, event)
             following: Coroutine[Any, Any, Any] | None = None
             while following is None:
-                lane = self._lanes[event.session]
-                if not lane:
+                session_queue = self._queues[event.session]
+                if not session_queue:
                     return
-                due, change = lane.take()
+                due, change = session_queue.take()
                 self._waiting += change
-                self._look_for_room()
+                self._notify_capacity()
                 event = decoded(due)
                 following = self._call(event)
             pending = following
 
-    def _look_at(self, event: Event, task: asyncio.Task[Any]) -> None:
+    def _check_result(self, event: Event, task: asyncio.Task[Any]) -> None:
         try:
             task.result()
         except (KeyboardInterrupt, SystemExit):
-            pass  # the loop has raised it
+            pass  # the loop raises it
         except asyncio.CancelledError:
-            # Of something that it has awaited, or by somebody else: for those behind it that is a failure.
-            if not self._over:
-                failed(self._logger, event)
+            # The handler, or code that it awaited, was cancelled. For the session that is a failure.
+            if not self._cancelled:
+                log_handler_error(self._logger, event)
         except BaseException:
-            failed(self._logger, event)
+            log_handler_error(self._logger, event)
 
-    def _go_on(self, event: Event, task: asyncio.Task[Any]) -> None:
-        """The handler of a session has ended: call it for what comes next."""
+    def _continue(self, event: Event, task: asyncio.Task[Any]) -> None:
+        """Handle the next events of a session whose handler has ended."""
         self._tasks.discard(task)
-        self._look_at(event, task)
-        lane = self._lanes[event.session]
-        # Cancelled, what waits behind it is not handled either.
-        while lane and not self._over:
-            due, change = lane.take()
+        self._check_result(event, task)
+        session_queue = self._queues[event.session]
+        # After a cancellation, the queued events are not handled either.
+        while session_queue and not self._cancelled:
+            due, change = session_queue.take()
             self._waiting += change
-            if self._begin(due):
-                self._look_for_room()
+            if self._start(due):
+                self._notify_capacity()
                 return
-        self._waiting -= len(lane) if lane and not lane.stopped else 0
-        del self._lanes[event.session]
-        self._look_for_room()
+        self._waiting -= len(session_queue) if session_queue and not session_queue.paused else 0
+        del self._queues[event.session]
+        self._notify_capacity()
 
-    def _look_for_room(self) -> None:
-        if len(self._lanes) + self._waiting < self._most:
-            self._room.set()
+    def _notify_capacity(self) -> None:
+        if len(self._queues) + self._waiting < self._max_running:
+            self._capacity.set()
 
     async def finish(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the running handlers."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
     async def cancel(self) -> None:
-        """Cancel what is under way, and wait for it."""
-        self._give_up()
+        """Cancel the running handlers, and wait for them."""
+        self._cancel_all()
         await self.finish()
 
     def end_at(self, at: float) -> None:
-        """Cancel, at a moment of the monotonic clock, what is under way then; nothing more is handled."""
-        self._loop.call_later(max(at - time.monotonic(), 0), self._leave)
+        """Schedule the cancellation of running handlers, at a time of the monotonic clock."""
+        self._loop.call_later(max(at - time.monotonic(), 0), self._cancel_late)
 
-    def _leave(self) -> None:
+    def _cancel_late(self) -> None:
         if self._tasks:
             self._logger.error("%d handlers have not returned in time: they are cancelled", len(self._tasks))
-        self._give_up()
+        self._cancel_all()
 
-    def _give_up(self) -> None:
-        self._over = True
-        self._room.set()
+    def _cancel_all(self) -> None:
+        self._cancelled = True
+        self._capacity.set()
         for task in self._tasks:
             task.cancel()
 
 
 class ThreadDispatcher:
-    """Handlers on threads, or on the caller's.
+    """Runs handlers on threads, or on the caller's thread.
 
     Args:
-        handlers: Who is called; none of them a coroutine function.
-        logger: Where failures are said.
-        threads: How many; 0: the caller calls them.
+        handlers: The handlers, none of them a coroutine function.
+        logger: Logs their exceptions.
+        threads: The number of threads; 0: the caller's thread runs them.
     """
 
     def __init__(self, handlers: Handlers, logger: Log, threads: int) -> None:
         self._handlers = handlers
         self._logger = logger
-        self._lanes: dict[Session, SessionQueue] = {}
-        self._in_lanes = Waiting()
-        # Events that are due, but for those of sessions that are not read: so that slow handlers stop the reading.
-        self._due = 0
-        self._most = 64 * threads
-        self._share = 16
-        self._room = threading.Condition()
-        # First events of sessions, for whichever thread comes first; nothing: it ends.
-        self._begun: queue.SimpleQueue[Due | None] = queue.SimpleQueue()
+        self._queues: dict[Session, SessionQueue] = {}
+        self._totals = QueuedTotals()
+        # The number of running and queued events, except those of paused sessions: slow handlers stop the reading.
+        self._unfinished = 0
+        self._max_running = 64 * threads
+        self._max_queued = 16
+        self._capacity = threading.Condition()
+        # The first events of sessions, for any idle thread; None ends a thread.
+        self._first_events: queue.SimpleQueue[QueuedEvent | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._most_threads = threads
-        # Threads that wait for one.
+        self._max_threads = threads
+        # Idle threads, which wait for a first event.
         self._idle = 0
-        # When nothing is waited for any more.
+        # The time after which nothing is waited for.
         self._end: float | None = None
-        # Kinds of events whose handlers have returned something to be awaited.
+        # Kinds of events whose handlers have returned an awaitable.
         self._refused: set[str] = set()
 
     def handle(self, batch: Batch) -> None:
-        """Handle a batch; return when there is room for another."""
-        if not self._most_threads:
+        """Handle a batch. Return when there is capacity for another."""
+        if not self._max_threads:
             for event in batch:
                 self._call(event)
             return
         for due in batch._undecoded():
-            with self._room:
-                if not self._wait(lambda: self._due < self._most):
+            with self._capacity:
+                if not self._wait(lambda: self._unfinished < self._max_running):
                     return
-                lane = self._lanes.get(due.session)
-                if lane is not None:
-                    self._due += lane.add(due, self._share)
+                session_queue = self._queues.get(due.session)
+                if session_queue is not None:
+                    self._unfinished += session_queue.add(due, self._max_queued)
                     continue
-                self._lanes[due.session] = SessionQueue(self._in_lanes)
-                self._due += 1
-                self._begin_thread()
-            self._begun.put(due)
+                self._queues[due.session] = SessionQueue(self._totals)
+                self._unfinished += 1
+                self._ensure_thread()
+            self._first_events.put(due)
 
-    def _begin_thread(self) -> None:
+    def _ensure_thread(self) -> None:
         if self._idle:
             self._idle -= 1
-        elif len(self._threads) < self._most_threads:
+        elif len(self._threads) < self._max_threads:
             name = f"wirespeed-handler_{len(self._threads)}"
-            # No thread that the interpreter waits for: a handler may never return.
+            # A daemon thread, as the handler may never return and must not keep the interpreter from ending.
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def _work(self) -> None:
-        while (event := self._begun.get()) is not None:
-            self._go_on(event)
-            with self._room:
+        while (event := self._first_events.get()) is not None:
+            self._continue(event)
+            with self._capacity:
                 self._idle += 1
 
     def _wait(self, ready: Callable[[], bool]) -> bool:
-        """Wait for something, with the lock; false: the end has come before."""
+        """Wait for a condition, with the lock held. False: the deadline has passed."""
         while not ready():
             left = None if self._end is None else self._end - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self._room.wait(left)
+            self._capacity.wait(left)
         return True
 
     def end_at(self, at: float) -> None:
-        """Wait for nothing from a moment of the monotonic clock on. For any thread."""
-        with self._room:
+        """Set the time after which nothing is waited for. From any thread."""
+        with self._capacity:
             self._end = at
-            self._room.notify_all()
+            self._capacity.notify_all()
 
     def _call(self, event: Event) -> None:
         try:
             result = self._handlers.call(event)
-            if result is not None and is_to_be_awaited(result):
+            if result is not None and must_be_awaited(result):
                 self._refuse(event, result)
         except Exception:
-            failed(self._logger, event)
+            log_handler_error(self._logger, event)
 
     def _refuse(self, event: Event, result: Any) -> None:
         kind = type(event).__name__
         if kind not in self._refused:
             self._refused.add(kind)
-            self._logger.error("the handler of %s has returned %r: %s", kind, result, NOBODY_AWAITS)
+            self._logger.error("the handler of %s has returned %r: %s", kind, result, NOT_AWAITED)
         dispose(result)
         event.session.close(INTERNAL_ERROR, "internal error")
 
-    def _go_on(self, due: Due) -> None:
+    def _continue(self, due: QueuedEvent) -> None:
         while True:
             try:
                 self._call(decoded(due))
             except BaseException:
-                # The thread goes on: `sys.exit()` ends no thread but the main one.
-                failed(self._logger, due)
-            with self._room:
-                lane = self._lanes[due.session]
-                if not lane:
-                    del self._lanes[due.session]
-                    self._due -= 1
-                    self._room.notify()
+                # The thread continues: `sys.exit()` ends only the main thread.
+                log_handler_error(self._logger, due)
+            with self._capacity:
+                session_queue = self._queues[due.session]
+                if not session_queue:
+                    del self._queues[due.session]
+                    self._unfinished -= 1
+                    self._capacity.notify()
                     return
-                # It counts for what was handled.
-                due, change = lane.take()
-                self._due += change
-                self._room.notify()
+                # The next event takes the place of the handled one in the count.
+                due, change = session_queue.take()
+                self._unfinished += change
+                self._capacity.notify()
 
     def finish(self) -> None:
-        """Wait for what is under way."""
-        with self._room:
-            ended = self._wait(lambda: not self._lanes)
+        """Wait for the running handlers."""
+        with self._capacity:
+            ended = self._wait(lambda: not self._queues)
             if not ended:
-                self._logger.error("handlers of %d sessions have not returned in time", len(self._lanes))
+                self._logger.error("handlers of %d sessions have not returned in time", len(self._queues))
         for _ in self._threads:
-            self._begun.put(None)
+            self._first_events.put(None)
         if ended:
             for thread in self._threads:
                 thread.join()

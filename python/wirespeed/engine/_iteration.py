@@ -1,7 +1,7 @@
-"""Taking events on an event loop, and telling what has happened to the broker.
+"""Takes events on an event loop, and calls the handler of broker notices.
 
-Each task that iterates has a bell of its own, and waits for it only when nothing is there. Nothing that was taken is
-kept over an `await`, so a task that is cancelled takes nothing with it.
+Each iterating task has its own waker, and waits for it only when there are no events. No taken event is held across an
+`await`, so a task that is cancelled loses none.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from .._native import Batch
     from ._engine import Engine
 
-__all__ = ["NOBODY_AWAITS", "TURN", "Notices", "dispose", "is_to_be_awaited", "iterate"]
+__all__ = ["NOT_AWAITED", "TIME_SLICE", "Notices", "dispose", "iterate", "must_be_awaited"]
 
-# Seconds after which an event loop has a turn, whatever else there is to handle.
-TURN = 0.002
+# Seconds after which an iteration yields to the other tasks of the loop.
+TIME_SLICE = 0.002
 
-# Events of one batch, at most.
-MOST = 1024
+# The maximum number of events in a batch.
+MAX_EVENTS = 1024
+
+# The end of the log record for handlers that return an awaitable in a thread.
+NOT_AWAITED = "a thread does not await it; coroutine functions run on an event loop, as with engine.serve()"
 
 
-NOBODY_AWAITS = "nobody awaits it in a thread; a coroutine function would run on an event loop, as with engine.serve()"
-
-
-def is_to_be_awaited(result: object) -> bool:
-    """Whether what a handler has returned is lost unless it is awaited: not so with what `send` returns."""
+def must_be_awaited(result: object) -> bool:
+    """Return whether a handler's result must be awaited. The result of `send` need not be."""
     return inspect.isawaitable(result) and not isinstance(result, Sent)
 
 
 def dispose(result: Any) -> None:
-    """Have something that nobody will await come to its end."""
+    """Close or cancel an awaitable that will not be awaited."""
     for name in "close", "cancel":
         if callable(end := getattr(result, name, None)):
             end()
@@ -48,11 +48,11 @@ def dispose(result: Any) -> None:
 
 
 class Notices:
-    """What has happened to the broker: told one after the other, in order, by whoever takes events.
+    """Passes notices of the broker to its handler, one at a time and in order, in the thread or task that takes events.
 
     Args:
-        engine: Whose broker.
-        logger: Where failures of the handler are said.
+        engine: The engine.
+        logger: Logs exceptions of the handler.
     """
 
     def __init__(self, engine: Engine, logger: Log) -> None:
@@ -60,13 +60,13 @@ class Notices:
         self._logger = logger
         self._lock = threading.Lock()
         self._waiting: collections.deque[BrokerEvent] = collections.deque()
-        # Somebody tells one.
+        # A thread or task is running the handler.
         self._busy = False
-        # It was said that the handler returns what nobody awaits.
+        # The error about an awaitable result was logged.
         self._refused = False
 
-    def wait_to_be_told(self) -> bool:
-        """Whether there are any, and nobody tells them."""
+    def has_unhandled(self) -> bool:
+        """Return whether there are notices, and no handler is running."""
         with self._lock:
             return self._fetch()
 
@@ -85,38 +85,38 @@ class Notices:
         with self._lock:
             self._busy = False
 
-    def _pass_on(self) -> None:
-        # Whoever would have told the rest does not: others may be asleep.
+    def _wake_another(self) -> None:
+        # This task or thread will not handle the remaining notices, and all others may be waiting.
         if self._waiting:
-            self._engine._ring()
+            self._engine._wake_taker()
 
-    def tell(self, handler: Callable[[BrokerEvent], Any] | None) -> bool:
-        """Call the handler, if there is one, for each; whether there were any."""
-        any_told = False
+    def dispatch(self, handler: Callable[[BrokerEvent], Any] | None) -> bool:
+        """Call the handler, if any, for each notice. Return whether there were notices."""
+        any_handled = False
         try:
             while (event := self._begin()) is not None:
-                any_told = True
+                any_handled = True
                 try:
                     result = None if handler is None else handler(event)
-                    if result is not None and is_to_be_awaited(result):
+                    if result is not None and must_be_awaited(result):
                         self._refuse(event, result)
                 except Exception:
                     self._logger.exception("the handler of %r has failed", event)
                 finally:
                     self._end()
         except BaseException:
-            self._pass_on()
+            self._wake_another()
             raise
-        return any_told
+        return any_handled
 
     def _refuse(self, event: BrokerEvent, result: Any) -> None:
         if not self._refused:
             self._refused = True
-            self._logger.error("the handler of %r has returned %r: %s", event, result, NOBODY_AWAITS)
+            self._logger.error("the handler of %r has returned %r: %s", event, result, NOT_AWAITED)
         dispose(result)
 
-    async def tell_and_wait(self, handler: Callable[[BrokerEvent], Any] | None) -> None:
-        """Do the same, and await what the handler returns."""
+    async def dispatch_async(self, handler: Callable[[BrokerEvent], Any] | None) -> None:
+        """Call the handler for each notice, and await its results."""
         try:
             while (event := self._begin()) is not None:
                 try:
@@ -129,53 +129,53 @@ class Notices:
                 finally:
                     self._end()
         except BaseException:
-            self._pass_on()
+            self._wake_another()
             raise
 
 
 async def iterate(
     engine: Engine, notices: Notices | None, handler: Callable[[], Callable[[BrokerEvent], Any] | None]
 ) -> AsyncGenerator[Batch, None]:
-    """Iterate over what happens, until the engine is stopped.
+    """Iterate over batches of events until the engine is stopped.
 
     Args:
-        engine: Where.
-        notices: What happens to its broker, if it has one.
-        handler: Returns who is told of that.
+        engine: The engine.
+        notices: Its broker notices, if it has a broker.
+        handler: Returns the current handler of notices.
     """
     loop = asyncio.get_running_loop()
-    rung = asyncio.Event()
-    # Closed, though whatever has ended this be kept: else a wake-up of the others might go to it.
-    with contextlib.closing(engine._events_bell()) as bell:
+    ready = asyncio.Event()
+    # Closed explicitly, as a traceback may keep this generator alive: a notification might be lost to its waker.
+    with contextlib.closing(engine._events_waker()) as waker:
 
         def wake() -> None:
-            bell.silence()
-            rung.set()
+            waker.clear()
+            ready.set()
 
-        loop.add_reader(bell.fileno(), wake)
+        loop.add_reader(waker.fileno(), wake)
         turned = loop.time()
         try:
             while True:
                 if notices is not None:
-                    await notices.tell_and_wait(handler())
-                # From here on to `yield` nothing is awaited.
-                batch = engine._take(MOST, 0)
+                    await notices.dispatch_async(handler())
+                # There is no `await` between here and the `yield`.
+                batch = engine._take(MAX_EVENTS, 0)
                 if batch is None:
                     return
                 if batch:
                     yield batch
-                    del batch  # nothing of it is kept while waiting
-                    if loop.time() - turned > TURN:
-                        # Under a flood nothing here waits for anything else, and the loop has others.
+                    del batch  # released before the next wait
+                    if loop.time() - turned > TIME_SLICE:
+                        # Under load, nothing in this loop waits, but the event loop has other tasks.
                         await asyncio.sleep(0)
                         turned = loop.time()
                     continue
-                # They end the wait of whoever takes, who may have been this one.
-                if notices is not None and notices.wait_to_be_told():
+                # Notices end the wait of any task, possibly of this one.
+                if notices is not None and notices.has_unhandled():
                     continue
-                rung.clear()
-                if bell.wait():
-                    await rung.wait()
+                ready.clear()
+                if waker.wait():
+                    await ready.wait()
                     turned = loop.time()
         finally:
-            loop.remove_reader(bell.fileno())
+            loop.remove_reader(waker.fileno())

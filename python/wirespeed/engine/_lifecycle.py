@@ -1,6 +1,6 @@
-"""What those who run an engine need: its end without haste, signals, its log, its certificate.
+"""Operation of an engine: draining, signals, logging and certificates.
 
-All that serves is native; here are what Python alone has: signals, event loops, ``logging``.
+The native core serves the sessions. This module adds signals, event loops and ``logging``.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .._native import NativeDraining, NativeEngine, NativeHandoff, NativeLogs
 from .._options.common import check_type
 from ..tls import TLS
 from ._arguments import check_count, checked_seconds, checked_tls
-from ._ending import LAST, Interrupted, Patience, interrupting
+from ._handler_deadline import GRACE_PERIOD, HandlerDeadline, Interrupted, interrupt_at_deadline
 from ._log import Log
 
-__all__ = ["Drained", "EngineLifecycle", "begin_logging"]
+__all__ = ["Drained", "EngineLifecycle", "start_logging"]
 
 STUCK_AFTER = 5.0
-"""Seconds that a thread of the engine may be busy without a pause until ``/health`` says so."""
+"""Seconds that a worker may be busy without a pause until ``/health`` reports it as stuck."""
 
-PAGE_TOKEN = 16
-"""Characters of the page's token, at least: nobody is to guess it."""
+MIN_PAGE_TOKEN = 16
+"""The minimum length of the page's token, so that it cannot be guessed."""
 
-LEFT_OUT_PAUSE = 1.0
-"""Seconds between two looks whether something that was left out is to be told."""
+SUPPRESSED_INTERVAL = 1.0
+"""Seconds between two checks whether suppressed records are due."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Drained:
     """How the sessions of an engine have ended.
 
     Attributes:
-        ended: How many by the closing handshake, or by themselves.
-        cut: How many were cut off when the time was over.
+        ended: The number that ended by the closing handshake, or by themselves.
+        cut: The number that were cut off at the deadline.
     """
 
     ended: int
@@ -54,7 +54,7 @@ class Drained:
 
 
 class EngineLifecycle(NativeEngine):
-    """What an engine has for those who run it: see :class:`wirespeed.engine.Engine`."""
+    """The operation of an engine, as a base of :class:`wirespeed.engine.Engine`."""
 
     _drain_timeout: float
     _drain_batch: int
@@ -84,9 +84,9 @@ class EngineLifecycle(NativeEngine):
             check_type(name, token, str, "a str or None")
             if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
                 raise ValueError(f"{name} must be a token: visible characters of ASCII")
-        if page is not None and len(page) < PAGE_TOKEN:
+        if page is not None and len(page) < MIN_PAGE_TOKEN:
             raise ValueError(
-                f"page must be a token of {PAGE_TOKEN} characters at least: it lets its owner disconnect clients"
+                f"page must be a token of {MIN_PAGE_TOKEN} characters at least: it lets its owner disconnect clients"
             )
         self._operate(
             {
@@ -107,33 +107,32 @@ class EngineLifecycle(NativeEngine):
         self._metrics_path, self._metrics_token = metrics_path, metrics_token
         self._logger = Log(logging.getLogger("wirespeed.engine"))
         self._started = False
-        # How often SIGTERM has come and nothing was done about it yet; whether something was.
-        self._to_end: collections.deque[None] = collections.deque()
-        self._ending = False
-        # What SIGTERM does where this engine has no handler for it, and of which process that is the handler.
-        self._before: Callable[[int, FrameType | None], Any] | int | None = None
-        self._process = 0
-        self._patience = Patience()
-        self._to_interrupt = False
+        # SIGTERMs that were not processed yet; and whether one was processed.
+        self._shutdown_requests: collections.deque[None] = collections.deque()
+        self._shutting_down = False
+        # The previous handler of SIGTERM, and the process in which this engine replaced it.
+        self._previous_handler: Callable[[int, FrameType | None], Any] | int | None = None
+        self._handler_process = 0
+        self._handler_deadline = HandlerDeadline()
+        self._interrupt_next = False
         self._tls = tls
         if tls is not None:
             self._renew(*_sources(tls))
 
     def reload_tls(self, ssl: TLS | None = None) -> None:
-        """Use another certificate, for clients that come from now on.
+        """Replace the certificate for new connections.
 
-        The files of ``ssl`` are looked at anyway, once a second at most, when clients come: of the settings that are in
-        use, and of no others.
+        The files of the settings in use are also reloaded automatically: at most once a second, when clients connect.
 
         Args:
-            ssl: Settings; the default is to read the files of those that the engine has.
+            ssl: New settings; by default, the files of the current settings are read again.
 
         Raises:
             OSError: A file cannot be read.
             RuntimeError: The engine has no TLS.
-            TypeError: ``ssl`` is no TLS settings.
-            ValueError: The certificate or its key is not valid, or the settings are not those of a server; what was
-                used before stays in use.
+            TypeError: ``ssl`` is not a TLS object.
+            ValueError: The certificate or its key is not valid, or the settings are not for a server. The previous
+                certificate stays in use.
         """
         if self._tls is None:
             raise RuntimeError("the engine has no TLS")
@@ -144,7 +143,7 @@ class EngineLifecycle(NativeEngine):
         self._set_tls(checked_tls(tls), *_sources(tls))
         self._tls = tls
 
-    # ---- the end ----
+    # ---- draining ----
 
     def drain(
         self,
@@ -155,17 +154,18 @@ class EngineLifecycle(NativeEngine):
         code: int = 1012,
         reason: str = "service restart",
     ) -> Drained:
-        """End without haste: accept nobody, close the sessions a few at a time, and stop when the last one is over.
+        """Shut down gracefully: stop accepting clients, close sessions in batches, and stop after the last one.
 
-        From now on ``/ready`` is answered with 503. Batches are half a second apart, or closer if need be, so that the
-        clients do not all connect elsewhere at once. Those who iterate over events get all that there are.
+        From now on ``/ready`` answers 503. Batches are half a second apart, or closer if the time requires it, so that
+        clients do not all reconnect elsewhere at once. Iterations over events get all remaining ones.
 
         Args:
-            timeout: Seconds that it takes at most: who is left then is cut off. The default is ``drain_timeout``.
-            batch: Sessions that are closed at once, as far as the time allows. The default is ``drain_batch``.
-            notice: Seconds before anything else happens, in which clients are still accepted: for load balancers that
-                ask ``/ready``.
-            code: The close code; 1012 says that the service restarts.
+            timeout: The maximum duration in seconds, after which the remaining sessions are cut off. The default is
+                ``drain_timeout``.
+            batch: The number of sessions closed at once, if the time permits. The default is ``drain_batch``.
+            notice: Seconds before the first step, in which clients are still accepted, for load balancers that poll
+                ``/ready``.
+            code: The close code; 1012 means that the service restarts.
             reason: The reason in the close frame.
 
         Raises:
@@ -187,14 +187,14 @@ class EngineLifecycle(NativeEngine):
         code: int = 1012,
         reason: str = "service restart",
     ) -> Drained:
-        """Do the same as :meth:`drain` without blocking the event loop.
+        """Shut down as :meth:`drain` does, without blocking the event loop.
 
         Args:
-            timeout: As there.
-            batch: As there.
-            notice: As there.
-            code: As there.
-            reason: As there.
+            timeout: As for :meth:`drain`.
+            batch: As for :meth:`drain`.
+            notice: As for :meth:`drain`.
+            code: As for :meth:`drain`.
+            reason: As for :meth:`drain`.
         """
         draining = self._drain_with(timeout, batch, notice, code, reason)
         while (pause := draining.step()) is not None:
@@ -210,14 +210,14 @@ class EngineLifecycle(NativeEngine):
         check_count("batch", batch)
         timeout, notice = checked_seconds("timeout", timeout), checked_seconds("notice", notice)
         draining = self._begin_drain(timeout, batch, notice, code, reason)
-        self._patience.end(time.monotonic() + notice + timeout)
+        self._handler_deadline.end(time.monotonic() + notice + timeout)
         return draining
 
     def _end(self) -> None:
-        """Stop; before, close the sessions, as far as their clients do their part soon."""
+        """Close the sessions, wait shortly for their closing handshakes, and stop."""
         try:
             # RFC 6455 7.4.1, 1001: "a server going down".
-            self._leave(1001, LAST)
+            self._leave(1001, GRACE_PERIOD)
         finally:
             self.stop()
 
@@ -225,94 +225,94 @@ class EngineLifecycle(NativeEngine):
 
     @contextlib.contextmanager
     def draining_on_sigterm(self, wanted: bool = True) -> Iterator[None]:
-        """Have SIGTERM drain the engine, and a second one stop it: a context for whoever iterates over batches.
+        """Context for code that iterates over batches: SIGTERM drains the engine, and a second SIGTERM stops it.
 
-        Also while the engine starts. Only in the main thread; the handler that there was before has its place again at
-        the end.
+        It may be entered before the engine starts. It has an effect only in the main thread, and restores the previous
+        handler at its end.
 
         Args:
-            wanted: Whether to do anything at all.
+            wanted: Whether it has any effect.
         """
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         if previous != self._on_sigterm:
-            self._before, self._process = previous, os.getpid()
+            self._previous_handler, self._handler_process = previous, os.getpid()
         try:
             yield
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
             if not self._started:
-                self._to_end.clear()
+                self._shutdown_requests.clear()
 
     def _on_sigterm(self, _number: int, _frame: object) -> None:
-        if self._process != os.getpid():
-            # A child that the interpreter knows nothing of: see `_restore_sigterm`.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
+        if self._handler_process != os.getpid():
+            # In a forked child that ran no Python hooks; see `_restore_sigterm`.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if self._previous_handler is None else self._previous_handler)
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        if self._to_interrupt:
-            self._to_interrupt = False
+        if self._interrupt_next:
+            self._interrupt_next = False
             raise Interrupted
-        # It interrupts whatever this thread does, so it takes no lock, as starting a `threading.Thread` would.
-        self._to_end.append(None)
+        # This interrupts arbitrary code of the thread, so it takes no lock, as starting a `threading.Thread` would.
+        self._shutdown_requests.append(None)
         self._process_shutdown_requests()
 
     def _process_shutdown_requests(self) -> None:
-        # Called by whoever is told, and at the end of the start: before that there is nothing to drain.
-        while self._started and self._to_end:
+        # Called for each signal, and at the end of the start, before which nothing can be drained.
+        while self._started and self._shutdown_requests:
             try:
-                self._to_end.popleft()
+                self._shutdown_requests.popleft()
             except IndexError:
                 return  # another thread was faster
-            # In a thread: the events that come meanwhile are handled by this one.
-            target = self._stop_at_once if self._ending else self.drain
-            self._ending = True
-            _thread.start_new_thread(self._end_by, (target,))
+            # In a new thread, as this one continues to handle events.
+            target = self._stop_now if self._shutting_down else self.drain
+            self._shutting_down = True
+            _thread.start_new_thread(self._run_shutdown, (target,))
 
-    def _end_by(self, target: Callable[[], object]) -> None:
+    def _run_shutdown(self, target: Callable[[], object]) -> None:
         try:
             target()
         except Exception:
             self._logger.exception("the engine has not ended as it should")
 
-    def _stop_at_once(self) -> None:
-        self._patience.end(time.monotonic())
+    def _stop_now(self) -> None:
+        self._handler_deadline.end(time.monotonic())
         self.stop()
 
-    def _begin_hearing_of_a_handoff(self) -> None:
-        # The engine drains by itself once another one has taken over, and handlers are waited for here.
-        handoff = self._handed_over()
+    def _watch_for_handoff(self) -> None:
+        # The engine drains by itself after a handoff; this thread sets the deadline for handlers.
+        handoff = self._handoff_signal()
         if handoff is not None:
-            # A daemon, as that of the log.
-            arguments = (handoff, self._patience)
-            threading.Thread(target=_end_in_time, args=arguments, name="wirespeed-ending", daemon=True).start()
+            # A daemon thread, as that of the log.
+            arguments = (handoff, self._handler_deadline)
+            threading.Thread(target=_end_after_handoff, args=arguments, name="wirespeed-ending", daemon=True).start()
 
     @contextlib.contextmanager
-    def _leaving_handlers(self, after: float = 0) -> Iterator[None]:
-        """Interrupt what is called here, once the engine has ended and `after` seconds more, where that can be."""
-        # Elsewhere there is no signal that would.
+    def _interrupting_handlers(self, after: float = 0) -> Iterator[None]:
+        """Interrupt the code in this context `after` seconds after the end of the engine, where possible."""
+        # Other threads cannot be interrupted by a signal.
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGTERM) != self._on_sigterm:
             yield
             return
 
         def interrupt() -> bool:
-            # Another handler that the application has set meanwhile would not know what it is for.
-            self._to_interrupt = signal.getsignal(signal.SIGTERM) == self._on_sigterm
-            return self._to_interrupt
+            # A handler that the application installed meanwhile could not interpret the signal.
+            self._interrupt_next = signal.getsignal(signal.SIGTERM) == self._on_sigterm
+            return self._interrupt_next
 
-        with interrupting(self._patience, interrupt, after, self._logger):
+        with interrupt_at_deadline(self._handler_deadline, interrupt, after, self._logger):
             yield
 
     # ---- the log ----
 
-    def _begin_logging(self) -> None:
-        self._warn_of_open_metrics()
-        begin_logging(self._logs(), self._logger)
+    def _start_logging(self) -> None:
+        self._warn_about_public_metrics()
+        start_logging(self._logs(), self._logger)
 
-    def _warn_of_open_metrics(self) -> None:
+    def _warn_about_public_metrics(self) -> None:
         if self._metrics_token is not None:
             return
         places = [] if self._metrics_path is None else [place for place in self.addresses if isinstance(place, tuple)]
@@ -325,20 +325,21 @@ class EngineLifecycle(NativeEngine):
 
 
 def _is_public(host: str) -> bool:
-    """Whether more than this machine and private networks may reach what listens at an address."""
+    """Return whether an address may be reachable from outside this machine and private networks."""
     address = ipaddress.ip_address(host)
     return address.is_unspecified or address.is_global
 
 
 def _restore_sigterm() -> None:
-    """In a child, which has the handler by `fork`, and not the engine: it ends as it would without.
+    """Restore SIGTERM in a forked child, which inherits the handler, but not the engine's threads.
 
-    Not by the handler: in a child of another thread than the main one, CPython 3.13 calls none.
+    The handler itself does not suffice: CPython 3.13 calls none in a child that another thread than the main one
+    forked.
     """
     handler, engines = signal.getsignal(signal.SIGTERM), set()
-    # Of several engines, one may have the handler before another's, and that one the one before its own.
+    # With several engines, each may have replaced the handler of another.
     while isinstance(engine := getattr(handler, "__self__", None), EngineLifecycle):
-        handler = signal.SIG_DFL if engine in engines else engine._before
+        handler = signal.SIG_DFL if engine in engines else engine._previous_handler
         engines.add(engine)
     if engines:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if handler is None else handler)
@@ -348,43 +349,43 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_restore_sigterm)
 
 
-def _end_in_time(handoff: NativeHandoff, patience: Patience) -> None:
-    """Say when the engine ends, once another one has taken over."""
+def _end_after_handoff(handoff: NativeHandoff, deadline: HandlerDeadline) -> None:
+    """Set the deadline for handlers once another engine has taken over."""
     seconds = handoff.wait()
     if seconds is not None:
-        patience.end(time.monotonic() + seconds)
+        deadline.end(time.monotonic() + seconds)
 
 
-def begin_logging(logs: NativeLogs, logger: Log) -> None:
-    """Log what native threads tell, in a thread that ends with them.
+def start_logging(logs: NativeLogs, logger: Log) -> None:
+    """Start a thread that passes native log records to a logger, and ends with the native threads.
 
     Args:
-        logs: Where they tell it.
-        logger: Where it is logged.
+        logs: The source of the records.
+        logger: The logger.
     """
-    # A daemon that waits for a descriptor: neither what tells nor the interpreter waits for it.
-    threading.Thread(target=_log, args=(logs, logs.bell(), logger), name="wirespeed-log", daemon=True).start()
+    # A daemon thread that waits for a descriptor: it delays neither the engine nor the end of the interpreter.
+    threading.Thread(target=_log, args=(logs, logs.wake_fd(), logger), name="wirespeed-log", daemon=True).start()
 
 
-def _log(logs: NativeLogs, bell: int, logger: Log) -> None:
-    """Log what there is, until the engine ends."""
+def _log(logs: NativeLogs, waker: int, logger: Log) -> None:
+    """Log all records until the engine ends."""
     try:
-        rung = b"\0"
+        ready = b"\0"
         poll = select.poll()  # `select` fails with descriptors from 1,024 on
-        poll.register(bell, select.POLLIN)
-        while rung:
-            while not poll.poll(LEFT_OUT_PAUSE * 1000 if logs.has_left_out else None):
-                _log_some(logs, logger)
-            rung = os.read(bell, 4096)
-            _log_some(logs, logger)
+        poll.register(waker, select.POLLIN)
+        while ready:
+            while not poll.poll(SUPPRESSED_INTERVAL * 1000 if logs.has_suppressed else None):
+                _log_records(logs, logger)
+            ready = os.read(waker, 4096)
+            _log_records(logs, logger)
     finally:
-        os.close(bell)
+        os.close(waker)
 
 
-def _log_some(logs: NativeLogs, logger: Log) -> None:
-    for level, text, left_out in logs.take():
-        if left_out:
-            logger.log(level, "%s (and %d more since the last time)", text, left_out)
+def _log_records(logs: NativeLogs, logger: Log) -> None:
+    for level, text, suppressed in logs.take():
+        if suppressed:
+            logger.log(level, "%s (and %d more since the last time)", text, suppressed)
         else:
             logger.log(level, "%s", text)
 
@@ -392,11 +393,11 @@ def _log_some(logs: NativeLogs, logger: Log) -> None:
 # ---- the certificate ----
 
 Source = tuple[str | None, bytes]
-"""A file, if it is one, and what it says."""
+"""The path of the file, if any, and its content."""
 
 
 def _sources(tls: TLS) -> tuple[Source, Source, list[Source], list[bytes], str | None, str | None]:
-    """Return where TLS settings are from, as the native core takes it."""
+    """Return the sources of TLS settings, as arguments for the native core."""
     arguments = tls._native_arguments()
     cert_pem, key_pem = arguments["cert_pem"] or b"", arguments["key_pem"] or b""
     cert = _file(tls.cert)

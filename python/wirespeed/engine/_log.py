@@ -1,6 +1,7 @@
-"""The log of an engine, where a failure of the application's logging ends nothing but its record.
+"""A logger that exceptions of the application's logging configuration cannot break.
 
-A handler that raises, as on a full disk, would else end the thread that logs, or that calls the handlers of an engine.
+Without it, a logging handler that raises, as on a full disk, would end the thread that logs or calls the engine's
+handlers.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ else:
 
 
 class Log(Adapter):
-    """What a logger does, but that no ``Exception`` of its handlers and filters leaves it.
+    """A logger whose methods raise no ``Exception`` of its handlers and filters.
 
-    As with exceptions that the handlers of ``logging`` catch themselves, ``logging.raiseExceptions`` decides whether
-    it is printed.
+    As for exceptions that the handlers of ``logging`` catch themselves, ``logging.raiseExceptions`` decides whether
+    they are printed.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__(logger, {})
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        """Log a record, as do all other methods."""
+        """Log a record; all other methods call this one."""
         try:
             super().log(level, msg, *args, **kwargs)
         except Exception:
             if logging.raiseExceptions and sys.stderr is not None:
-                # There is no place left for an error of that.
+                # An error of printing cannot be reported anywhere.
                 with contextlib.suppress(Exception):
                     traceback.print_exc()

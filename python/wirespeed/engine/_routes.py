@@ -1,4 +1,4 @@
-"""Where sessions begin, by the paths of requests, and what holds for each path; all that serves is native."""
+"""Routes: the paths of an engine, and the settings of each. The native core serves them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ RatePolicy: TypeAlias = Literal["delay", "drop", "disconnect"]
 
 
 class RouteSettings(TypedDict, total=False):
-    """What may hold for one path: each is as for :class:`Engine`, whose own settings hold where nothing else is said.
+    """Settings of one route, which override those of :class:`Engine`.
 
     Attributes:
-        auth: Who clients are, by their tokens; ``None``: nobody is asked, whatever the engine does elsewhere.
-        origins: Whose pages may connect; ``None``: those of the host that the request names.
-        subprotocols: Subprotocols, the preferred one first.
+        auth: Verifies the tokens of clients; ``None``: no authentication, even if the engine has one.
+        origins: Allowed origins of web pages; ``None``: the host that the request names.
+        subprotocols: Supported subprotocols, in order of preference.
         compression: Whether permessage-deflate is accepted.
-        max_size: Bytes of the largest message that a client may send; ``None``: no limit.
-        max_fragments: Frames that it may split one message into; ``None``: no limit.
-        max_messages_per_second: Messages that one session may send; ``None``: any number.
-        message_burst: How many of them at once. It needs ``max_messages_per_second`` beside it.
-        max_bytes_per_second: The same in bytes of their payloads.
-        byte_burst: How many of them at once, likewise.
-        rate_policy: What becomes of more.
-        outbox_limit: Bytes that may wait for one session.
-        policy: What becomes of what is more.
+        max_size: The maximum size of a received message in bytes; ``None``: no limit.
+        max_fragments: The maximum number of frames of a received message; ``None``: no limit.
+        max_messages_per_second: The maximum rate of messages received from one session; ``None``: no limit.
+        message_burst: How many messages may arrive at once. It requires ``max_messages_per_second``.
+        max_bytes_per_second: The maximum rate of payload bytes received from one session; ``None``: no limit.
+        byte_burst: How many bytes may arrive at once. It requires ``max_bytes_per_second``.
+        rate_policy: What happens beyond the rates.
+        outbox_limit: The maximum number of bytes queued for one session.
+        policy: What happens beyond ``outbox_limit``.
     """
 
     auth: JWT | None
@@ -54,8 +54,8 @@ class RouteSettings(TypedDict, total=False):
 _NAMES = frozenset(RouteSettings.__annotations__)
 
 
-def _checked(method: str, given: RouteSettings) -> dict[str, Any]:
-    """Return settings by name; of those that are counts, what types alone do not tell."""
+def _checked_settings(method: str, given: RouteSettings) -> dict[str, Any]:
+    """Return the settings by name, after checks that the types alone do not cover."""
     settings: dict[str, Any] = {**given}
     for name in settings:
         if name not in _NAMES:
@@ -73,11 +73,11 @@ def _checked(method: str, given: RouteSettings) -> dict[str, Any]:
 
 
 class Routing(NativeEngine):
-    """What an engine has to be told of its paths: see :class:`wirespeed.engine.Engine`."""
+    """The routes of an engine, as a base of :class:`wirespeed.engine.Engine`."""
 
-    # By the numbers that the sessions of routes know, from 1 on: of text, of binary messages, and `close_invalid`.
+    # The codecs of routes, by tag from 1 on: decoders of text and of binary messages, and `close_invalid`.
     _codecs: list[tuple[Decode | None, Decode | None, bool]]
-    _codec: Decoders | None  # of routes that name none
+    _codec: Decoders | None  # the default of routes
 
     def _set_up_routes(self, codec: Any) -> None:
         self._codecs = []
@@ -88,7 +88,7 @@ class Routing(NativeEngine):
         self._set_codecs(self._codecs)
 
     def _fallback_tag(self) -> int:
-        """Return what sessions at paths that were not added know of them."""
+        """Return the tag of sessions whose path matches no route."""
         if self._codec is None:
             return 0
         if not self._codecs:
@@ -96,49 +96,50 @@ class Routing(NativeEngine):
         return 1
 
     def echo(self, path: str, **settings: Unpack[RouteSettings]) -> None:
-        """Answer the messages at a path with themselves, without Python.
+        """Answer each message at a path with the same message, without Python.
 
         Args:
-            path: ``"/echo"``; ``{name}`` stands for any segment, ``{*name}`` for all that follow; 25 names at most.
-                All else is compared with paths as they are sent: braces, for example, are ``%7B`` and ``%7D``.
-            **settings: What is to hold there instead of what holds elsewhere: :class:`RouteSettings`.
+            path: A path such as ``"/echo"``. ``{name}`` matches any segment, and ``{*name}`` all remaining ones; at
+                most 25 names. Everything else is compared with the raw path: braces, for example, are ``%7B`` and
+                ``%7D``.
+            **settings: Settings that override the engine's: :class:`RouteSettings`.
 
         Raises:
-            TypeError: A setting has a wrong type, or there is none of the name; the text names it.
-            ValueError: The path is none, or another one stands in its way; or a setting is not valid.
+            TypeError: A setting is unknown or has a wrong type; the text names it.
+            ValueError: The path is not valid, or conflicts with another one; or a setting is not valid.
             RuntimeError: The engine has started.
         """
-        self._route(path, "echo", _checked("echo", settings), 0)
+        self._route(path, "echo", _checked_settings("echo", settings), 0)
 
     def route(
         self, path: str, *, codec: Any = ..., close_invalid: bool = True, **settings: Unpack[RouteSettings]
     ) -> None:
-        """Make the clients of a path sessions, whose events come in batches. Without any, all paths are such.
+        """Accept sessions at a path; their events arrive in batches. Without any such route, all paths accept sessions.
 
-        :attr:`Session.route` says which it was, and :attr:`Session.params` what its names stand for.
+        :attr:`Session.route` is the path pattern, and :attr:`Session.params` contains the values of its names.
 
         Args:
             path: As for :meth:`echo`.
-            codec: What makes objects of their messages, which are :attr:`Message.data` then. ``"json"``: of text and of
-                binary messages. ``"msgpack"``: of binary ones. A type that msgspec knows, such as a ``msgspec.Struct``
-                or a dataclass: JSON of text, MessagePack of binary messages, both checked against it. A function of
-                their ``bytes``, or an object with such a method ``decode``: of both. ``None``: they are not decoded.
-                ``...``, the default, is the engine's codec. What it does not understand, where it raises an
-                ``Exception``, is an :class:`Invalid` instead. It is asked when an event of a batch is reached, or
-                before its handler is called, in the same thread: with ``run(threads=)`` in several.
-            close_invalid: Whether a session of which such a message came is closed, with code 1007 (RFC 6455, section
-                7.4.1) and what the codec says as the reason.
+            codec: Decodes messages to objects, which are then :attr:`Message.data`. ``"json"``: text and binary
+                messages. ``"msgpack"``: binary messages. A type that msgspec supports, such as a ``msgspec.Struct`` or
+                a dataclass: JSON for text, MessagePack for binary messages, both validated. A function of ``bytes``, or
+                an object with a method ``decode``: both kinds. ``None``: messages are not decoded. ``...``, the
+                default: the codec of the engine. If it raises an ``Exception``, the event is an :class:`Invalid`
+                instead. It is called when an event of a batch is accessed, or before its handler is called, in the same
+                thread; with ``run(threads=)``, in several threads.
+            close_invalid: Whether a session is closed after an invalid message, with code 1007 (RFC 6455, section
+                7.4.1) and the codec's error as the reason.
             **settings: As for :meth:`echo`.
 
         Raises:
-            TypeError: As for :meth:`echo`; or msgspec does not know the type.
+            TypeError: As for :meth:`echo`; or msgspec does not support the type.
             ValueError: As for :meth:`echo`; or there is no codec of that name.
             ImportError: The codec needs msgspec: ``pip install "wirespeed[codecs]"``.
             RuntimeError: The engine has started.
         """
         pair = self._codec if codec is ... else decoders(codec)
         tag = 0 if pair is None else len(self._codecs) + 1
-        self._route(path, "events", _checked("route", settings), tag)
+        self._route(path, "events", _checked_settings("route", settings), tag)
         if pair is not None:
             self._add_codec(pair, close_invalid)
 
@@ -152,29 +153,29 @@ class Routing(NativeEngine):
         prefix: str = "",
         **settings: Unpack[RouteSettings],
     ) -> None:
-        """Have the clients of a path subscribe to the topic that it names, and publish on it what they send.
+        """Subscribe the clients of a path to the topic in the path, and publish the messages that they send on it.
 
-        Python hears of none of it: there are no events. What they send goes to the other sessions that subscribe to the
-        topic, of all engines on the broker if there is one; what the application publishes there goes to them. A client
-        that sends faster than the others read is not read from until they have caught up.
+        Python gets no events. Messages of a client go to the other subscribers of the topic, on all engines of the
+        broker, if there is one. Messages that the application publishes on the topic go to the clients. A client that
+        sends faster than the others read is not read until they have caught up.
 
-        Their tokens say who may: whoever may not subscribe is answered with 403, and what is sent by one that may not
-        publish is dropped and counted, as ``messages_denied``. Without tokens, ``topics_by_default`` does. A path that
-        names no topic, or one with a segment ``_wirespeed``, is answered with 404.
+        Permissions come from tokens: a client that may not subscribe gets 403. Messages of a client that may not
+        publish are dropped, and counted as ``messages_denied``. Without tokens, ``topics_by_default`` applies. A path
+        without a valid topic, or one with a segment ``_wirespeed``, is answered with 404.
 
         Args:
-            path: ``"/feed/{topic}"``: the topic is one segment, percent-decoded; ``"/feed/{*topic}"``: all that follow,
-                with dots between them. There may be other names beside it.
-            send: Whether clients may publish; if not, one that sends anything is closed with code 1008.
-            receive: Whether they subscribe.
-            echo: Whether each gets what it sends itself as well.
-            prefix: What the topics begin with, before a dot: else clients can name any topic of the application.
+            path: In ``"/feed/{topic}"``, the topic is one segment, percent-decoded. In ``"/feed/{*topic}"``, it
+                consists of all remaining segments, joined by dots. Further names may be present.
+            send: Whether clients may publish; otherwise, a client that sends a message is closed with code 1008.
+            receive: Whether clients are subscribed.
+            echo: Whether clients also receive their own messages.
+            prefix: Precedes the topics, followed by a dot. Without it, clients can name any topic of the application.
             **settings: As for :meth:`echo`.
 
         Raises:
             TypeError: As for :meth:`echo`.
-            ValueError: As for :meth:`echo`; or there is no ``topic`` in the path, or the prefix is no topic.
+            ValueError: As for :meth:`echo`; or the path has no ``topic``, or the prefix is not a valid topic.
             RuntimeError: The engine has started.
         """
-        checked = _checked("relay", settings)
+        checked = _checked_settings("relay", settings)
         self._route(path, "relay", {**checked, "send": send, "receive": receive, "echo": echo, "prefix": prefix}, 0)

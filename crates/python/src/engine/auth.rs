@@ -1,4 +1,4 @@
-//! How tokens are verified, as Python says it.
+//! `wirespeed.engine.JWT`: token verification, configured from Python.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use wirespeed_engine::auth::{Algorithm, Error, Jwt, JwtOptions, Key, Source};
 
 use super::arguments::count;
 
-/// What verifies tokens, for the engines that use it.
+/// Verifies tokens for the engines and routes that use it.
 #[pyclass(frozen, name = "JWT", module = "wirespeed.engine")]
 pub(crate) struct PyJwt {
     pub(crate) jwt: Arc<Jwt>,
 }
 
-/// A secret, or a public key as PEM.
+/// Converts a key argument: a secret, or a public key as PEM.
 fn key(object: &Bound<'_, PyAny>) -> PyResult<Key> {
     let bytes = match object.extract::<String>() {
         Ok(text) => text.into_bytes(),
@@ -106,7 +106,7 @@ impl PyJwt {
         Ok(Self { jwt: Arc::new(jwt) })
     }
 
-    // Neither keys nor where they are.
+    // Shows neither keys nor their paths.
     fn __repr__(&self) -> &'static str {
         "<JWT>"
     }

@@ -1,4 +1,4 @@
-//! What has happened, as a sequence: each event becomes an object when it is reached, not before.
+//! A batch of events as a Python sequence. Each event becomes an object when it is accessed, not before.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,65 +12,65 @@ use wirespeed_engine::Engine;
 use wirespeed_engine::events::{Batch, Ended, Event};
 
 use super::event::{Connected, Disconnected, Invalid};
-use super::message::{self, Turns};
+use super::message::{self, ReusedMessages};
 use super::session::PySession;
 use crate::payload::{self, PyPayload};
 
-/// What messages are decoded by, of one route.
+/// The codec of one route, which decodes messages.
 pub(crate) struct Codec {
-    /// Of text and of binary messages, a function of their bytes, which are given as `bytes`; `None`: such messages
-    /// are not valid.
+    /// The functions for text and for binary messages, which take `bytes`. `None`: messages of this kind are invalid.
     pub(super) decoders: [Option<Py<PyAny>>; 2],
-    /// Whether a session is closed whose message is not valid.
+    /// Whether an invalid message closes the session.
     pub(super) closes: bool,
 }
 
-/// The codecs of an engine by the tags of routes; 0 is none. The engine, its batches and undecoded messages share one: it
-/// is an object, so that the collector sees all references to it.
+/// The codecs of an engine by the tags of routes; tag 0 has none. The engine, its batches and undecoded messages share
+/// this object, so that the garbage collector sees all references to the codecs.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Codecs(pub(super) Vec<Option<Codec>>);
 
 #[pymethods]
 impl Codecs {
-    // It does not change: a cycle through it is cleared at the engine, or in what decodes.
+    // There is no `__clear__`, as it is immutable: the collector breaks a cycle at the engine, or in the decoding
+    // functions.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let mut decoders = self.0.iter().flatten().flat_map(|codec| codec.decoders.iter().flatten());
         decoders.try_for_each(|decode| visit.call(decode))
     }
 }
 
-/// Events of one turn of a worker.
-pub(super) struct Part {
+/// The events of one turn of a worker.
+pub(super) struct BatchPart {
     pub(super) batch: Batch,
-    /// As many as it has, in their order.
+    /// The sessions of the batch, in its order.
     pub(super) sessions: Vec<Py<PySession>>,
-    /// Which of its events were found not to be valid, so that each is counted once, however often it is reached.
+    /// The indices of events that were found invalid, so that each is counted once, however often it is accessed.
     pub(super) refused: Mutex<BTreeSet<usize>>,
 }
 
-impl Part {
-    /// Whether an event was not found to be invalid before.
+impl BatchPart {
+    /// Records that an event is invalid. Returns whether that is new.
     fn refuse(&self, index: usize) -> bool {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(index)
     }
 }
 
-/// See the module.
+/// A batch of events.
 #[pyclass(frozen, sequence, name = "Batch", module = "wirespeed.engine")]
 pub(crate) struct PyBatch {
-    parts: Vec<Part>,
+    parts: Vec<BatchPart>,
     len: usize,
-    /// `None`: no route has one.
+    /// `None`: no route has a codec.
     codecs: Option<Py<Codecs>>,
     engine: Arc<Engine>,
 }
 
 impl PyBatch {
-    pub(super) fn new(parts: Vec<Part>, codecs: Option<Py<Codecs>>, engine: Arc<Engine>) -> Self {
+    pub(super) fn new(parts: Vec<BatchPart>, codecs: Option<Py<Codecs>>, engine: Arc<Engine>) -> Self {
         Self { len: parts.iter().map(|part| part.batch.len()).sum(), parts, codecs, engine }
     }
 
-    fn find(&self, mut index: usize) -> Option<(&Part, usize)> {
+    fn find(&self, mut index: usize) -> Option<(&BatchPart, usize)> {
         for part in &self.parts {
             match index.checked_sub(part.batch.len()) {
                 None => return Some((part, index)),
@@ -85,43 +85,43 @@ impl PyBatch {
         self.event(py, part, index, None, false)
     }
 
-    /// An event as an object; a message as one of those that take turns, if there are any. `raw`: what is to be decoded
-    /// is left to be.
+    /// Returns an event as an object. `reused`: reusable message objects. `raw`: messages that a codec would decode are
+    /// returned undecoded.
     #[inline]
     fn event(
         &self,
         py: Python<'_>,
-        part: &Part,
+        part: &BatchPart,
         index: usize,
-        turns: Option<&mut Turns>,
+        reused: Option<&mut ReusedMessages>,
         raw: bool,
     ) -> PyResult<Py<PyAny>> {
-        wirespeed_engine::driver::protocol::failpoint::hit("python.event");
-        let (whose, event) = part.batch.get(index).ok_or_else(missing)?; // not if its own counts are right
-        let session = part.sessions.get(whose).ok_or_else(missing)?.clone_ref(py);
+        wirespeed_engine::driver::protocol::failpoint::reach("python.event");
+        let (session_index, event) = part.batch.get(index).ok_or_else(missing)?; // cannot fail: the index is in range
+        let session = part.sessions.get(session_index).ok_or_else(missing)?.clone_ref(py);
         Ok(match event {
             Event::Message { kind, data } => {
                 let data = match self.codec(&session) {
-                    None => plain(py, kind, data)?,
+                    None => to_python(py, kind, data)?,
                     Some((codecs, _)) if raw => {
-                        let data = plain(py, MessageKind::Binary, data)?;
+                        let data = to_python(py, MessageKind::Binary, data)?;
                         let (codecs, engine) = (codecs.clone_ref(py), Arc::clone(&self.engine));
                         return Ok(Py::new(py, Undecoded { session, data, kind, codecs, engine })?.into_any());
                     }
                     Some((_, codec)) => {
-                        let given = plain(py, MessageKind::Binary, data)?;
+                        let given = to_python(py, MessageKind::Binary, data)?;
                         let is_first = || part.refuse(index);
                         match decode(py, &self.engine, &session, codec, kind, given, is_first)? {
                             Ok(decoded) => decoded,
                             Err(error) => {
-                                let data = plain(py, kind, data)?;
+                                let data = to_python(py, kind, data)?;
                                 return Ok(Py::new(py, Invalid { session, data, error })?.into_any());
                             }
                         }
                     }
                 };
-                match turns {
-                    Some(turns) => turns.message(py, session, data)?,
+                match reused {
+                    Some(reused) => reused.message(py, session, data)?,
                     None => message::new(py, session, data)?,
                 }
             }
@@ -135,7 +135,7 @@ impl PyBatch {
 
     #[inline]
     fn codec(&self, session: &Py<PySession>) -> Option<(&Py<Codecs>, &Codec)> {
-        // Without any, the session need not be looked at.
+        // Without any codec, the session's tag need not be read.
         let codecs = self.codecs.as_ref()?;
         Some((codecs, codec_of(codecs, session)?))
     }
@@ -145,7 +145,7 @@ fn codec_of<'a>(codecs: &'a Py<Codecs>, session: &Py<PySession>) -> Option<&'a C
     codecs.get().0.get(session.get().session.tag() as usize)?.as_ref()
 }
 
-/// What the codec makes of a message, or why it does not understand it.
+/// Decodes a message. Returns the object, or why the message is invalid.
 fn decode(
     py: Python<'_>,
     engine: &Engine,
@@ -159,17 +159,17 @@ fn decode(
     let (named, error) = match if kind == MessageKind::Binary { binary } else { text } {
         Some(decode) => match decode.call1(py, (data,)) {
             Ok(data) => return Ok(Ok(data)),
-            // What is to end the program does.
+            // Exceptions that end the program, such as `KeyboardInterrupt`, propagate.
             Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
-            // Its text may be that of the message.
+            // The text of the exception may contain the message, so its type is logged instead.
             Err(error) => {
                 let named = error.get_type(py).name().map_or_else(|_| String::new(), |name| name.to_string());
                 let text = error.value(py).str().map(|text| text.to_string());
                 (named.clone(), text.unwrap_or(named))
             }
         },
-        None if kind == MessageKind::Text => told("a text message, where only binary ones are understood"),
-        None => told("a binary message, where only text is understood"),
+        None if kind == MessageKind::Text => without_content("a text message, where only binary ones are understood"),
+        None => without_content("a binary message, where only text is understood"),
     };
     if is_first() {
         engine.refuse_message(&session.get().session, &named, &error, codec.closes);
@@ -177,14 +177,14 @@ fn decode(
     Ok(Err(error))
 }
 
-/// A message of a route with a codec that nobody has decoded yet: as large as it came, where what is made of it may be
-/// many times as large. What holds messages for later holds these.
+/// A message of a route with a codec, not decoded yet. Event loops and thread pools queue these, as the decoded object
+/// may be many times larger.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct Undecoded {
-    /// Whose.
+    /// The session that received it.
     #[pyo3(get)]
     session: Py<PySession>,
-    /// Its bytes, text or not.
+    /// Its payload as bytes, for text as well.
     #[pyo3(get)]
     data: Py<PyAny>,
     kind: MessageKind,
@@ -194,14 +194,14 @@ pub(crate) struct Undecoded {
 
 #[pymethods]
 impl Undecoded {
-    /// What has happened. To be asked once: each time counts.
+    /// Decodes the message, and returns the event. Call it once: each call counts an invalid message again.
     fn decode(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let session = self.session.clone_ref(py);
-        let codec = codec_of(&self.codecs, &session).ok_or_else(missing)?; // it has one, by its making
+        let codec = codec_of(&self.codecs, &session).ok_or_else(missing)?; // exists, as for all undecoded messages
         match decode(py, &self.engine, &session, codec, self.kind, self.data.clone_ref(py), || true)? {
             Ok(data) => message::new(py, session, data),
             Err(error) => {
-                let data = plain(py, self.kind, self.data.bind(py).cast::<PyBytes>()?.as_bytes())?;
+                let data = to_python(py, self.kind, self.data.bind(py).cast::<PyBytes>()?.as_bytes())?;
                 Ok(Py::new(py, Invalid { session, data, error })?.into_any())
             }
         }
@@ -216,12 +216,12 @@ fn missing() -> PyErr {
     PyIndexError::new_err("the batch has fewer events")
 }
 
-/// What is wrong, where nothing of the message says so.
-fn told(text: &str) -> (String, String) {
+/// Returns an error text that contains nothing of the message, for the log and the event.
+fn without_content(text: &str) -> (String, String) {
     (text.to_owned(), text.to_owned())
 }
 
-fn plain(py: Python<'_>, kind: MessageKind, data: &[u8]) -> PyResult<Py<PyAny>> {
+fn to_python(py: Python<'_>, kind: MessageKind, data: &[u8]) -> PyResult<Py<PyAny>> {
     let payload: Payload<'_, PyPayload> = Payload::Slice(data);
     payload::message(py, kind, payload, None)
 }
@@ -239,7 +239,7 @@ impl PyBatch {
             let mut events = Vec::with_capacity(indices.slicelength);
             for _ in 0..indices.slicelength {
                 events.push(self.at(py, at.cast_unsigned())?);
-                // Beyond the last one that is wanted it may be any number.
+                // After the last wanted index it may overflow.
                 at = at.wrapping_add(indices.step);
             }
             return PyList::new(py, events).map(|list| list.into_any().unbind());
@@ -249,16 +249,16 @@ impl PyBatch {
             extracted => extracted?,
         };
         let index = if index < 0 { index + self.len.cast_signed() } else { index };
-        self.at(py, usize::try_from(index).unwrap_or(usize::MAX)) // before the first: there is none
+        self.at(py, usize::try_from(index).unwrap_or(usize::MAX)) // an index before the first event is out of range
     }
 
     fn __iter__(slf: Py<Self>) -> BatchIterator {
-        BatchIterator { batch: slf, part: 0, next: 0, turns: Turns::default(), raw: false }
+        BatchIterator { batch: slf, part: 0, next: 0, reused: ReusedMessages::default(), raw: false }
     }
 
-    /// The same, but what a codec is to decode is left to be: see [`Undecoded`].
+    /// Iterates like `__iter__`, but leaves messages with a codec undecoded; see [`Undecoded`].
     fn _undecoded(slf: Py<Self>) -> BatchIterator {
-        BatchIterator { batch: slf, part: 0, next: 0, turns: Turns::default(), raw: true }
+        BatchIterator { batch: slf, part: 0, next: 0, reused: ReusedMessages::default(), raw: true }
     }
 
     fn __repr__(&self) -> String {
@@ -270,14 +270,14 @@ impl PyBatch {
     }
 }
 
-/// Each event of a batch, in their order.
+/// Iterates over the events of a batch.
 #[pyclass(module = "wirespeed.engine")]
 pub(crate) struct BatchIterator {
     batch: Py<PyBatch>,
     part: usize,
     next: usize,
-    turns: Turns,
-    /// It decodes nothing.
+    reused: ReusedMessages,
+    /// Leaves messages undecoded.
     raw: bool,
 }
 
@@ -291,14 +291,14 @@ impl BatchIterator {
         let batch = self.batch.get();
         while let Some(part) = batch.parts.get(self.part) {
             if self.next < part.batch.len() {
-                let event = batch.event(py, part, self.next, Some(&mut self.turns), self.raw)?;
+                let event = batch.event(py, part, self.next, Some(&mut self.reused), self.raw)?;
                 self.next += 1;
                 return Ok(Some(event));
             }
             self.part += 1;
             self.next = 0;
         }
-        self.turns.forget();
+        self.reused.forget();
         Ok(None)
     }
 
@@ -310,10 +310,10 @@ impl BatchIterator {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.batch)?;
-        self.turns.traverse(&visit)
+        self.reused.traverse(&visit)
     }
 
     fn __clear__(&mut self) {
-        self.turns.forget();
+        self.reused.forget();
     }
 }

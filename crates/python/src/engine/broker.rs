@@ -1,4 +1,4 @@
-//! What connects engines, as Python says it; and publishing without an engine.
+//! The broker of an engine as configured from Python, and `wirespeed.engine.Publisher`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,22 +12,24 @@ use wirespeed_engine::broker::{Message, Notice, State, Status};
 
 use super::operations::NativeLogs;
 use super::session::{topic, with_message};
-use super::wakers::RoomBell;
+use super::wakers::CapacityWaker;
 use crate::errors;
 
-/// How long a signal may wait for its handler while a thread waits for a broker.
-const SIGNALS: Duration = Duration::from_millis(50);
+/// The longest delay of a signal handler while a thread waits for a broker.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Numbers of sessions whose objects are made once.
-const KNOWN: usize = 1024;
+/// For counts below this, result objects are cached.
+const CACHED_COUNTS: usize = 1024;
 
-/// The broker of a URL.
-pub(super) fn hub(url: &str, prefix: &str, limit: usize, policy: &str) -> PyResult<BrokerConfig> {
-    let mut hub =
+/// Returns the configuration for the broker arguments of an engine.
+pub(super) fn broker_config(url: &str, prefix: &str, limit: usize, policy: &str) -> PyResult<BrokerConfig> {
+    let mut broker_config =
         BrokerConfig::new(Address::parse(url).map_err(|error| PyValueError::new_err(format!("broker: {error}")))?);
-    hub.set_prefix(prefix).map_err(|error| PyValueError::new_err(format!("broker_prefix {prefix:?}: {error}")))?;
-    hub.limit = limit;
-    hub.policy = match policy {
+    broker_config
+        .set_prefix(prefix)
+        .map_err(|error| PyValueError::new_err(format!("broker_prefix {prefix:?}: {error}")))?;
+    broker_config.limit = limit;
+    broker_config.policy = match policy {
         "drop_newest" => Policy::DropNewest,
         "drop_oldest" => Policy::DropOldest,
         "raise" => Policy::Raise,
@@ -37,10 +39,10 @@ pub(super) fn hub(url: &str, prefix: &str, limit: usize, policy: &str) -> PyResu
             )));
         }
     };
-    Ok(hub)
+    Ok(broker_config)
 }
 
-/// All that is known, by the names of `wirespeed.engine.BrokerStatus`.
+/// Returns a status by the field names of `wirespeed.engine.BrokerStatus`.
 pub(super) fn status<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("state", status.state.name())?;
@@ -52,7 +54,7 @@ pub(super) fn status<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'p
     Ok(dict)
 }
 
-/// What is counted of a broker, among what is counted of an engine.
+/// Adds the status of the broker to the statistics of an engine.
 pub(super) fn count(stats: &Bound<'_, PyDict>, status: &Status) -> PyResult<()> {
     stats.set_item("broker_connected", u64::from(status.state == State::Connected))?;
     for (name, value) in numbers(status) {
@@ -65,10 +67,10 @@ fn numbers(status: &Status) -> impl Iterator<Item = (&'static str, u64)> {
     status.gauges().into_iter().chain(status.counters()).map(|(name, _, value)| (name, value))
 }
 
-/// What has happened: its name, how many messages it is about, and what is said of it.
-pub(super) type Told = (&'static str, u64, String);
+/// A notice as a tuple: its name, its number of messages, and its text.
+pub(super) type NoticeTuple = (&'static str, u64, String);
 
-pub(super) fn told(notice: &Notice) -> Told {
+pub(super) fn notice_tuple(notice: &Notice) -> NoticeTuple {
     match notice {
         Notice::Connected => ("connected", 0, String::new()),
         Notice::Disconnected { reason } => ("disconnected", 0, reason.clone()),
@@ -82,14 +84,16 @@ pub(super) fn told(notice: &Notice) -> Told {
     }
 }
 
-/// How many sessions a message went to, and whether it goes to other engines. Most of these objects are there already.
+/// Returns the result of a publish call: the number of sessions, and whether other engines get the message. Small
+/// counts are cached.
 pub(super) fn published(py: Python<'_>, count: usize, forwarded: bool) -> PyResult<Py<PyAny>> {
     static LOCAL: PyOnceLock<(Py<PyAny>, Vec<Py<PyAny>>)> = PyOnceLock::new();
     static FORWARDED: PyOnceLock<(Py<PyAny>, Vec<Py<PyAny>>)> = PyOnceLock::new();
     let (cell, name) = if forwarded { (&FORWARDED, "Forwarded") } else { (&LOCAL, "Published") };
     let (class, known) = cell.get_or_try_init(py, || {
         let class = py.import("wirespeed.engine._broker")?.getattr(name)?;
-        let known = (0..KNOWN).map(|count| class.call1((count,)).map(Bound::unbind)).collect::<PyResult<_>>()?;
+        let known =
+            (0..CACHED_COUNTS).map(|count| class.call1((count,)).map(Bound::unbind)).collect::<PyResult<_>>()?;
         Ok::<_, PyErr>((class.unbind(), known))
     })?;
     match known.get(count) {
@@ -98,11 +102,11 @@ pub(super) fn published(py: Python<'_>, count: usize, forwarded: bool) -> PyResu
     }
 }
 
-/// Base of `wirespeed.engine.Publisher`: nothing here waits but what says so.
+/// Base of `wirespeed.engine.Publisher`. Only `_wait_for_room`, `_flush` and `_close` wait.
 #[pyclass(frozen, subclass, module = "wirespeed._native")]
 pub(crate) struct NativePublisher {
     publisher: Mutex<Option<std::sync::Arc<Publisher>>>,
-    /// Its thread is of this process.
+    /// The process in which the publisher's thread runs.
     process: u32,
 }
 
@@ -125,14 +129,14 @@ fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     Ok(Instant::now().checked_add(timeout))
 }
 
-/// Waits in slices, between which signals are handled; `None`: not by the deadline.
+/// Waits in slices, between which signals are handled. Returns `None` after the deadline.
 fn wait<T: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
     wait: impl Fn(Instant) -> Option<T> + Send + Sync,
 ) -> PyResult<Option<T>> {
     loop {
-        let slice = Instant::now() + SIGNALS;
+        let slice = Instant::now() + SIGNAL_INTERVAL;
         let slice = deadline.map_or(slice, |deadline| deadline.min(slice));
         if let Some(done) = py.detach(|| wait(slice)) {
             return Ok(Some(done));
@@ -153,12 +157,13 @@ impl NativePublisher {
     }
 
     fn _open(&self, url: &str, prefix: &str, limit: usize) -> PyResult<()> {
-        let publisher = Publisher::new(&hub(url, prefix, limit, "raise")?).map_err(|error| errors::io_error(&error))?;
+        let publisher =
+            Publisher::new(&broker_config(url, prefix, limit, "raise")?).map_err(|error| errors::io_error(&error))?;
         *self.publisher.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::sync::Arc::new(publisher));
         Ok(())
     }
 
-    /// Queues a message; false: there is no room. `to`: a topic, or all sessions.
+    /// Queues a message for a topic, or for all sessions without one. Returns false if the queue is full.
     #[pyo3(signature = (to, message, text, key))]
     fn _publish(
         &self,
@@ -186,58 +191,58 @@ impl NativePublisher {
         }
     }
 
-    /// Waits until a message of so many bytes finds room; false: not in time.
+    /// Waits until a message of this size fits; false: not in time.
     fn _wait_for_room(&self, py: Python<'_>, size: usize, timeout: Option<f64>) -> PyResult<bool> {
         let publisher = self.publisher()?;
         let deadline = deadline(timeout)?;
         Ok(wait(py, deadline, |slice| publisher.wait_for_capacity(size, slice).then_some(()))?.is_some())
     }
 
-    /// How many messages were published, ever.
+    /// Returns the number of messages published so far.
     fn _published(&self) -> PyResult<u64> {
         Ok(self.publisher()?.published())
     }
 
-    /// How many of those the broker may not have.
+    /// Returns how many published messages the broker may not have.
     fn _missing(&self) -> PyResult<u64> {
         Ok(self.publisher()?.missing())
     }
 
-    /// Waits until the broker has so many; how many it may not have, ever. `None`: not in time.
+    /// Waits until the first `published` messages are settled, and returns [`Self::_missing`]. `None`: not in time.
     #[pyo3(signature = (published, timeout))]
     fn _flush(&self, py: Python<'_>, published: u64, timeout: Option<f64>) -> PyResult<Option<u64>> {
         let publisher = self.publisher()?;
         wait(py, deadline(timeout)?, |slice| publisher.flush(published, Some(slice)))
     }
 
-    /// Whether a message of so many bytes finds room, or there will be none any more.
+    /// Returns whether a message of this size fits, or the publisher has ended.
     fn _has_room(&self, size: usize) -> PyResult<bool> {
         Ok(self.publisher()?.has_capacity(size))
     }
 
-    /// Rings when the queue has room, and when messages are settled.
-    fn _room_bell(&self) -> PyResult<RoomBell> {
+    /// Returns a waker that fires when the queue has capacity, and when messages are settled.
+    fn _capacity_waker(&self) -> PyResult<CapacityWaker> {
         let publisher = self.publisher()?;
-        RoomBell::new(|wake| publisher.watch(wake))
+        CapacityWaker::new(|wake| publisher.watch(wake))
     }
 
-    /// Identifies the bell.
-    fn _room_key(&self) -> PyResult<usize> {
+    /// Returns a key that identifies the publisher among all watched objects.
+    fn _capacity_key(&self) -> PyResult<usize> {
         Ok(self.publisher()?.watch_key())
     }
 
-    /// Begins the end: messages in the queue are not sent.
+    /// Starts to close; queued messages are not sent.
     fn _end(&self) -> PyResult<()> {
         self.publisher()?.end();
         Ok(())
     }
 
-    /// Whether it has come.
+    /// Returns whether the publisher has ended.
     fn _has_ended(&self) -> PyResult<bool> {
         Ok(self.publisher()?.has_ended())
     }
 
-    /// Ends it; what waits is not sent any more.
+    /// Closes the publisher; queued messages are not sent.
     fn _close(&self, py: Python<'_>) -> PyResult<()> {
         let publisher = self.publisher()?;
         py.detach(|| {

@@ -1,4 +1,4 @@
-//! Waiting for room, by threads.
+//! Waiting for send capacity, in threads and by `await`.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use wirespeed_engine::Refusal;
 use wirespeed_engine::mailbox::Refused;
 
 use super::arguments::deadline;
-use super::handle::SIGNALS;
+use super::handle::SIGNAL_INTERVAL;
 use super::session::PySession;
 
-/// Waits in the caller's thread, in slices between which signals have their handlers called; false: not in time.
+/// Waits in the calling thread, in slices between which signal handlers run. Returns false after the timeout.
 pub(super) fn wait(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -22,7 +22,7 @@ pub(super) fn wait(
     let deadline = deadline(timeout)?;
     loop {
         let now = Instant::now();
-        let slice = deadline.map_or(now + SIGNALS, |deadline| deadline.min(now + SIGNALS));
+        let slice = deadline.map_or(now + SIGNAL_INTERVAL, |deadline| deadline.min(now + SIGNAL_INTERVAL));
         match py.detach(|| wait(slice)) {
             Ok(()) => return Ok(true),
             Err(Refused::Closed) => return Err(refused(py, Refused::Closed.into())),
@@ -32,10 +32,10 @@ pub(super) fn wait(
     }
 }
 
-/// What `Session.send` returns: true if there is room for more, and to be awaited for it.
+/// The result of `Session.send`: true if there is capacity for more. Awaiting it waits for capacity.
 #[pyclass(frozen, module = "wirespeed.engine")]
 pub(crate) struct Sent {
-    /// Whose room is waited for; nothing: there is some.
+    /// The session to wait for; `None` if it has capacity.
     session: Option<Py<PySession>>,
 }
 
@@ -66,7 +66,7 @@ impl Sent {
         match &slf.get().session {
             None => Ok(slf.into_any()),
             Some(session) => {
-                let wait = WAIT.import(py, "wirespeed.engine._rooms", "wait_for_session")?;
+                let wait = WAIT.import(py, "wirespeed.engine._capacity", "wait_for_session")?;
                 wait.call1((session,))?.call_method0("__await__")
             }
         }
@@ -76,7 +76,7 @@ impl Sent {
         slf
     }
 
-    /// Awaited when there is room, it is done.
+    /// With capacity, awaiting it completes at once.
     fn __next__(&self) -> PyResult<()> {
         Err(PyStopIteration::new_err(true))
     }

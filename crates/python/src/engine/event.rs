@@ -1,14 +1,14 @@
-//! What has happened, as objects. They refer to sessions, text and bytes, none of which refers to anything: the collector
-//! has nothing to visit.
+//! Events as objects. They refer only to sessions, text and bytes, which refer to nothing, so they need no garbage
+//! collection.
 
 use pyo3::prelude::*;
 
 use super::session::PySession;
 
-/// A session is open.
+/// A session was opened.
 #[pyclass(frozen, name = "Connected", module = "wirespeed.engine")]
 pub(crate) struct Connected {
-    /// Whose.
+    /// The opened session.
     #[pyo3(get)]
     pub(crate) session: Py<PySession>,
 }
@@ -25,22 +25,22 @@ impl Connected {
     }
 }
 
-/// What it is and how much, not what it says.
+/// Describes a payload by its type and size, without its content.
 pub(super) fn measure(data: &Bound<'_, PyAny>) -> PyResult<String> {
     let kind = data.get_type().name()?;
     Ok(data.len().map_or_else(|_| kind.to_string(), |size| format!("{kind} of {size}")))
 }
 
-/// A message came that the codec of its route does not understand.
+/// A session received a message that the codec of its route cannot decode.
 #[pyclass(frozen, name = "Invalid", module = "wirespeed.engine")]
 pub(crate) struct Invalid {
-    /// Whose.
+    /// The session that received it.
     #[pyo3(get)]
     pub(crate) session: Py<PySession>,
-    /// Text as `str`, binary as `bytes`.
+    /// The payload: text as `str`, binary as `bytes`.
     #[pyo3(get)]
     pub(crate) data: Py<PyAny>,
-    /// Why, in the codec's words.
+    /// The error of the codec.
     #[pyo3(get)]
     pub(crate) error: String,
 }
@@ -58,10 +58,10 @@ impl Invalid {
     }
 }
 
-/// A session is over; nothing of it follows.
+/// A session has ended; no further event of it follows.
 #[pyclass(frozen, name = "Disconnected", module = "wirespeed.engine")]
 pub(crate) struct Disconnected {
-    /// Whose.
+    /// The ended session.
     #[pyo3(get)]
     pub(crate) session: Py<PySession>,
     /// The close code that the client sent; 1005 if its close frame had none, 1006 without a close frame.

@@ -1,4 +1,4 @@
-//! The engine itself: its configuration, its events in batches, and what is told to all.
+//! The engine: configuration, batches of events, broadcasts and publishing. Base of `wirespeed.engine.Engine`.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use wirespeed_engine::{Config, Engine, Listen, Place, Role, Route, Routes, Sessi
 
 use super::arguments::{deadline, seconds};
 use super::auth::PyJwt;
-use super::batch::{Codec, Codecs, Part, PyBatch};
+use super::batch::{BatchPart, Codec, Codecs, PyBatch};
 use super::broker;
 use super::capacity;
 use super::limits::PyLimits;
@@ -27,42 +27,47 @@ use super::many;
 use super::operations::{self, NativeDraining, NativeHandoff, NativeLogs};
 use super::routes;
 use super::session::{PySession, forked, refused_by_engine, with_message};
-use super::wakers::{EventsBell, RoomBell};
+use super::wakers::{CapacityWaker, EventsWaker};
 use crate::errors;
 use crate::tls::ServerTLS;
 
-/// How long a signal may wait for its handler while a thread waits.
-pub(super) const SIGNALS: Duration = Duration::from_millis(50);
+/// The longest delay of a signal handler while a thread waits.
+pub(super) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Host and port, or a path, and TLS.
-type At<'py> = (Option<String>, u16, Option<PathBuf>, Option<PyRef<'py, ServerTLS>>);
+/// Host, port, path of a Unix socket, and TLS settings.
+type ListenAddress<'py> = (Option<String>, u16, Option<PathBuf>, Option<PyRef<'py, ServerTLS>>);
 
-/// Of text and of binary messages, and whether a session is closed whose message is not valid.
+/// The decoders of text and of binary messages, and whether an invalid message closes the session.
 type Decoders = (Option<Py<PyAny>>, Option<Py<PyAny>>, bool);
 
-/// See the module.
+/// The native engine.
+///
+/// 1. `_configure`, `_operate`, `_renew`, `_set_broker`, `_route` and `_set_codecs` set it up.
+/// 2. `_start` starts the workers, once.
+/// 3. While it runs, `_take` returns batches; `publish`, `broadcast` and the getters may be called from any thread.
+/// 4. `_drain`, `_begin_drain` and `_leave` close sessions, and `stop` ends the workers.
 #[pyclass(frozen, subclass, module = "wirespeed._native")]
 pub(crate) struct NativeEngine {
     config: Mutex<Config>,
     paths: Mutex<Paths>,
     engine: OnceLock<Arc<Engine>>,
-    /// Held while it starts, which may last: wanted only without the interpreter.
+    /// Held during the start, which may take long. Lock it only while detached from the interpreter.
     starting: Mutex<()>,
     sessions: Mutex<HashMap<u64, Py<PySession>>>,
-    /// By the tags of routes.
+    /// The codecs, by the tags of routes.
     codecs: Mutex<Option<Py<Codecs>>>,
 }
 
-/// What was said of paths.
+/// The routes that were added.
 #[derive(Default)]
 struct Paths {
     routes: Routes,
-    /// Some are for sessions: then no others are.
+    /// A route for sessions was added, so paths without a route are refused.
     named: bool,
 }
 
 impl Paths {
-    fn with_the_rest(&self, tag: u32, config: &Config) -> Routes {
+    fn with_fallback(&self, tag: u32, config: &Config) -> Routes {
         let mut routes = self.routes.clone();
         if !self.named {
             routes.set_fallback(Route { tag, ..Route::new(Role::Events, config) });
@@ -90,12 +95,12 @@ impl NativeEngine {
         }
     }
 
-    /// What the constructor of the class above was given.
+    /// Sets the arguments of the constructor of `Engine`.
     #[pyo3(signature = (listen, *, auth, workers, origins, subprotocols, compression, max_size, max_fragments, open_timeout, ping_interval, ping_timeout, close_timeout, outbox_limit, total_outbox_limit, reuse_port, policy, mailbox_limit, max_subscriptions, busy_poll, max_events, max_event_bytes, limits))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn _configure(
         &self,
-        listen: Vec<At<'_>>,
+        listen: Vec<ListenAddress<'_>>,
         auth: Option<PyRef<'_, PyJwt>>,
         workers: usize,
         origins: Option<Vec<String>>,
@@ -133,9 +138,9 @@ impl NativeEngine {
                 Ok(Listen { at, tls: tls.map(|tls| Arc::clone(&tls.config)) })
             })
             .collect::<PyResult<Vec<_>>>()?;
-        let least =
+        let minimum =
             [("mailbox_limit", mailbox_limit), ("max_events", max_events), ("max_event_bytes", max_event_bytes)];
-        if let Some((name, _)) = least.iter().find(|(_, limit)| *limit == 0) {
+        if let Some((name, _)) = minimum.iter().find(|(_, limit)| *limit == 0) {
             return Err(PyValueError::new_err(format!("{name} must be 1 or more: nothing would ever have room")));
         }
         let policy = routes::policy(policy)?;
@@ -164,7 +169,7 @@ impl NativeEngine {
             admission: limits.admission.clone(),
             proxies: limits.proxies.clone(),
             inbound: limits.inbound,
-            acl: AclOptions { unsaid: limits.unsaid, ..AclOptions::default() },
+            acl: AclOptions { unsaid: limits.default_policy, ..AclOptions::default() },
             ..Config::default()
         };
         *locked(&self.config) = config;
@@ -172,35 +177,35 @@ impl NativeEngine {
         Ok(())
     }
 
-    /// Sets what connects it with other engines, after [`Self::_configure`].
+    /// Sets the broker, after [`Self::_configure`].
     fn _set_broker(&self, url: &str, prefix: &str, limit: usize, policy: &str) -> PyResult<()> {
-        locked(&self.config).broker = Some(Arc::new(broker::hub(url, prefix, limit, policy)?));
+        locked(&self.config).broker = Some(Arc::new(broker::broker_config(url, prefix, limit, policy)?));
         Ok(())
     }
 
-    /// How it stands with the broker, by names; `None`: there is none.
+    /// Returns the status of the broker, by names; `None` without a broker.
     fn _broker_status<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let engine = self.running()?;
         engine.broker().map(|other| broker::status(py, &other.status())).transpose()
     }
 
-    /// What has happened to the broker since the last call.
-    fn _broker_notices(&self) -> PyResult<Vec<broker::Told>> {
+    /// Returns the notices of the broker since the last call.
+    fn _broker_notices(&self) -> PyResult<Vec<broker::NoticeTuple>> {
         Ok(self
             .running()?
             .broker()
             .map(|other| other.take_notices())
             .unwrap_or_default()
             .iter()
-            .map(broker::told)
+            .map(broker::notice_tuple)
             .collect())
     }
 
-    /// Adds a path: `role` is `"events"`, `"echo"` or `"relay"`, with the settings that are not the engine's.
+    /// Adds a route. `role` is `"events"`, `"echo"` or `"relay"`; `settings` override those of the engine.
     fn _route(&self, path: &str, role: &str, settings: &Bound<'_, PyDict>, tag: u32) -> PyResult<()> {
         let config = locked(&self.config).clone();
         let route = routes::route(routes::role(role, settings)?, tag, &config, settings)?;
-        // Not waited for: while it starts, it is as if it had.
+        // A start in progress counts as started, so the lock is not waited for.
         let starting = self.starting.try_lock();
         if starting.is_err() || self.engine.get().is_some() {
             return Err(PyRuntimeError::new_err("the engine has started: add its paths before"));
@@ -212,31 +217,31 @@ impl NativeEngine {
         added.map_err(PyValueError::new_err)
     }
 
-    /// Sets what the messages of routes are decoded by, by their tags from 1 on: of text, of binary messages, and whether
-    /// a session is closed whose message is not valid.
+    /// Sets the codecs of routes, by their tags from 1 on: the decoders of text and of binary messages, and whether an
+    /// invalid message closes the session.
     fn _set_codecs(&self, py: Python<'_>, codecs: Vec<Decoders>) -> PyResult<()> {
         let of = |(text, binary, closes)| Some(Codec { decoders: [text, binary], closes });
         let codecs = Codecs(std::iter::once(None).chain(codecs.into_iter().map(of)).collect());
         let codecs = Py::new(py, codecs)?;
         let before = locked(&self.codecs).replace(codecs);
-        drop(before); // not under the lock
+        drop(before); // may run Python code, so not under the lock
         Ok(())
     }
 
-    /// For the collector: a codec may refer to the engine.
+    /// Visits the codecs, which may refer to the engine.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.codecs.try_lock().map_or(Ok(()), |codecs| visit.call(&*codecs))
     }
 
     fn __clear__(&self) {
         let before = self.codecs.try_lock().ok().and_then(|mut codecs| codecs.take());
-        drop(before); // not under the lock
+        drop(before); // may run Python code, so not under the lock
     }
 
-    /// Begins to serve. Where no path is for sessions by name, all others are, with this tag.
+    /// Starts the engine. Without any route for sessions, all paths accept sessions, with the tag `rest`.
     fn _start(&self, py: Python<'_>, rest: u32) -> PyResult<()> {
         let raised = Mutex::new(None);
-        // Ctrl-C ends the wait for another engine that is starting.
+        // Ctrl-C interrupts the wait for another engine that is starting.
         let check = || {
             Python::attach(|py| py.check_signals()).map_err(|error| {
                 *locked(&raised) = Some(error);
@@ -249,9 +254,9 @@ impl NativeEngine {
                 return Ok(false);
             }
             let mut config = locked(&self.config).clone();
-            // Under the lock: whatever was added is there.
-            config.routes = Some(Arc::new(locked(&self.paths).with_the_rest(rest, &config)));
-            let _ = self.engine.set(Arc::new(Engine::start_checking(config, check)?)); // nobody else does
+            // Under the lock, so that no route is added later.
+            config.routes = Some(Arc::new(locked(&self.paths).with_fallback(rest, &config)));
+            let _ = self.engine.set(Arc::new(Engine::start_checking(config, check)?)); // set only here, under `starting`
             Ok(true)
         });
         if let Some(error) = locked(&raised).take() {
@@ -263,7 +268,7 @@ impl NativeEngine {
         Err(PyRuntimeError::new_err("the engine has started before"))
     }
 
-    /// Where clients connect to: (host, port), or a path.
+    /// Returns the addresses of the listeners: (host, port), or a path.
     #[getter]
     fn addresses(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         let of = |place: &Place| match place {
@@ -275,41 +280,41 @@ impl NativeEngine {
         self.running()?.places().iter().map(of).collect()
     }
 
-    /// Threads that serve.
+    /// Returns the number of worker threads.
     #[getter]
     fn workers(&self) -> PyResult<usize> {
         Ok(self.running()?.workers())
     }
 
-    /// Up to `max_events` events, after waiting `timeout` seconds for the first; `None`: the engine has ended,
-    /// and all were taken.
+    /// Returns up to `max_events` events, after waiting at most `timeout` seconds for the first. `None`: the engine has
+    /// ended, and all events were taken.
     fn _take(&self, py: Python<'_>, max_events: usize, timeout: Option<f64>) -> PyResult<Option<PyBatch>> {
         let engine = self.running()?;
         let deadline = deadline(timeout)?;
         loop {
             let now = Instant::now();
-            let slice = deadline.map_or(now + SIGNALS, |deadline| deadline.min(now + SIGNALS));
+            let slice = deadline.map_or(now + SIGNAL_INTERVAL, |deadline| deadline.min(now + SIGNAL_INTERVAL));
             let Ok(batches) = py.detach(|| engine.events().take(max_events, Some(slice))) else { return Ok(None) };
-            let told = engine.broker().is_some_and(|broker| broker.has_notices());
-            if !batches.is_empty() || told || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            let has_notices = engine.broker().is_some_and(|broker| broker.has_notices());
+            if !batches.is_empty() || has_notices || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return self.batch(py, engine, batches).map(Some);
             }
             py.check_signals()?;
         }
     }
 
-    /// For one who takes events on an event loop.
-    fn _events_bell(&self) -> PyResult<EventsBell> {
-        EventsBell::new(self.running()?.events())
+    /// Returns a waker for taking events on an event loop.
+    fn _events_waker(&self) -> PyResult<EventsWaker> {
+        EventsWaker::new(self.running()?.events())
     }
 
-    /// Has one of those who take events look whether anything has happened to the broker.
-    fn _ring(&self) -> PyResult<()> {
+    /// Wakes one of the waiting takers, to handle notices of the broker.
+    fn _wake_taker(&self) -> PyResult<()> {
         self.running()?.events().ring();
         Ok(())
     }
 
-    /// Sends a message to all sessions but `exclude`. False: there is no room for more at present.
+    /// Sends a message to all sessions except `exclude`. Returns whether there is capacity for more.
     #[pyo3(signature = (message, *, text = None, exclude = None))]
     fn broadcast(
         &self,
@@ -323,7 +328,7 @@ impl NativeEngine {
             .map_err(|refusal| refused_by_engine(message.py(), refusal))
     }
 
-    /// Sends a message to the sessions that subscribe to the topic, but `exclude`; how many they are.
+    /// Sends a message to all subscribers of the topic except `exclude`. Returns their number.
     #[pyo3(signature = (topic, message, *, text = None, exclude = None, key = None))]
     fn publish(
         &self,
@@ -343,41 +348,41 @@ impl NativeEngine {
         broker::published(message.py(), published.count, published.took == EnqueueResult::Yes)
     }
 
-    /// Publishes what an iterable yields.
+    /// Publishes the items of an iterable.
     #[pyo3(signature = (items, *, text = None))]
     fn publish_many(&self, items: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<Py<PyAny>> {
         many::publish(&*self.running()?, items, text)
     }
 
-    /// The sessions that are open.
+    /// Returns the open sessions.
     #[getter]
     fn sessions(&self, py: Python<'_>) -> PyResult<Vec<Py<PySession>>> {
         let engine = self.running()?;
         let sessions = py.detach(|| engine.sessions());
-        sessions.iter().map(|session| self.known(py, &engine, session)).collect()
+        sessions.iter().map(|session| self.session_object(py, &engine, session)).collect()
     }
 
-    /// The one with this number; `None`: it is not open.
+    /// Returns the open session with this number, or `None`.
     fn session(&self, py: Python<'_>, number: u64) -> PyResult<Option<Py<PySession>>> {
         let engine = self.running()?;
-        engine.session(number).map(|session| self.known(py, &engine, &session)).transpose()
+        engine.session(number).map(|session| self.session_object(py, &engine, &session)).transpose()
     }
 
-    /// How many sessions subscribe to a topic.
+    /// Returns the number of subscribers of a topic.
     fn subscribers(&self, topic: &str) -> PyResult<usize> {
         Ok(self.running()?.subscribers(&super::session::topic(topic)?))
     }
 
-    /// Whether there is room for more: of everybody, or of who subscribes to a topic.
+    /// Returns whether there is capacity for more messages: to all sessions, or to the subscribers of a topic.
     #[pyo3(signature = (topic = None))]
-    fn has_capacity(&self, py: Python<'_>, topic: Option<&str>) -> PyResult<bool> {
+    fn has_room(&self, py: Python<'_>, topic: Option<&str>) -> PyResult<bool> {
         let topic = topic.map(super::session::topic).transpose()?;
         self.running()?.has_capacity(topic.as_ref()).map_err(|refused| refused_by_engine(py, refused.into()))
     }
 
-    /// Waits until there is; false: not in time.
+    /// Waits until there is capacity; false: not in time.
     #[pyo3(signature = (topic = None, timeout = None))]
-    fn wait_for_capacity(&self, py: Python<'_>, topic: Option<&str>, timeout: Option<f64>) -> PyResult<bool> {
+    fn wait_for_room(&self, py: Python<'_>, topic: Option<&str>, timeout: Option<f64>) -> PyResult<bool> {
         let engine = self.running()?;
         let topic = topic.map(super::session::topic).transpose()?;
         capacity::wait(py, timeout, refused_by_engine, |deadline| {
@@ -385,21 +390,21 @@ impl NativeEngine {
         })
     }
 
-    /// Rings whenever there may be room again, until it is dropped.
-    fn _room_bell(&self) -> PyResult<RoomBell> {
+    /// Returns a waker that fires whenever there may be capacity again, until it is closed.
+    fn _capacity_waker(&self) -> PyResult<CapacityWaker> {
         let engine = self.running()?;
-        RoomBell::new(|wake| engine.watch_room(wake))
+        CapacityWaker::new(|wake| engine.watch_room(wake))
     }
 
-    /// The same for all whom the same bell tells.
-    fn _room_key(&self) -> PyResult<usize> {
+    /// Returns a key that is the same for all objects which share a waker.
+    fn _capacity_key(&self) -> PyResult<usize> {
         Ok(self.running()?.room_key())
     }
 
-    /// Accepts nobody any more, and closes all sessions with this code.
+    /// Stops accepting clients, and closes all sessions with this code.
     #[pyo3(signature = (code = 1001, reason = ""))]
     fn _drain(&self, py: Python<'_>, code: i64, reason: &str) -> PyResult<()> {
-        // 0 is no more of a close code than what does not fit.
+        // Codes out of range become 0, which is invalid as well.
         let code = u16::try_from(code).unwrap_or(0);
         if !CloseCode(code).is_sendable() {
             let error = wirespeed_driver::protocol::SendError::InvalidCloseCode(code);
@@ -409,12 +414,12 @@ impl NativeEngine {
         Ok(())
     }
 
-    /// Accepts no more clients, closes all sessions with this code, and waits until that is done, or so long.
+    /// Stops accepting clients, closes all sessions with this code, and waits at most `seconds` until all have ended.
     fn _leave(&self, py: Python<'_>, code: u16, seconds: f64) -> PyResult<()> {
         let Some(engine) = self.engine.get().filter(|engine| !engine.is_forked()) else { return Ok(()) };
         engine.drain(CloseCode(code), "");
         let deadline = Instant::now() + Duration::from_secs_f64(seconds);
-        // As long as it takes clients to answer: some round trips.
+        // The wait is as short as some round trips, in which clients answer.
         while !engine.is_over() && Instant::now() < deadline {
             py.detach(|| std::thread::sleep(Duration::from_millis(1)));
             py.check_signals()?;
@@ -422,23 +427,23 @@ impl NativeEngine {
         Ok(())
     }
 
-    /// Ends everything now. Again, or before the start: nothing.
+    /// Stops the engine at once. Does nothing before the start, and when called again.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let stopped = py.detach(|| {
             if self.engine.get().is_none() {
-                drop(locked(&self.starting)); // while it starts, this waits
+                drop(locked(&self.starting)); // waits for a start in progress
             }
             self.engine.get().map_or(Ok(()), |engine| engine.stop())
         });
         stopped.map_err(|error| errors::io_error(&error))
     }
 
-    /// What is answered over HTTP, and who takes over; after [`Self::_configure`].
+    /// Sets health checks, metrics, the live page, draining and handoff, after [`Self::_configure`].
     fn _operate(&self, settings: operations::Settings) -> PyResult<()> {
         settings.apply(&mut locked(&self.config))
     }
 
-    /// Where the TLS configuration is from.
+    /// Sets the files from which the TLS configuration is reloaded.
     fn _renew(
         &self,
         cert: operations::Source,
@@ -453,7 +458,7 @@ impl NativeEngine {
         Ok(())
     }
 
-    /// Replaces the TLS configuration, and where it is from.
+    /// Replaces the TLS configuration and its files.
     #[allow(clippy::too_many_arguments, reason = "Python makes one tuple of them")]
     fn _set_tls(
         &self,
@@ -468,11 +473,11 @@ impl NativeEngine {
     ) -> PyResult<()> {
         let renewal = operations::renewal(cert, key, client_ca, alpn, min_version, max_version)?;
         let (engine, config) = (self.running()?, &tls.config);
-        py.detach(|| engine.set_tls(config, Some(&renewal))); // the files are read
+        py.detach(|| engine.set_tls(config, Some(&renewal))); // reads the files
         Ok(())
     }
 
-    /// Where the metrics are.
+    /// Returns the address of the metrics listener.
     #[getter]
     fn metrics_address(&self) -> PyResult<Option<(String, u16)>> {
         Ok(match self.running()?.http_place() {
@@ -490,12 +495,12 @@ impl NativeEngine {
         code: i64,
         reason: &str,
     ) -> PyResult<NativeDraining> {
-        let code = u16::try_from(code).unwrap_or(0); // as above
+        let code = u16::try_from(code).unwrap_or(0); // codes out of range become 0, which is invalid as well
         NativeDraining::begin(&*self.running()?, timeout, batch, notice, code, reason, py)
     }
 
-    /// Where it is told that another engine has taken over; `None`: none can.
-    fn _handed_over(&self) -> PyResult<Option<NativeHandoff>> {
+    /// Returns the signal for a handoff to another engine, or `None` without `handoff`.
+    fn _handoff_signal(&self) -> PyResult<Option<NativeHandoff>> {
         Ok(self.running()?.handed_over().map(|given| NativeHandoff(Mutex::new(given))))
     }
 
@@ -503,12 +508,12 @@ impl NativeEngine {
         Ok(NativeLogs(self.running()?.shared_logs()))
     }
 
-    /// Figures as text, for Prometheus.
+    /// Returns the metrics as text, for Prometheus.
     fn metrics(&self, py: Python<'_>) -> PyResult<String> {
         Ok(operations::metrics(py, &*self.running()?))
     }
 
-    /// Figures by name.
+    /// Returns the statistics by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         operations::stats(py, &*self.running()?)
     }
@@ -525,45 +530,45 @@ impl NativeEngine {
         Ok(engine)
     }
 
-    /// What is known of those who are over is forgotten here, and not when the event is reached: that may be never.
+    /// Makes a batch. Objects of ended sessions are released here, because their last event may never be accessed.
     fn batch(&self, py: Python<'_>, engine: Arc<Engine>, batches: Vec<Batch>) -> PyResult<PyBatch> {
         let mut parts = Vec::with_capacity(batches.len());
         for batch in batches {
-            let sessions = batch.sessions().iter().map(|session| self.object(py, &engine, session));
+            let sessions = batch.sessions().iter().map(|session| self.cached_object(py, &engine, session));
             let sessions = sessions.collect::<PyResult<Vec<_>>>()?;
             for over in batch.ended() {
                 let Some(session) = batch.sessions().get(over) else { continue };
-                // First: who finds it not told puts the object in before it is taken out.
-                let _ = session.attachment().set(Box::new(Told)); // it is told once
+                // First mark the end, so that `cached_object` does not insert the session again after it was removed.
+                let _ = session.attachment().set(Box::new(EndReported)); // set once
                 let kept = locked(&self.sessions).remove(&session.id());
                 drop(kept);
             }
-            parts.push(Part { batch, sessions, refused: Mutex::default() });
+            parts.push(BatchPart { batch, sessions, refused: Mutex::default() });
         }
         let codecs = locked(&self.codecs).as_ref().map(|codecs| codecs.clone_ref(py));
         Ok(PyBatch::new(parts, codecs, engine))
     }
 
-    /// The object of a session that somebody has looked for.
-    fn known(&self, py: Python<'_>, engine: &Arc<Engine>, session: &Session) -> PyResult<Py<PySession>> {
+    /// Returns the object of a session that was looked up by number or listed.
+    fn session_object(&self, py: Python<'_>, engine: &Arc<Engine>, session: &Session) -> PyResult<Py<PySession>> {
         if session.route().role == Role::Events {
-            return self.object(py, engine, session);
+            return self.cached_object(py, engine, session);
         }
-        // Its end is not told: nothing is to be kept of it.
+        // This session emits no event at its end, so its object is not cached.
         Py::new(py, PySession { session: session.clone(), engine: Arc::downgrade(engine) })
     }
 
-    /// The object of a session: the same for as long as the session is open.
+    /// Returns the object of a session, the same one as long as the session is open.
     ///
-    /// No object is made under the lock: any may have garbage collected, which runs any code, here and in threads
-    /// that then want the lock.
-    fn object(&self, py: Python<'_>, engine: &Arc<Engine>, session: &Session) -> PyResult<Py<PySession>> {
+    /// Objects are not made under the lock: an allocation may run the garbage collector, which runs arbitrary code,
+    /// here or in threads that then need the lock.
+    fn cached_object(&self, py: Python<'_>, engine: &Arc<Engine>, session: &Session) -> PyResult<Py<PySession>> {
         if let Some(object) = locked(&self.sessions).get(&session.id()) {
             return Ok(object.clone_ref(py));
         }
         let object = Py::new(py, PySession { session: session.clone(), engine: Arc::downgrade(engine) })?;
         let mut sessions = locked(&self.sessions);
-        // Of several threads, one may have been told of its end before another of the rest.
+        // Another thread may have taken the end of this session before this thread takes its earlier events.
         if session.attachment().get().is_some() {
             return Ok(object);
         }
@@ -571,5 +576,5 @@ impl NativeEngine {
     }
 }
 
-/// The end of the session with this attachment has been told.
-struct Told;
+/// Marks a session whose end was reported.
+struct EndReported;

@@ -1,4 +1,4 @@
-//! How many clients of an engine there may be, and what they may send, from arguments.
+//! Connection and message limits of an engine, from Python arguments.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -8,16 +8,16 @@ use wirespeed_engine::inbound::{Inbound, RatePolicy};
 
 use super::arguments::seconds;
 
-/// See the module.
+/// The limits of an engine.
 #[pyclass(frozen, name = "EngineLimits", module = "wirespeed._native")]
 pub(crate) struct PyLimits {
     pub(super) admission: Limits,
     pub(super) proxies: Proxies,
     pub(super) inbound: Inbound,
-    pub(super) unsaid: DefaultPolicy,
+    pub(super) default_policy: DefaultPolicy,
 }
 
-/// A number that must be one at least; `None`: no limit.
+/// Converts a limit that must be at least 1; `None` means no limit.
 fn count(name: &str, value: Option<usize>) -> PyResult<usize> {
     match value {
         Some(0) => Err(PyValueError::new_err(format!("{name} must be 1 or more"))),
@@ -114,7 +114,7 @@ impl PyLimits {
             bytes: rate("max_bytes_per_second", max_bytes_per_second, "byte_burst", byte_burst)?,
             policy: self::rate_policy(rate_policy)?,
         };
-        let unsaid = match topics_by_default {
+        let default_policy = match topics_by_default {
             "all" => DefaultPolicy::All,
             "none" => DefaultPolicy::Nothing,
             other => {
@@ -123,6 +123,6 @@ impl PyLimits {
                 )));
             }
         };
-        Ok(Self { admission, proxies, inbound, unsaid })
+        Ok(Self { admission, proxies, inbound, default_policy })
     }
 }

@@ -1,4 +1,4 @@
-//! Many messages in one call.
+//! Publishing many messages in one call.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::broker;
 use super::session::{EAGAIN, refused_by_engine, topic, with_message};
 use crate::source;
 
-/// Messages, and bytes of them, that are published at once: while they are taken from an iterator, which may be slow,
-/// nobody waits for them.
-const ITEMS: usize = 256;
-const BYTES: usize = 1 << 20;
+/// The maximum number and size in bytes of messages that are published at once. Full chunks are published while the
+/// iterator, which may be slow, is still running.
+const MAX_ITEMS: usize = 256;
+const MAX_BYTES: usize = 1 << 20;
 
-/// Publishes what an iterable yields; to how many sessions that goes in all.
+/// Publishes the items of an iterable. Returns the total number of receiving sessions.
 pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<Py<PyAny>> {
     let py = items.py();
     let mut iterator = items.try_iter()?;
@@ -27,9 +27,9 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
     loop {
         let mut chunk = Vec::new();
         let mut bytes = 0;
-        // What it cannot say any more, or is wrong: after what came before.
+        // The end of the iterator or an error, which is handled after the items before it.
         let mut end = None;
-        while end.is_none() && chunk.len() < ITEMS && bytes < BYTES {
+        while end.is_none() && chunk.len() < MAX_ITEMS && bytes < MAX_BYTES {
             match iterator.next() {
                 None => end = Some(Ok(())),
                 Some(Err(error)) => end = Some(Err(error)),
@@ -38,7 +38,7 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
                         bytes += item.message.size();
                         chunk.push(item);
                     }
-                    Err(error) => end = Some(Err(at(py, before + chunk.len(), error))),
+                    Err(error) => end = Some(Err(with_index(py, before + chunk.len(), error))),
                 },
             }
         }
@@ -46,13 +46,13 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
         if len > 0 {
             let published = engine.publish_many(chunk);
             let published =
-                published.map_err(|(index, refusal)| at(py, before + index, refused_by_engine(py, refusal)));
+                published.map_err(|(index, refusal)| with_index(py, before + index, refused_by_engine(py, refusal)));
             let published = match (published, end) {
                 (Ok(published), said) => {
                     end = said;
                     published
                 }
-                // What is to end the program does, whatever else there is to say.
+                // Exceptions that end the program have precedence over other errors.
                 (Err(error), Some(Err(interrupt))) if !interrupt.is_instance_of::<PyException>(py) => {
                     interrupt.value(py).setattr("__context__", error.value(py))?;
                     return Err(interrupt);
@@ -70,7 +70,7 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
     }
 }
 
-/// `known`: the topic of the item before, which may be the same.
+/// `known`: the topic of the previous item, which is often the same.
 fn item(engine: &Engine, object: &Bound<'_, PyAny>, text: Option<bool>, known: &mut Option<Topic>) -> PyResult<Item> {
     let parts = object.cast::<PyTuple>().ok().filter(|tuple| matches!(tuple.len(), 2 | 3)).ok_or_else(|| {
         let name = source::type_name(object);
@@ -91,8 +91,8 @@ fn item(engine: &Engine, object: &Bound<'_, PyAny>, text: Option<bool>, known: &
     Ok(Item { topic, message: encoded, key: key.map(Arc::from) })
 }
 
-/// The error with the place of the item that it is about.
-fn at(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
+/// Returns the error with the index of its item.
+fn with_index(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
     let text = format!("item {index}: {}", error.value(py));
     let named = if error.is_instance_of::<PyTypeError>(py) {
         PyTypeError::new_err(text)

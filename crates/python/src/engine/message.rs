@@ -1,8 +1,8 @@
-//! A message as an object: one for each that comes, so its type is written by hand.
+//! Message objects, with a hand-written type, because one is made for each received message.
 //!
-//! Whoever goes through a batch and keeps none of them gets the same two objects in turn: an iterator that alone refers
-//! to one fills it anew. The collector knows those alone that say what a codec has made: sessions, text and bytes refer to
-//! nothing, and its knowledge costs memory and time.
+//! An iteration that keeps no message alternates between two objects: if only the iterator refers to an object, it is
+//! refilled. Only messages with decoded objects are tracked by the garbage collector; sessions, text and bytes refer to
+//! nothing, and tracking costs memory and time.
 
 #![allow(unsafe_code)] // type slots
 
@@ -22,32 +22,32 @@ use super::event::measure;
 use super::session::PySession;
 use crate::leaked::leak_static;
 
-/// The type, with a reference, from [`init`] on.
+/// The type, with a reference, set by [`init`].
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(ptr::null_mut());
 
 #[repr(C)]
 struct Message {
     base: ffi::PyObject,
-    /// References, never null.
+    /// Owned references, never null.
     session: *mut ffi::PyObject,
     data: *mut ffi::PyObject,
-    /// The collector knows it: its memory begins with the collector's part.
+    /// Whether the garbage collector tracks it; its memory then begins with the collector's header.
     collected: bool,
 }
 
-/// Whether it refers to nothing, by its type.
+/// Returns whether the payload is exactly `bytes` or `str`, which refer to nothing.
 #[inline]
 fn is_plain(data: &Py<PyAny>) -> bool {
-    // SAFETY: the types of a live object are compared.
+    // SAFETY: only the types of a live object are compared.
     unsafe { ffi::PyBytes_CheckExact(data.as_ptr()) != 0 || ffi::PyUnicode_CheckExact(data.as_ptr()) != 0 }
 }
 
-/// A message of a session.
+/// Makes a message of a session.
 pub(super) fn new(py: Python<'_>, session: Py<PySession>, data: Py<PyAny>) -> PyResult<Py<PyAny>> {
     let collected = !is_plain(&data);
-    // SAFETY: attached; the type is there since the module is, and its objects have no dict and no weak references: what is
-    // allocated is a `Message`, with the collector's part before it or, as `is_gc` says, without. Its fields are filled
-    // before the collector or any other code sees it. Each takes a reference over.
+    // SAFETY: attached. The type exists since the module was initialized, and its objects have no dict and no weak
+    // references. The allocation is a `Message`, with the collector's header before it or, as `is_gc` returns, without.
+    // Its fields are set before the collector or any other code sees it. Each field takes over a reference.
     unsafe {
         let kind = TYPE.load(Ordering::Relaxed);
         let object = if collected { ffi::PyObject_GC_New::<Message>(kind) } else { ffi::PyObject_New::<Message>(kind) };
@@ -64,25 +64,25 @@ pub(super) fn new(py: Python<'_>, session: Py<PySession>, data: Py<PyAny>) -> Py
     }
 }
 
-/// Two messages that take turns: a loop has one until it has the next.
+/// Two messages that are used alternately: a loop still holds one when it gets the next.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct ReusedMessages {
     objects: [Option<Py<PyAny>>; 2],
     next: usize,
 }
 
-impl Turns {
-    /// A message of a session: an object that nobody but us has, if there is one.
+impl ReusedMessages {
+    /// Returns a message: a refilled object, if only this iterator refers to it, or else a new one.
     #[inline]
     pub(super) fn message(&mut self, py: Python<'_>, session: Py<PySession>, data: Py<PyAny>) -> PyResult<Py<PyAny>> {
         #[allow(clippy::indexing_slicing, reason = "it is 0 or 1")]
         let ours = &mut self.objects[self.next];
         self.next ^= 1;
         let (session, data) = match ours {
-            Some(object) => match fill(py, object, session, data) {
+            Some(object) => match refill(py, object, session, data) {
                 Ok(before) => {
                     let object = object.clone_ref(py);
-                    drop(before); // last: that may run code of the application, which finds a message that is whole
+                    drop(before); // last, as it may run code of the application, which must find a complete message
                     return Ok(object);
                 }
                 Err(new) => new,
@@ -94,27 +94,29 @@ impl Turns {
         Ok(object)
     }
 
-    /// Keeps none.
+    /// Releases both objects.
     pub(super) fn forget(&mut self) {
         self.objects = [None, None];
     }
 
-    /// For an object that has them.
+    /// Visits the references for the garbage collector.
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.objects.iter().try_for_each(|object| visit.call(object))
     }
 }
 
-/// What a message says, and of whom.
-type Said = (Py<PySession>, Py<PyAny>);
+/// The contents of a message: its session and its payload.
+type Contents = (Py<PySession>, Py<PyAny>);
 
-/// Makes an object say something else, unless somebody refers to it; what it has said before.
+/// Replaces the contents of an object, unless anything else refers to it. Returns the previous contents, or else the
+/// new ones as the error.
 #[cfg(not(Py_GIL_DISABLED))]
 #[inline]
-fn fill(py: Python<'_>, object: &Py<PyAny>, session: Py<PySession>, data: Py<PyAny>) -> Result<Said, Said> {
-    // SAFETY: the interpreter's lock is held, so the one reference is ours, and nobody else comes to the object meanwhile.
-    // What CPython 3.14 has borrowed on its stack counts too: a variable that has the object outlives that. Its fields own
-    // what they refer to, so what was in them is ours now; the first is a session, see `new`.
+fn refill(py: Python<'_>, object: &Py<PyAny>, session: Py<PySession>, data: Py<PyAny>) -> Result<Contents, Contents> {
+    // SAFETY: the interpreter's lock is held and the reference count is 1, so the only reference is ours, and no other
+    // code can reach the object meanwhile. Borrowed references on the stack of CPython 3.14 are safe as well: a
+    // variable that owns the object outlives them. The fields own their references, so their previous values become
+    // ours; the first is a session, see `new`.
     unsafe {
         if ffi::Py_REFCNT(object.as_ptr()) != 1 {
             return Err((session, data));
@@ -130,15 +132,15 @@ fn fill(py: Python<'_>, object: &Py<PyAny>, session: Py<PySession>, data: Py<PyA
     }
 }
 
-/// Without the lock, whether anybody refers to it cannot be known.
+/// Without the interpreter's lock, other references cannot be ruled out.
 #[cfg(Py_GIL_DISABLED)]
-fn fill(_: Python<'_>, _: &Py<PyAny>, session: Py<PySession>, data: Py<PyAny>) -> Result<Said, Said> {
+fn refill(_: Python<'_>, _: &Py<PyAny>, session: Py<PySession>, data: Py<PyAny>) -> Result<Contents, Contents> {
     Err((session, data))
 }
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: the interpreter calls this once, with an object of this type that nobody refers to; an object of a heap type
-    // holds a reference to it, and there are no types below this one.
+    // SAFETY: the interpreter calls this once, with an object of this type without references; an object of a heap type
+    // holds a reference to its type, and the type cannot be subclassed.
     unsafe {
         let kind = ffi::Py_TYPE(object);
         let message = object.cast::<Message>();
@@ -219,8 +221,8 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         flags: ffi::Py_READONLY,
         doc: ptr::null(),
     };
-    // For ever: until CPython 3.11 a type refers to what describes its members.
-    let members = leak_static([
+    // Never freed: before CPython 3.11, a type refers to its member definitions.
+    let members = for_ever([
         member(c"session", offset_of!(Message, session)),
         member(c"data", offset_of!(Message, data)),
         NOTHING,
@@ -233,7 +235,7 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         slot(ffi::Py_tp_clear, clear as *mut c_void),
         slot(ffi::Py_tp_repr, repr as *mut c_void),
         slot(ffi::Py_tp_members, members.as_mut_ptr().cast()),
-        slot(ffi::Py_tp_doc, c"A message came.".as_ptr().cast_mut().cast()),
+        slot(ffi::Py_tp_doc, c"A session received a message.".as_ptr().cast_mut().cast()),
         slot(0, ptr::null_mut()),
     ];
     let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
@@ -245,8 +247,8 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         slots: slots.as_mut_ptr(),
     };
     let py = module.py();
-    // SAFETY: attached; the slots end with a zero, the members with one without a name, and what they point to fits their
-    // kinds. What is returned is a type, or null with an exception. The static keeps a reference of its own.
+    // SAFETY: attached. The slots end with a zero, the members with one without a name, and their pointers fit their
+    // kinds. The result is a type, or null with an exception. The static keeps a reference of its own.
     let kind = unsafe {
         let kind = Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&raw mut spec))?;
         TYPE.store(kind.clone().into_ptr().cast(), Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The engine for Python: it converts, waits without the interpreter, and maps errors. All that serves is below.
+//! The engine for Python: converts arguments and results, waits while detached from the interpreter, and maps errors.
+//! The crate `wirespeed_engine` does everything else.
 
 mod arguments;
 pub(crate) mod auth;

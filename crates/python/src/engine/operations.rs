@@ -1,4 +1,4 @@
-//! What those who run an engine ask of it, for Python: figures, an end without haste, what is to be logged.
+//! Operation of an engine from Python: statistics, draining, handoff, TLS renewal and logs.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::tls::versions;
 /// A host and a port.
 pub(crate) type Address = (String, u16);
 
-/// What is answered over HTTP, and who takes over.
+/// HTTP endpoints, draining and handoff, as a dict from Python.
 #[derive(FromPyObject)]
 pub(crate) struct Settings {
     #[pyo3(item)]
@@ -86,7 +86,7 @@ impl Settings {
     }
 }
 
-/// A part of a TLS configuration: the file that has it, if it is one, and what it said at first.
+/// One part of a TLS configuration: the path of its file, if any, and its initial content.
 pub(crate) type Source = (Option<PathBuf>, Vec<u8>);
 
 fn read((path, pem): &Source) -> Result<Vec<u8>, String> {
@@ -96,7 +96,7 @@ fn read((path, pem): &Source) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Where a TLS configuration is from.
+/// Returns how to reload a TLS configuration from its files.
 pub(crate) fn renewal(
     certificate: Source,
     key: Source,
@@ -127,7 +127,7 @@ pub(crate) fn renewal(
     Ok(Renewal { files, load: Arc::new(load) })
 }
 
-// ---- figures ----
+// ---- statistics ----
 
 fn durations<'py>(py: Python<'py>, of: &Distribution) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
@@ -168,7 +168,7 @@ fn set_figures(dict: &Bound<'_, PyDict>, of: &WorkerFigures) -> PyResult<()> {
     dict.set_item("publish_latency", durations(dict.py(), &of.latency)?)
 }
 
-/// Figures by name.
+/// Returns the statistics of an engine by name.
 pub(crate) fn stats<'py>(py: Python<'py>, engine: &Engine) -> PyResult<Bound<'py, PyDict>> {
     let figures = py.detach(|| engine.figures());
     let total = figures.total();
@@ -214,14 +214,14 @@ pub(crate) fn stats<'py>(py: Python<'py>, engine: &Engine) -> PyResult<Bound<'py
     Ok(stats)
 }
 
-/// The same as text, for Prometheus.
+/// Returns the statistics as text, for Prometheus.
 pub(crate) fn metrics(py: Python<'_>, engine: &Engine) -> String {
     py.detach(|| to_text(&engine.figures()))
 }
 
-// ---- the end ----
+// ---- draining and handoff ----
 
-/// An end that is under way: see [`Draining`].
+/// A drain in progress; see [`Draining`].
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct NativeDraining(Mutex<Draining>);
 
@@ -239,7 +239,7 @@ impl NativeDraining {
         if !CloseCode(code).is_sendable() {
             return refused(wirespeed_driver::protocol::SendError::InvalidCloseCode(code));
         }
-        // RFC 6455 5.5: the payload of a control frame has at most 125 bytes, 2 of them the code.
+        // RFC 6455 5.5: a control frame carries at most 125 bytes, of which the code takes 2.
         if reason.len() > 123 {
             return refused(wirespeed_driver::protocol::SendError::ReasonTooLong(reason.len()));
         }
@@ -256,7 +256,7 @@ impl NativeDraining {
 
 #[pymethods]
 impl NativeDraining {
-    /// Does what is due. Seconds until the next step; `None`: it is over.
+    /// Performs the steps that are due. Returns the seconds until the next one, or `None` at the end.
     fn step(&self, py: Python<'_>) -> Option<f64> {
         py.detach(|| {
             let now = Instant::now();
@@ -265,7 +265,7 @@ impl NativeDraining {
         })
     }
 
-    /// Sessions that have ended, and that were cut off.
+    /// Returns how many sessions ended by themselves, and how many were cut off.
     #[getter]
     fn drained(&self) -> (u64, u64) {
         let drained = self.0.lock().unwrap_or_else(PoisonError::into_inner).drained();
@@ -273,13 +273,13 @@ impl NativeDraining {
     }
 }
 
-/// The end of an engine that another one takes over from: it does not keep the engine alive by a thread that waits.
+/// Signals a handoff to another engine. A thread that waits for it does not keep the engine alive.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct NativeHandoff(pub(crate) Mutex<Receiver<Instant>>);
 
 #[pymethods]
 impl NativeHandoff {
-    /// Waits until that begins; how many seconds it may take. `None`: the engine has ended otherwise.
+    /// Waits for the handoff, and returns how many seconds the drain may take. `None`: the engine ended without one.
     fn wait(&self, py: Python<'_>) -> Option<f64> {
         py.detach(|| {
             let deadline = self.0.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()?;
@@ -288,27 +288,28 @@ impl NativeHandoff {
     }
 }
 
-// ---- the log ----
+// ---- logs ----
 
-/// What is to be logged: it does not keep the engine alive by a thread that waits.
+/// The log records of an engine. A thread that waits for them does not keep the engine alive.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct NativeLogs(pub(crate) Arc<wirespeed_engine::logs::Logs>);
 
 #[pymethods]
 impl NativeLogs {
-    /// A descriptor that is readable when there is something, and has ended when the engine has. It is the caller's.
-    fn bell(&self) -> PyResult<i32> {
+    /// Returns a descriptor that becomes readable when there are records, and reaches its end with the engine. The
+    /// caller owns it.
+    fn wake_fd(&self) -> PyResult<i32> {
         let (ours, theirs) = UnixStream::pair().map_err(|error| errors::io_error(&error))?;
         ours.set_nonblocking(true).map_err(|error| errors::io_error(&error))?;
         self.0.set_notify(Arc::new(move || {
-            let _ = (&ours).write(&[0]); // full: it is readable
+            let _ = (&ours).write(&[0]); // if the pipe is full, it is readable already
         }));
         Ok(theirs.into_raw_fd())
     }
 
-    /// Level, text and how many were left out.
+    /// Takes the records: level, text, and number of suppressed similar records.
     fn take(&self) -> Vec<(i32, String, u64)> {
-        // The numbers of `logging`.
+        // The levels of `logging`.
         let level = |level| match level {
             Level::Debug => 10,
             Level::Info => 20,
@@ -319,9 +320,9 @@ impl NativeLogs {
         records.into_iter().map(|record| (level(record.level), record.text, record.left_out)).collect()
     }
 
-    /// Whether there will be something to take that the bell does not tell.
+    /// Returns whether suppressed records will become due, for which the descriptor does not become readable.
     #[getter]
-    fn has_left_out(&self) -> bool {
+    fn has_suppressed(&self) -> bool {
         self.0.has_left_out()
     }
 }

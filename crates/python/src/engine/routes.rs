@@ -1,4 +1,4 @@
-//! What holds for the clients of one path, from arguments: what is not among them is the engine's.
+//! The settings of one route, from Python arguments. Omitted settings default to the engine's.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -12,13 +12,13 @@ use super::auth::PyJwt;
 use super::limits::{rate, rate_policy};
 use super::session::topic;
 
-/// Whose pages may connect.
+/// Converts the allowed origins.
 pub(super) fn origins(listed: Option<Vec<String>>) -> PyResult<Origins> {
     let Some(listed) = listed else { return Ok(Origins::Same) };
     Origins::listed(listed).map_err(|error| PyValueError::new_err(format!("origins: {error}")))
 }
 
-/// What becomes of what a client does not read.
+/// Converts the policy for clients that read too slowly.
 pub(super) fn policy(name: &str) -> PyResult<Policy> {
     match name {
         "disconnect" => Ok(Policy::Disconnect),
@@ -31,7 +31,7 @@ pub(super) fn policy(name: &str) -> PyResult<Policy> {
     }
 }
 
-/// Refuses what browsers would.
+/// Refuses subprotocols with which browsers could not connect.
 pub(super) fn check_subprotocols(offered: &[String], auth: Option<&Jwt>) -> PyResult<()> {
     let Some(auth) = auth.filter(|auth| auth.looks_at_subprotocols()) else { return Ok(()) };
     if let Some(name) = offered.iter().find(|name| auth.carries_token(name)) {
@@ -40,7 +40,7 @@ pub(super) fn check_subprotocols(offered: &[String], auth: Option<&Jwt>) -> PyRe
         )));
     }
     if offered.is_empty() {
-        // RFC 6455 4.1 lets a client go on without one; the WebSockets standard of browsers does not.
+        // RFC 6455 4.1 lets a client continue without a subprotocol; the WebSockets standard of browsers does not.
         return Err(PyValueError::new_err(
             "subprotocols: browsers that send a token as a subprotocol fail the connection if none is chosen; \
              offer one beside it",
@@ -49,7 +49,7 @@ pub(super) fn check_subprotocols(offered: &[String], auth: Option<&Jwt>) -> PyRe
     Ok(())
 }
 
-/// What is done with the clients of a path.
+/// Converts the role of a route.
 pub(super) fn role(name: &str, settings: &Bound<'_, PyDict>) -> PyResult<Role> {
     Ok(match name {
         "echo" => Role::Echo,
@@ -70,7 +70,7 @@ pub(super) fn role(name: &str, settings: &Bound<'_, PyDict>) -> PyResult<Role> {
     })
 }
 
-/// One of them, if it is given; of another type, which is named.
+/// Returns a setting, if it is given. A wrong type raises `TypeError` with its name.
 fn setting<'py, T: FromPyObjectOwned<'py>>(settings: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<T>> {
     let Some(given) = settings.get_item(name)? else { return Ok(None) };
     match given.extract::<T>() {
@@ -82,7 +82,7 @@ fn setting<'py, T: FromPyObjectOwned<'py>>(settings: &Bound<'py, PyDict>, name: 
     }
 }
 
-/// A route with these settings.
+/// Returns a route with these settings.
 pub(super) fn route(role: Role, tag: u32, config: &Config, settings: &Bound<'_, PyDict>) -> PyResult<Route> {
     let mut route = Route { tag, ..Route::new(role, config) };
     if let Some(given) = settings.get_item("auth")? {

@@ -1,4 +1,4 @@
-//! One client of the engine, for Python: a handle that may be used from any thread, also after its end.
+//! A session of the engine, for Python: a handle that is usable from any thread, also after the session's end.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -16,21 +16,21 @@ use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Engine, NotRefreshed, Refusal, Session, TopicPermission};
 
 use super::capacity::{self, Sent};
-use super::handle::SIGNALS;
-use super::wakers::RoomBell;
+use super::handle::SIGNAL_INTERVAL;
+use super::wakers::CapacityWaker;
 use crate::{errors, headers, source};
 
-/// "Resource temporarily unavailable", of Linux and, as `errno` has it, most others.
+/// `EAGAIN` ("resource temporarily unavailable") of Linux and macOS.
 pub(super) const EAGAIN: i32 = if cfg!(target_os = "macos") { 35 } else { 11 };
 
-/// How long a session's thread may take to say what it has counted: it is stuck then.
+/// How long a worker may take to reply with the statistics of a session; after that it counts as stuck.
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// A session.
 #[pyclass(frozen, weakref, name = "Session", module = "wirespeed.engine")]
 pub(crate) struct PySession {
     pub(crate) session: Session,
-    /// Whose it is; it may be gone.
+    /// The engine, which may have been dropped.
     pub(crate) engine: Weak<Engine>,
 }
 
@@ -39,20 +39,20 @@ impl PySession {
         format!("<Session {}>", self.session.id())
     }
 
-    /// Its worker is in this process, and so are those who would free its locks.
-    fn here(&self) -> PyResult<&Session> {
+    /// Returns the session. Raises in a forked child, where the worker does not exist and locks may stay held.
+    fn usable(&self) -> PyResult<&Session> {
         if self.session.is_forked() { Err(forked()) } else { Ok(&self.session) }
     }
 }
 
-/// What a child process is told that uses a copy.
+/// Returns the error for using a copy in a child process.
 pub(super) fn forked() -> PyErr {
     PyRuntimeError::new_err(
         "this is a copy in a child process: the engine's threads are in the process that has started it",
     )
 }
 
-/// The message of a call, for whoever sends it.
+/// Converts a message argument, and passes it to `send`.
 pub(super) fn with_message<R>(
     message: &Bound<'_, PyAny>,
     text: Option<bool>,
@@ -65,7 +65,7 @@ pub(super) fn with_message<R>(
     Ok(send(kind, bytes.piece(0..bytes.len())))
 }
 
-/// What cannot be said.
+/// Returns the exception for a refused call on a session.
 pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
     match refusal {
         Refusal::Invalid(error) => errors::refused(py, error),
@@ -89,7 +89,7 @@ pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
     }
 }
 
-/// The same of what is asked of an engine: no session is closed, it is over itself.
+/// Returns the exception for a refused call on an engine: `Closed` means that the engine has stopped.
 pub(super) fn refused_by_engine(py: Python<'_>, refusal: Refusal) -> PyErr {
     match refusal {
         Refusal::Closed => errors::engine_stopped(py),
@@ -101,25 +101,25 @@ fn pattern(text: &str) -> PyResult<Pattern> {
     Pattern::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
 }
 
-fn deeds(subscribe: bool, publish: bool) -> Vec<TopicPermission> {
+fn permissions(subscribe: bool, publish: bool) -> Vec<TopicPermission> {
     [(TopicPermission::Subscribe, subscribe), (TopicPermission::Publish, publish)]
         .into_iter()
-        .filter_map(|(deed, wanted)| wanted.then_some(deed))
+        .filter_map(|(permission, wanted)| wanted.then_some(permission))
         .collect()
 }
 
-fn wrong(error: &wirespeed_engine::auth::Error) -> PyErr {
+fn invalid_pattern(error: &wirespeed_engine::auth::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// The name of a topic.
+/// Converts the name of a topic.
 pub(super) fn topic(text: &str) -> PyResult<Topic> {
     Topic::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
 }
 
 #[pymethods]
 impl PySession {
-    /// The session's number: no other one of this engine has had it, or will.
+    /// The number of the session, unique within the engine.
     #[getter]
     fn id(&self) -> u64 {
         self.session.id()
@@ -150,13 +150,13 @@ impl PySession {
         self.session.subprotocol()
     }
 
-    /// Its path as it was given to the engine; `None`: none was.
+    /// The path pattern of its route; `None` without routes.
     #[getter]
     fn route(&self) -> Option<&str> {
         self.session.route().pattern()
     }
 
-    /// The segments that it names, decoded.
+    /// The named segments of the path, decoded.
     #[getter]
     fn params<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.session.params().into_py_dict(py)
@@ -164,13 +164,13 @@ impl PySession {
 
     #[getter]
     fn user(&self) -> PyResult<Option<String>> {
-        Ok(self.here()?.identity().map(|identity| identity.user.clone()))
+        Ok(self.usable()?.identity().map(|identity| identity.user.clone()))
     }
 
     #[getter]
     fn claims(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let Some(identity) = self.here()?.identity() else { return Ok(None) };
+        let Some(identity) = self.usable()?.identity() else { return Ok(None) };
         let text = serde_json::to_string(&identity.claims).map_err(|error| PyValueError::new_err(error.to_string()))?;
         LOADS.import(py, "json", "loads")?.call1((text,)).map(|claims| Some(claims.unbind()))
     }
@@ -185,13 +185,13 @@ impl PySession {
         self.session.queued()
     }
 
-    /// Goes on with another token of the same user.
+    /// Replaces the token by another one of the same user.
     fn refresh(&self, py: Python<'_>, token: &str) -> PyResult<()> {
-        let session = self.here()?;
-        // It may read a file of keys.
+        let session = self.usable()?;
+        // This may read a file of keys.
         py.detach(|| session.refresh(token)).map_err(|error| match error {
             NotRefreshed::Closed => errors::session_closed(py),
-            NotRefreshed::NoAuth => PyRuntimeError::new_err("nobody is asked for a token where the session is"),
+            NotRefreshed::NoAuth => PyRuntimeError::new_err("the session's path requires no token"),
             NotRefreshed::Denied(denied) => PyPermissionError::new_err(denied.to_string()),
             NotRefreshed::OtherUser => {
                 PyPermissionError::new_err("the token is of another user than the session, or of none")
@@ -199,12 +199,12 @@ impl PySession {
         })
     }
 
-    /// What was counted of it.
+    /// Returns the statistics of the session.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let session = self.here()?;
+        let session = self.usable()?;
         let deadline = Instant::now() + STATS_TIMEOUT;
         let figures = loop {
-            let slice = deadline.min(Instant::now() + SIGNALS);
+            let slice = deadline.min(Instant::now() + SIGNAL_INTERVAL);
             match py.detach(|| session.figures(slice)) {
                 Ok(figures) => break figures,
                 Err(Refused::Closed) => return Err(errors::session_closed(py)),
@@ -236,62 +236,62 @@ impl PySession {
     #[pyo3(signature = (message, text = None))]
     fn send(slf: &Bound<'_, Self>, message: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<Py<Sent>> {
         let py = slf.py();
-        let session = slf.get().here()?;
+        let session = slf.get().usable()?;
         let room = with_message(message, text, |kind, bytes| session.send(kind, bytes))?
             .map_err(|refusal| refused(py, refusal))?;
         Sent::new(slf, room)
     }
 
-    /// Whether there is room for more.
+    /// Returns whether there is capacity for more messages.
     #[getter]
-    fn has_capacity(&self) -> PyResult<bool> {
-        Ok(self.here()?.has_capacity() == Ok(true))
+    fn has_room(&self) -> PyResult<bool> {
+        Ok(self.usable()?.has_capacity() == Ok(true))
     }
 
-    /// Waits until there is; false: not in time.
+    /// Waits until there is capacity; false: not in time.
     #[pyo3(signature = (timeout = None))]
-    fn wait_for_capacity(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let session = self.here()?;
+    fn wait_for_room(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let session = self.usable()?;
         capacity::wait(py, timeout, refused, |deadline| session.wait_for_capacity(Some(deadline)))
     }
 
-    /// Rings whenever there may be room again, until it is dropped.
-    fn _room_bell(&self) -> PyResult<RoomBell> {
-        let session = self.here()?;
-        RoomBell::new(|wake| session.watch_room(wake))
+    /// Returns a waker that fires whenever there may be capacity again, until it is closed.
+    fn _capacity_waker(&self) -> PyResult<CapacityWaker> {
+        let session = self.usable()?;
+        CapacityWaker::new(|wake| session.watch_room(wake))
     }
 
-    /// The same for all whom the same bell tells.
-    fn _room_key(&self) -> usize {
+    /// Returns a key that is the same for all objects which share a waker.
+    fn _capacity_key(&self) -> usize {
         self.session.room_key()
     }
 
-    /// Subscribes the session to a topic, or to all that match a pattern; false: it does already.
+    /// Subscribes the session to a topic or pattern. Returns false if it is subscribed already.
     fn subscribe(&self, py: Python<'_>, topic: &str) -> PyResult<bool> {
-        self.here()?.subscribe(&pattern(topic)?).map_err(|refusal| refused(py, refusal))
+        self.usable()?.subscribe(&pattern(topic)?).map_err(|refusal| refused(py, refusal))
     }
 
-    /// Allows what matches these patterns, beside what its token does.
+    /// Allows matching topics, in addition to those that the token allows.
     #[pyo3(signature = (*patterns, subscribe = true, publish = true))]
     fn allow(&self, patterns: Vec<String>, subscribe: bool, publish: bool) -> PyResult<()> {
-        self.here()?.allow(&deeds(subscribe, publish), &patterns, &[]).map_err(|error| wrong(&error))
+        self.usable()?.allow(&permissions(subscribe, publish), &patterns, &[]).map_err(|error| invalid_pattern(&error))
     }
 
-    /// Denies it, whatever allows it.
+    /// Denies matching topics, regardless of what allows them.
     #[pyo3(signature = (*patterns, subscribe = true, publish = true))]
     fn deny(&self, patterns: Vec<String>, subscribe: bool, publish: bool) -> PyResult<()> {
-        self.here()?.allow(&deeds(subscribe, publish), &[], &patterns).map_err(|error| wrong(&error))
+        self.usable()?.allow(&permissions(subscribe, publish), &[], &patterns).map_err(|error| invalid_pattern(&error))
     }
 
     fn may_subscribe(&self, topic: &str) -> PyResult<bool> {
-        Ok(self.here()?.may(TopicPermission::Subscribe, pattern(topic)?.as_str()))
+        Ok(self.usable()?.may(TopicPermission::Subscribe, pattern(topic)?.as_str()))
     }
 
     fn may_publish(&self, topic: &str) -> PyResult<bool> {
-        Ok(self.here()?.may(TopicPermission::Publish, self::topic(topic)?.as_str()))
+        Ok(self.usable()?.may(TopicPermission::Publish, self::topic(topic)?.as_str()))
     }
 
-    /// Publishes for the session, if it may.
+    /// Publishes a message on behalf of the session, if it may.
     #[pyo3(signature = (topic, message, *, text = None, exclude_self = false, key = None))]
     fn publish(
         &self,
@@ -302,7 +302,7 @@ impl PySession {
         key: Option<&str>,
     ) -> PyResult<usize> {
         let py = message.py();
-        let session = self.here()?;
+        let session = self.usable()?;
         let topic = self::topic(topic)?;
         let engine = self.engine.upgrade().ok_or_else(|| errors::session_closed(py))?;
         let key = key.map(Arc::from);
@@ -311,32 +311,32 @@ impl PySession {
             .map_err(|refusal| refused(py, refusal))
     }
 
-    /// Ends that; false: it does not subscribe to it.
+    /// Unsubscribes the session. Returns false if it was not subscribed.
     fn unsubscribe(&self, topic: &str) -> PyResult<bool> {
-        Ok(self.here()?.unsubscribe(&pattern(topic)?))
+        Ok(self.usable()?.unsubscribe(&pattern(topic)?))
     }
 
-    /// What it subscribes to.
+    /// Returns the subscribed topics and patterns.
     #[getter]
     fn topics(&self) -> PyResult<Vec<String>> {
-        Ok(self.here()?.topics().iter().map(ToString::to_string).collect())
+        Ok(self.usable()?.topics().iter().map(ToString::to_string).collect())
     }
 
-    /// Reads what the client sends no more, or again.
+    /// Pauses or resumes reading from the client.
     fn _set_reading(&self, reads: bool) -> PyResult<()> {
-        self.here()?.set_reading(reads);
+        self.usable()?.set_reading(reads);
         Ok(())
     }
 
     /// Closes the session, after everything that was sent to it before.
     #[pyo3(signature = (code = 1000, reason = ""))]
     fn close(&self, py: Python<'_>, code: i64, reason: &str) -> PyResult<()> {
-        // 0 is no more of a close code than what does not fit.
+        // Codes out of range become 0, which is invalid as well.
         let code = u16::try_from(code).unwrap_or(0);
-        self.here()?.close(CloseCode(code), reason).map_err(|error| errors::refused(py, error))
+        self.usable()?.close(CloseCode(code), reason).map_err(|error| errors::refused(py, error))
     }
 
-    /// Each thread that iterates may have its own object for it.
+    /// Compares sessions, because several objects may stand for one session.
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
         other.cast::<Self>().is_ok_and(|other| other.get().session == self.session)
     }

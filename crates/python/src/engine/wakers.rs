@@ -1,4 +1,4 @@
-//! What wakes event loops: descriptors that are readable once there is something to look at, until they are silenced.
+//! Wakers of event loops: descriptors that become readable when there may be something to do, until they are cleared.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -11,39 +11,40 @@ use wirespeed_engine::{capacity, events};
 
 use crate::errors;
 
-struct Bell(UnixStream);
+struct WakePipe(UnixStream);
 
-impl Bell {
-    /// The one that is watched, and what rings it.
+impl WakePipe {
+    /// Returns the end to watch, and the function that makes it readable.
     fn new() -> PyResult<(Self, Arc<dyn Wake>)> {
         let (ours, theirs) = UnixStream::pair().map_err(|error| errors::io_error(&error))?;
         for end in [&ours, &theirs] {
             end.set_nonblocking(true).map_err(|error| errors::io_error(&error))?;
         }
         let wake = move || {
-            let _ = (&theirs).write(&[0]); // full: it is readable
+            let _ = (&theirs).write(&[0]); // if the pipe is full, it is readable already
         };
         Ok((Self(ours), Arc::new(wake)))
     }
 
-    fn silence(&self) {
+    fn clear(&self) {
         let mut bytes = [0; 64];
         while (&self.0).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
     }
 }
 
-/// What rings, and what it watches, until it is closed: whoever waited may be kept for long by what has ended his wait.
-struct Rings<W>(Mutex<Option<(Bell, W)>>);
+/// A descriptor and the watch that makes it readable, until it is closed. Closing is explicit, because tracebacks may
+/// keep the object alive.
+struct Waker<W>(Mutex<Option<(WakePipe, W)>>);
 
-impl<W> Rings<W> {
+impl<W> Waker<W> {
     fn new(watch: impl FnOnce(Arc<dyn Wake>) -> W) -> PyResult<Self> {
-        let (bell, wake) = Bell::new()?;
-        Ok(Self(Mutex::new(Some((bell, watch(wake))))))
+        let (pipe, wake) = WakePipe::new()?;
+        Ok(Self(Mutex::new(Some((pipe, watch(wake))))))
     }
 
-    fn with<R>(&self, otherwise: R, what: impl FnOnce(&Bell, &W) -> R) -> R {
+    fn with<R>(&self, otherwise: R, what: impl FnOnce(&WakePipe, &W) -> R) -> R {
         let there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        there.as_ref().map_or(otherwise, |(bell, watch)| what(bell, watch))
+        there.as_ref().map_or(otherwise, |(pipe, watch)| what(pipe, watch))
     }
 
     fn close(&self) {
@@ -52,33 +53,33 @@ impl<W> Rings<W> {
     }
 
     fn fileno(&self) -> i32 {
-        self.with(-1, |bell, _| bell.0.as_raw_fd())
+        self.with(-1, |pipe, _| pipe.0.as_raw_fd())
     }
 
-    fn silence(&self) {
-        self.with((), |bell, _| bell.silence());
+    fn clear(&self) {
+        self.with((), |pipe, _| pipe.clear());
     }
 }
 
-/// Rings whenever there may be room, until it is closed.
+/// Becomes readable whenever there may be capacity, until it is closed.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct RoomBell(Rings<capacity::Watch>);
+pub(crate) struct CapacityWaker(Waker<capacity::Watch>);
 
-impl RoomBell {
+impl CapacityWaker {
     pub(super) fn new(watch: impl FnOnce(Arc<dyn Wake>) -> capacity::Watch) -> PyResult<Self> {
-        Rings::new(watch).map(Self)
+        Waker::new(watch).map(Self)
     }
 }
 
 #[pymethods]
-impl RoomBell {
-    /// -1: it is closed.
+impl CapacityWaker {
+    /// Returns the descriptor, or -1 once it is closed.
     fn fileno(&self) -> i32 {
         self.0.fileno()
     }
 
-    fn silence(&self) {
-        self.0.silence();
+    fn clear(&self) {
+        self.0.clear();
     }
 
     fn close(&self) {
@@ -86,32 +87,33 @@ impl RoomBell {
     }
 }
 
-/// Rings once for each time that it waits, when there is something to take; closed, it passes on what it was told.
+/// Becomes readable once after each call of `wait`, when there are events. Closing it passes a pending notification on
+/// to another waiter.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct EventsBell(Rings<events::Watch>);
+pub(crate) struct EventsWaker(Waker<events::Watch>);
 
-impl EventsBell {
+impl EventsWaker {
     pub(super) fn new(events: &Arc<events::Events>) -> PyResult<Self> {
-        Rings::new(|wake| events.watch(wake)).map(Self)
+        Waker::new(|wake| events.watch(wake)).map(Self)
     }
 }
 
 #[pymethods]
-impl EventsBell {
-    /// -1: it is closed.
+impl EventsWaker {
+    /// Returns the descriptor, or -1 once it is closed.
     fn fileno(&self) -> i32 {
         self.0.fileno()
     }
 
-    fn silence(&self) {
-        self.0.silence();
+    fn clear(&self) {
+        self.0.clear();
     }
 
     fn close(&self) {
         self.0.close();
     }
 
-    /// False: there may be something to take now, and it will not ring.
+    /// Requests a notification. Returns false, without one, if there may be events now.
     fn wait(&self) -> bool {
         self.0.with(false, |_, watch| watch.wait())
     }
