@@ -1,16 +1,15 @@
-//! How many connections this process may have open: its limit of file descriptors.
+//! The limit of file descriptors, which bounds the number of connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors for everything that is no connection: standard streams, the poll, timers, what the libraries
-/// open.
+/// Descriptors that are not connections: standard streams, epoll, timers, and those of libraries.
 const RESERVE: u64 = 32;
 
-/// Raises the limit as far as a process without privileges may; how many connections it then allows.
+/// Raises the soft limit to the hard limit. Returns the number of connections that it allows.
 pub(crate) fn raise() -> usize {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // If it is refused, what holds is what counts.
+        // If that fails, the current limit applies.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     match getrlimit(Resource::Nofile).current {
@@ -19,7 +18,7 @@ pub(crate) fn raise() -> usize {
     }
 }
 
-/// Sees to it that so many connections are allowed, or says how many are.
+/// Raises the limit. Returns an error if it allows fewer connections than these.
 pub(crate) fn allow(connections: usize) -> Result<(), String> {
     let allowed = raise();
     if connections <= allowed {

@@ -1,4 +1,4 @@
-//! `wirespeed-bench`: the native side of tests and benchmarks.
+//! `wirespeed-bench`: the native server and load generator of tests and benchmarks.
 
 mod certificate;
 mod descriptors;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// The native side of wirespeed's tests and benchmarks
+/// Native server and load generator of wirespeed's tests and benchmarks
 #[derive(Parser)]
 #[command(version, subcommand_required = true, arg_required_else_help = false)]
 struct Arguments {
@@ -23,9 +23,9 @@ struct Arguments {
 enum Command {
     Echo(echo::Options),
     Load(Box<load::Options>),
-    /// Writes server.pem, a certificate for 127.0.0.1 with its key, and authority.pem, who signed it
+    /// Writes server.pem, a certificate for 127.0.0.1 with its key, and authority.pem, which signed it
     Certificate {
-        /// Where they are written
+        /// The folder to write to
         folder: PathBuf,
     },
 }
@@ -58,36 +58,36 @@ impl Command {
     }
 }
 
-/// What is wrong with a command line, as one line: programs that start this one pass it on.
+/// Returns an error of the command line as one line, which calling programs show.
 fn one_line(error: &str) -> String {
     let error = error.strip_prefix("error: ").unwrap_or(error);
     let lines: Vec<_> = error.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     format!("{}; try --help", lines.join(" "))
 }
 
-/// A number on the command line of which there must be one at least.
+/// Parses a number that must be at least 1.
 fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number of at least 1 is wanted".to_owned())
 }
 
-/// Writes a line to standard error; nobody may be reading it.
+/// Writes a line to standard error, and ignores failures.
 fn warn(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "wirespeed-bench: {text}");
 }
 
-/// Writes to standard output at once; a reader that is gone is no error.
+/// Writes to standard output and flushes, and ignores failures.
 fn show(text: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Returns bytes as lower-case hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a String takes all
+        let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
         text
     })
 }

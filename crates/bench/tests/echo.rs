@@ -1,4 +1,4 @@
-//! The paths of the echo server.
+//! Tests of the paths of the echo server.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a path answers to `report`.
+/// Returns the answer of a path to `report`.
 fn report(client: &mut Peer) -> Value {
     client.text("report");
     let (0, report) = client.receive_numbered(0) else { panic!("something else comes first") };
@@ -42,12 +42,12 @@ fn stamp_puts_two_times_into_the_echo() {
     for (kind, size) in [(MessageKind::Binary, 23), (MessageKind::Text, 24)] {
         let mut client = Peer::connect(&echo.url, "/stamp");
         client.send(kind, &vec![b'a'; size]);
-        assert_eq!(client.receive(), Received::Close(1008), "there is no room for them");
+        assert_eq!(client.receive(), Received::Close(1008), "it cannot contain two times");
     }
 }
 
 #[test]
-fn hash_tells_what_all_messages_hash_to() {
+fn hash_reports_the_hash_of_all_messages() {
     let echo = Echo::start();
     let mut client = Peer::connect(&echo.url, "/hash");
     let (mut hash, mut bytes) = (Sha256::new(), 0);
@@ -62,9 +62,9 @@ fn hash_tells_what_all_messages_hash_to() {
 }
 
 #[test]
-fn file_sends_numbered_messages_and_their_hash_as_often_as_asked() {
+fn file_sends_numbered_messages_and_their_hash_on_each_request() {
     let echo = Echo::start();
-    // The last one may be shorter, and even its number be cut.
+    // The last message may be shorter, even than its number.
     for (size, bytes) in [(100, 1050), (65_536, 1_000_000), (300_000, 1_000_000), (64, 640), (10, 25), (10, 0)] {
         let mut client = Peer::connect(&echo.url, &format!("/file?size={size}&bytes={bytes}"));
         for _ in 0..3 {
@@ -86,18 +86,17 @@ fn file_sends_numbered_messages_and_their_hash_as_often_as_asked() {
 #[test]
 fn duplex_receives_while_it_sends() {
     let echo = Echo::start();
-    // One of the larger messages is more than is kept of answers.
+    // The larger message exceeds the limit of queued replies.
     for size in [2048, 16_777_216] {
         let mut client = Peer::connect(&echo.url, &format!("/duplex?size={size}"));
-        // Much more than the buffers of both sockets hold, and nothing is read meanwhile: a server that waited
-        // would wait for ever.
+        // More than the buffers of both sockets hold. A server that waited for the client to read would deadlock.
         for _ in 0..500 {
             client.send(MessageKind::Binary, &[1; 100_000]);
         }
         client.text("report");
         let (count, report) = client.receive_numbered(size);
         assert_eq!(report, json!({"messages": 500, "bytes": 50_000_000}));
-        assert_numbered(&client.receive_binary(), count, size); // it goes on
+        assert_numbered(&client.receive_binary(), count, size); // sending continues
     }
 }
 
@@ -110,7 +109,7 @@ fn mixed_sends_nine_for_each_message() {
             for number in 9 * turn..9 * (turn + 1) {
                 assert_numbered(&client.receive_binary(), number, size);
             }
-            // What asks for a report is not counted, and nothing comes unasked.
+            // Requests for a report are not counted, and no message arrives unasked.
             assert_eq!(report(&mut client), json!({"messages": turn, "bytes": 3 * turn}));
             client.send(MessageKind::Binary, b"yes");
         }
@@ -118,7 +117,7 @@ fn mixed_sends_nine_for_each_message() {
 }
 
 #[test]
-fn blast_goes_on() {
+fn blast_sends_numbered_messages() {
     let echo = Echo::start();
     for size in [0, 8, 2048, 100_000, 1 << 20] {
         let mut client = Peer::connect(&echo.url, &format!("/blast?size={size}"));
@@ -129,10 +128,10 @@ fn blast_goes_on() {
 }
 
 #[test]
-fn an_echo_that_nobody_reads_is_bounded_and_goes_on_when_it_is_read() {
+fn echoes_to_a_slow_reader_are_bounded_and_continue() {
     let echo = Echo::start();
     let mut client = Peer::connect(&echo.url, "/");
-    // More than the buffers of both sockets may hold, however the system is set.
+    // More than the buffers of both sockets can hold.
     let (size, count) = (1 << 20, 512_u64);
     let mut writer = client.stream.try_clone().expect("a descriptor");
     let (blocked, is_blocked) = std::sync::mpsc::channel();
@@ -148,13 +147,13 @@ fn an_echo_that_nobody_reads_is_bounded_and_goes_on_when_it_is_read() {
                     Ok(written) => left = &left[written..],
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                        let _ = blocked.send(()); // once is heard
+                        let _ = blocked.send(()); // only the first one is received
                     }
                 }
             }
         }
     });
-    is_blocked.recv().expect("it keeps all that it is sent");
+    is_blocked.recv().expect("the server queues without a limit");
     for number in 0..count {
         let message = client.receive_binary();
         assert_eq!((message.len(), &message[size - 8..]), (size, &number.to_le_bytes()[..]));
@@ -163,10 +162,10 @@ fn an_echo_that_nobody_reads_is_bounded_and_goes_on_when_it_is_read() {
 }
 
 #[test]
-fn who_breaks_the_protocol_reads_why() {
+fn protocol_error_is_answered_with_its_close_code() {
     let echo = Echo::start();
     let mut client = Peer::connect(&echo.url, "/");
-    // A frame without a mask, and more than is read at once behind it: a reset would lose the close frame.
+    // An unmasked frame, followed by more than one read: a reset would lose the close frame.
     let mut bytes = vec![0x82, 1, 0];
     bytes.resize(1 << 20, 0);
     client.stream.write_all(&bytes).expect("it is sent");
@@ -175,7 +174,7 @@ fn who_breaks_the_protocol_reads_why() {
 }
 
 #[test]
-fn who_ends_its_direction_gets_the_rest() {
+fn half_closed_client_gets_the_remaining_echoes() {
     let echo = Echo::start();
     let mut client = Peer::connect(&echo.url, "/");
     let message = vec![5; 8 << 20]; // more than the sockets hold
@@ -186,13 +185,13 @@ fn who_ends_its_direction_gets_the_rest() {
 }
 
 #[test]
-fn close_says_its_code() {
+fn close_uses_the_requested_code() {
     let echo = Echo::start();
     assert_eq!(Peer::connect(&echo.url, "/close?code=4001").receive(), Received::Close(4001));
 }
 
 #[test]
-fn a_port_in_use_is_one_clear_line() {
+fn port_in_use_is_reported_in_one_line() {
     let echo = Echo::start();
     let port = echo.url.rsplit(':').next().expect("a port");
     let begin = SystemTime::now();

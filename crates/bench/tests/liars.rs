@@ -1,5 +1,5 @@
-//! What the load generator has to notice: servers that lose, repeat, reorder, change or refuse. And what it
-//! does with a server that does none of this, but speaks WSE.
+//! Errors that the load generator must notice: servers that lose, repeat, reorder, change or refuse messages. And its
+//! behaviour with correct servers, including WSE.
 
 mod support;
 
@@ -15,10 +15,10 @@ use wirespeed_protocol::MessageKind;
 use support::room::{Open, Refuse, Room, WELCOME, echo, serve, serve_with};
 use support::{load, number};
 
-/// What a server does with a message.
+/// The reaction of a server to a message.
 type Answer = fn(&Room, usize, MessageKind, &[u8]);
 
-/// The number of a binary message.
+/// Returns the number of a binary message.
 fn number_of(payload: &[u8]) -> u64 {
     u64::from_le_bytes(payload[..8].try_into().expect("8 bytes"))
 }
@@ -46,13 +46,13 @@ fn fan_out_and_publish_count_every_delivery() {
     }
 }
 
-/// Lies about messages, and the words in which each is told.
+/// Each kind of wrong server, and the error that reports it.
 #[test]
-fn what_is_lost_repeated_reordered_or_changed_is_noticed() {
-    // Two miss number 2, which is noticed with number 3.
+fn lost_repeated_reordered_and_changed_messages_are_noticed() {
+    // Two connections miss number 2, which is noticed with number 3.
     let two_miss: Answer =
         |room, _, kind, payload| room.broadcast(kind, payload, |to| to < 2 && number_of(payload) == 2);
-    // Number 0 may be missing elsewhere, until the sessions of one server are known to the other; later ones not.
+    // Number 0 may be missing until subscriptions have reached the other server; later messages may not.
     let misses_later: Answer =
         |room, _, kind, payload| room.broadcast(kind, payload, |to| to == 3 && [0, 6].contains(&number_of(payload)));
     let twice: Answer = |room, _, kind, payload| {
@@ -64,7 +64,7 @@ fn what_is_lost_repeated_reordered_or_changed_is_noticed() {
         payload[20] ^= u8::from(number_of(&payload) == 5);
         room.send(from, kind, &payload);
     };
-    // Number 3 comes behind number 4.
+    // Number 3 arrives after number 4.
     let swapped: Answer = |room, from, kind, payload| {
         let number = number_of(payload);
         if number != 3 {
@@ -97,7 +97,7 @@ fn what_is_lost_repeated_reordered_or_changed_is_noticed() {
         ("--workload burst", changed, ["message 5 was changed", ""]),
         ("--workload pings --busy --seconds 1", changed, ["message 5 was changed", ""]),
         ("--window 4", swapped, ["message 4 came where 3 was due", ""]),
-        // Whether the next one was sent by then is a matter of moments: "nobody had asked for" it, or it is out of order.
+        // Depending on timing, the message is unexpected or out of order.
         ("--workload hold --connections 2", unasked, ["message ", " came "]),
         ("--workload pings --connections 5 --rate 200", silent, ["10 of 10 pings were not answered", ""]),
         ("--workload pings --connections 5 --rate 200 --busy", echo, ["10 of 10 pings were not answered", ""]),
@@ -110,7 +110,7 @@ fn what_is_lost_repeated_reordered_or_changed_is_noticed() {
 }
 
 #[test]
-fn deliveries_that_other_threads_miss_are_noticed() {
+fn missing_deliveries_of_other_threads_are_noticed() {
     for lost in 0..4 {
         let url = serve(move |room, _, kind, payload| {
             room.broadcast(kind, payload, |to| to == lost && number_of(payload) == 2);
@@ -122,8 +122,8 @@ fn deliveries_that_other_threads_miss_are_noticed() {
 }
 
 #[test]
-fn what_several_servers_deliver_is_counted_for_each() {
-    // As if it were two that pass on to each other what is published; what comes first half of the sessions miss.
+fn deliveries_of_several_servers_are_counted_for_each() {
+    // Simulates two servers that forward published messages to each other; at first, half of the sessions miss them.
     let together: Answer =
         |room, _, kind, payload| room.broadcast(kind, payload, |to| to % 2 == 1 && number_of(payload) < 2);
     let alone: Answer = |room, _, kind, payload| room.broadcast(kind, payload, |_| false);
@@ -144,17 +144,17 @@ fn what_several_servers_deliver_is_counted_for_each() {
     }
 }
 
-/// What a connection has sent to a sink.
+/// The messages that a connection has sent to a sink.
 #[derive(Clone, Copy, Default)]
 struct Taken {
     messages: u64,
     bytes: u64,
-    /// Of the numbers in the documents.
+    /// The sum of the numbers in the documents.
     sum: u64,
     questions: u64,
 }
 
-/// A sink that takes so long for each message, and answers a question with what `report` makes of what came before.
+/// Starts a sink that takes this long for each message, and answers a question with the result of `report`.
 fn serve_sink(pause: Duration, report: impl Fn(Taken) -> Option<Value> + Send + Sync + 'static) -> String {
     let everybody: Mutex<HashMap<usize, Taken>> = Mutex::default();
     serve(move |room, from, kind, payload| {
@@ -174,7 +174,7 @@ fn serve_sink(pause: Duration, report: impl Fn(Taken) -> Option<Value> + Send + 
 }
 
 #[test]
-fn a_sink_that_counts_less_or_has_not_decoded_is_an_error() {
+fn wrong_report_of_a_sink_is_an_error() {
     for (wrong, expected) in [
         (json!({}), None),
         (json!({"messages": 1}), Some("the server received 1 of ")),
@@ -203,19 +203,19 @@ fn a_sink_that_counts_less_or_has_not_decoded_is_an_error() {
 }
 
 #[test]
-fn a_report_that_is_missing_is_told_and_a_slow_sink_is_waited_for() {
+fn missing_report_is_an_error_and_slow_sink_is_waited_for() {
     let report = |taken: Taken| json!({"messages": taken.messages, "bytes": taken.bytes});
     let url = serve_sink(Duration::ZERO, move |taken| (taken.questions > 1).then(|| report(taken)));
     let error = load("--workload sink --warmup 0", &url).expect_err("the first has no answer");
     assert!(error.starts_with("the server has not answered `report` after "), "{error}");
-    // What the buffers of so many connections hold would take it 10 s.
+    // The sink would need 10 s for the full buffers of all connections.
     let url = serve_sink(Duration::from_micros(500), move |taken| Some(report(taken)));
     let found = load("--workload sink --connections 200 --size 8000", &url).expect("an answer");
     assert!(number(&found, "count") > 0.0 && number(&found, "seconds") < 5.0, "{found}");
 }
 
 #[test]
-fn connections_that_do_not_stay() {
+fn lost_connections_are_an_error() {
     let leaves: Open = |room, from, _| {
         if from == 3 {
             thread::sleep(Duration::from_millis(30));
@@ -239,7 +239,7 @@ fn connections_that_do_not_stay() {
 }
 
 #[test]
-fn a_token_goes_along_without_a_greeting() {
+fn token_is_sent_without_a_greeting() {
     let refuse: Refuse =
         |_, request| (request.headers.value_str("Cookie") != Some("access_token=a.b.c")).then_some(401);
     let url = serve_with((refuse, WELCOME.1), echo);
@@ -250,9 +250,9 @@ fn a_token_goes_along_without_a_greeting() {
     }
 }
 
-/// What stops for a while is in the latencies of everything that was due meanwhile, not of one message only.
+/// A pause of the server is included in the latencies of all messages scheduled meanwhile, not of one only.
 #[test]
-fn a_pause_of_the_server_is_in_every_latency_that_it_touches() {
+fn pause_of_the_server_is_in_all_affected_latencies() {
     let url = serve(|room, from, kind, payload| {
         if number_of(payload) == 50 {
             thread::sleep(Duration::from_millis(300));
@@ -261,27 +261,27 @@ fn a_pause_of_the_server_is_in_every_latency_that_it_touches() {
     });
     let found = load("--rate 1000 --seconds 0.4 --warmup 0", &url).expect("an answer");
     assert_eq!(found["count"], 400);
-    // Of 400 messages 300 were due in the pause, which on average had half of it before them.
+    // Of 400 messages, 300 were scheduled during the pause, on average with half of it still to come.
     assert!(number(&found, "p50") > 50_000.0 && number(&found, "max") > 290_000.0, "{found}");
 }
 
 #[test]
-fn connections_that_are_refused() {
-    // From the eleventh on.
+fn refused_connections_are_an_error_or_counted() {
+    // Refused are the eleventh connection and later ones.
     let small = || serve_with((|number, _| (number >= 10).then_some(503), WELCOME.1), echo);
     // One of the ten is opened beforehand.
     let error = load("--workload storm --connections 30", &small()).expect_err("21 are refused");
     assert!(error.starts_with("21 of 30 connections could not be opened: ") && error.contains("503"), "{error}");
     let error = load("--connections 30", &small()).expect_err("some are refused");
     assert!(error.contains("503"), "{error}");
-    // One in a hundred is counted.
+    // One in a hundred may fail, and is counted.
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     let each_hundredth = |_, _: &_| (ASKED.fetch_add(1, Relaxed) % 100 == 50).then_some(503);
     let one = || serve_with((each_hundredth, WELCOME.1), echo);
     let found = load("--workload storm --connections 100", &one()).expect("an answer");
     assert!(number(&found, "not_opened") >= 1.0);
     assert_eq!(number(&found, "count"), 99.0 * number(&found, "not_opened"), "{found}");
-    // Who is to be pinged is opened once more; this server leaves pings alone.
+    // Connections to be pinged get a second attempt. This server ignores pings.
     let error = load("--workload pings --connections 100 --rate 400", &one()).expect_err("no pong");
     assert_eq!(error, "20 of 20 pings were not answered");
     let error = load("--workload storm --connections 99", &one()).expect_err("of fewer, none may be");
@@ -289,18 +289,18 @@ fn connections_that_are_refused() {
 }
 
 #[test]
-fn pings_are_answered_and_counted() {
+fn pings_of_the_server_are_answered_and_counted() {
     let url = serve_with((WELCOME.0, |room, from, _| room.ping(from)), |room, from, kind, payload| {
         room.send(from, kind, payload);
         room.ping(from);
     });
     let found = load("--workload hold --connections 4 --rate 0.1", &url).expect("an answer");
-    // One when it was opened, one after each of the echoes at the beginning and the end; the first is due for
-    // a message too. The last pings may not have come when it ends.
+    // One ping at opening, and one after each echo at the beginning and the end; the first connection also sends a
+    // scheduled message. The last pings may arrive too late.
     assert!(found["pings"].as_u64().is_some_and(|pings| (9..=13).contains(&pings)), "{found}");
 }
 
-/// WSE: greets who has a token, and has pings of its own.
+/// Starts a server with the protocol of WSE: it greets clients with a token, and sends its own pings.
 fn serve_wse() -> String {
     let greet: Open = |room, from, request| {
         let cookie = request.headers.value_str("Cookie").unwrap_or_default();
@@ -325,14 +325,14 @@ fn serve_wse() -> String {
 }
 
 #[test]
-fn the_handshake_of_wse() {
+fn wse_handshake_ends_with_the_greeting() {
     let token = "--wse-token head.claims.signature";
     for workload in ["echo", "burst", "open", "storm"] {
         let arguments = format!("{token} --workload {workload} --connections 3");
         let found = load(&arguments, &serve_wse()).expect(workload);
         assert!(number(&found, "count") > 0.0);
         if workload == "open" || workload == "storm" {
-            assert!(number(&found, "p50") > 20_000.0, "not ready before it was greeted: {found}");
+            assert!(number(&found, "p50") > 20_000.0, "ready before the greeting: {found}");
         }
     }
     let found = load(&format!("{token} --workload hold --connections 3 --rate 0.1"), &serve_wse()).expect("hold");

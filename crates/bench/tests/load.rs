@@ -1,4 +1,4 @@
-//! Every workload of the load generator, for a moment, against the echo server.
+//! Every workload of the load generator, for a short time, against the echo server.
 
 mod support;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use support::{Echo, answer, command, load, number};
 
-/// The latencies are there, and in order.
+/// Asserts that the latencies exist and are in order.
 fn assert_latencies(found: &Value) {
     let names = ["p50", "p90", "p95", "p99", "p999", "max"];
     assert!(names.map(|name| number(found, name)).is_sorted() && number(found, "p50") > 0.0, "{found}");
@@ -61,7 +61,7 @@ fn every_workload_counts() {
 }
 
 #[test]
-fn at_a_rate_exactly_what_is_due_is_sent_and_counted() {
+fn rate_sends_and_counts_exactly_the_scheduled_messages() {
     let echo = Echo::start();
     for (arguments, count, offered) in [
         ("--rate 2000 --connections 7 --seconds 0.1", json!(200), json!(2000.0)),
@@ -80,7 +80,7 @@ fn at_a_rate_exactly_what_is_due_is_sent_and_counted() {
 }
 
 #[test]
-fn a_turn_of_messages_is_confirmed_as_a_whole() {
+fn round_of_messages_is_confirmed_as_a_whole() {
     let echo = Echo::start();
     for arguments in
         ["--messages 100 --size 9000", "--messages 1000", "--messages 7 --content msgpack", "--messages 10 --threads 2"]
@@ -95,7 +95,7 @@ fn a_turn_of_messages_is_confirmed_as_a_whole() {
 }
 
 #[test]
-fn two_seconds_are_told_one_by_one() {
+fn two_seconds_are_counted_separately() {
     let echo = Echo::start();
     for (arguments, path) in
         [("--workload echo", "/"), ("--workload sink", "/sink"), ("--connections 2 --threads 2", "/")]
@@ -109,7 +109,7 @@ fn two_seconds_are_told_one_by_one() {
 }
 
 #[test]
-fn tls_with_a_certificate_that_was_made() {
+fn tls_trusts_only_the_given_authority() {
     let folder = std::env::temp_dir().join(format!("wirespeed-bench-test-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     assert!(command().arg("certificate").arg(&folder).status().expect("it starts").success());
@@ -151,7 +151,7 @@ fn idle_ends_with_standard_input() {
 }
 
 #[test]
-fn too_few_descriptors_are_one_clear_line() {
+fn too_few_descriptors_are_reported_in_one_line() {
     let echo = Echo::start();
     let limited = |descriptors: &str, arguments: &str| {
         let program = env!("CARGO_BIN_EXE_wirespeed-bench");
@@ -164,7 +164,7 @@ fn too_few_descriptors_are_one_clear_line() {
 }
 
 #[test]
-fn what_is_wrong_with_a_command_line_is_one_line() {
+fn invalid_command_line_is_reported_in_one_line() {
     let echo = Echo::start();
     for (arguments, words) in [
         ("", "requires a subcommand"),
@@ -188,7 +188,7 @@ fn what_is_wrong_with_a_command_line_is_one_line() {
 }
 
 #[test]
-fn what_is_wrong_with_a_path_is_told() {
+fn invalid_target_is_refused_with_a_reason() {
     let echo = Echo::start();
     let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
     for (target, words) in [

@@ -1,4 +1,4 @@
-//! One client of the echo server, without waiting: the TLS handshake, the opening handshake, and what its role is.
+//! One client of the echo server, non-blocking: the TLS handshake, the opening handshake, and its role.
 
 use std::io;
 use std::mem;
@@ -19,10 +19,10 @@ use wirespeed_driver::{ConnectionDriver, Keepalive};
 use super::Settings;
 use super::role::{HIGH_WATER, Role};
 
-/// How many blocks a stream produces while the client reads as fast, before what it sends is looked for.
+/// The number of blocks that a stream sends to a fast reader before the server reads from it again.
 const LOOK_EVERY: u32 = 16;
 
-/// How long a client may take to do its part of the closing, and to read why it is closed.
+/// The time for the client's part of the closing handshake, in which it can also read the close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 enum Phase {
@@ -31,13 +31,13 @@ enum Phase {
     Over,
 }
 
-/// A client.
+/// A connection of a client.
 pub(crate) struct Connection {
-    /// Until the connection is open.
+    /// The socket, until the connection is open.
     socket: Option<Socket>,
     settings: Settings,
     phase: Phase,
-    /// Nothing is received, because the client does not read.
+    /// Reading is paused, because the client does not read.
     paused: bool,
 }
 
@@ -50,15 +50,15 @@ impl Connection {
         Ok(Self { socket: Some(socket), settings, phase, paused: false })
     }
 
-    /// Does what can be done without waiting, of what an edge (epoll(7)) tells. What is
-    /// [closing](Progress::Closing) has to be called again when its time is over.
+    /// Advances the connection as far as possible without blocking, after an edge-triggered event of epoll. If it
+    /// returns [`Progress::Closing`], call it again after the close timeout.
     pub(crate) fn proceed(&mut self, edge: Option<&Event>) -> Progress {
         let mut readable = edge.is_some_and(Event::is_readable);
         if matches!(self.phase, Phase::Opening(_)) {
             if self.open() == Progress::Over {
                 return Progress::Over;
             }
-            readable = true; // there may be more than was read
+            readable = true; // the handshake may not have read everything
         }
         match &mut self.phase {
             Phase::Opening(_) => Progress::Open,
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// Goes on with the handshakes.
+    /// Continues the handshakes.
     fn open(&mut self) -> Progress {
         loop {
             let (Phase::Opening(opening), Some(socket)) = (&mut self.phase, &self.socket) else {
@@ -83,7 +83,7 @@ impl Connection {
                     Ok((response, role)) => return self.begin(&response, role),
                     Err(refusal) => refusal,
                 },
-                // What is no request is told so; where nobody can be told, it is over.
+                // An invalid request gets an error response, where one is possible.
                 Err(_) => server.fault().map(|fault| server.handshake().reject_error(fault)),
             };
             let Some(response) = refusal else { return Progress::Over };
@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Begins what the client is there for.
+    /// Starts the role of the connection.
     fn begin(&mut self, response: &[u8], role: Role) -> Progress {
         let limits = Limits { message_size: Some(self.settings.max_size), fragments: None, ..Limits::default() };
         let Phase::Opening(opening) = mem::replace(&mut self.phase, Phase::Over) else { return Progress::Over };
@@ -100,14 +100,14 @@ impl Connection {
         endpoint.send_half.send_head(response);
         let mut driver = Box::new(ConnectionDriver::new(endpoint, self.socket.take(), Some(CLOSE_TIMEOUT)));
         if let Role::Close(code) = &role {
-            let _ = driver.begin_close(Some(*code), "", Instant::now()); // the code was checked
+            let _ = driver.begin_close(Some(*code), "", Instant::now()); // `for_target` checked the code
         }
         self.phase = Phase::Open(driver, role);
         Progress::Open
     }
 }
 
-/// The response to a request, and what the client is there for; or a refusal, if it can be told.
+/// Returns the response to a request and the role, or else a refusal, if one can be sent.
 fn respond(handshake: &ServerHandshake) -> Result<(Vec<u8>, Role), Option<Response>> {
     let none = HeaderList::default();
     let role = Role::for_target(&handshake.request().ok_or(None)?.target)
@@ -116,7 +116,7 @@ fn respond(handshake: &ServerHandshake) -> Result<(Vec<u8>, Role), Option<Respon
     Ok((accepted.response.to_bytes(), role))
 }
 
-/// `closed`: the client has ended its direction, so the end is there to be read.
+/// `closed`: the client has ended its direction, so the end of the stream can be read.
 fn serve(
     driver: &mut ConnectionDriver<Vec<u8>>,
     role: &mut Role,
@@ -130,13 +130,13 @@ fn serve(
         if !drained && !*paused && !driver.endpoint.has_input() {
             drained = driver.read_edge(closed);
         }
-        // While the kernel has room, what is queued leaves before it is out of the cache.
+        // While the kernel accepts data, send the queue before it leaves the processor's cache.
         let limit = if blocked { most } else { HIGH_WATER };
         while !*paused && driver.send_half().queued() < limit {
             let (event, mut sender) = driver.poll_event_and_sender();
             match event {
                 Some(PeerEvent::Message { kind, payload }) => {
-                    let _ = role.receive(&mut sender, kind, payload.as_slice()); // refused only while closing
+                    let _ = role.receive(&mut sender, kind, payload.as_slice()); // fails only while closing
                 }
                 Some(_) => {}
                 None => break,
@@ -154,8 +154,8 @@ fn serve(
             if !more || blocked {
                 return progress;
             }
-            // The client reads as fast as this produces: what it sends has to be looked for in between,
-            // although a stream is only to be ended by it.
+            // The client reads as fast as this sends, so read from it in between, at least to notice the end of a
+            // stream.
             turns = turns.wrapping_add(1);
             drained = !matches!(role, Role::Stream(Some(_), Some(_))) && !turns.is_multiple_of(LOOK_EVERY);
         }

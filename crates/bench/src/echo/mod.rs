@@ -1,4 +1,4 @@
-//! The echo server: options, listeners, threads.
+//! The echo server: options, listeners and threads.
 
 mod connection;
 mod role;
@@ -17,27 +17,27 @@ use worker::Listener;
 
 /// A WebSocket server on 127.0.0.1, for tests, benchmarks and demonstrations
 ///
-/// It prints a line for every port as soon as it listens:
+/// It prints one line for each port when it listens:
 ///   listening ws://127.0.0.1:PORT
 ///   listening wss://127.0.0.1:PORT ca=PATH
-/// PATH is a PEM file with the authority that signed its certificate, made at start and removed at the end. It ends with
-/// SIGTERM or SIGINT.
+/// PATH is a PEM file with the authority that signed the certificate. It is created at start and removed at exit.
+/// SIGTERM and SIGINT end the server.
 ///
 /// Paths:
-///   /                 Sends every message back
-///   /stamp            Sends binary messages of 24 bytes or more back, with two times in nanoseconds of CLOCK_MONOTONIC,
-///                     each 8 bytes little-endian: in bytes 8 to 15 when the message was taken, in 16 to 23 when the
-///                     reply was sent. Anything else is closed with code 1008
+///   /                 Echoes every message
+///   /stamp            Echoes binary messages of 24 bytes or more, with two timestamps in nanoseconds of CLOCK_MONOTONIC,
+///                     8 bytes little-endian each: bytes 8 to 15 contain when the message was received, bytes 16 to 23
+///                     when the reply was sent. Other messages are answered with close code 1008
 ///   /blast?size=N     Sends binary messages of N bytes as fast as the client reads. Message i begins with i, 8 bytes
-///                     little-endian; byte j behind is j modulo 256
-///   /sink             Counts binary messages; a text message is answered with {"messages": N, "bytes": M}
-///   /duplex?size=N    Both at the same time, neither waiting for the other
-///   /mixed?size=N     Both in turns: nine messages as those of /blast, and nine more for each message that is counted
-///   /hash             As /sink; the answer has "sha256": HEX too, of the payloads of all binary messages in their order
+///                     little-endian; each following byte j is j modulo 256
+///   /sink             Counts binary messages; the reply to a text message is {"messages": N, "bytes": M}
+///   /duplex?size=N    /blast and /sink at the same time, independent of each other
+///   /mixed?size=N     Alternates: nine messages as of /blast, and nine more for each message that is counted
+///   /hash             As /sink; the reply also has "sha256": HEX, the hash of all binary payloads in order
 ///   /file?size=N&bytes=M
-///                     Sends M bytes in binary messages of N, as those of /blast, the last one shorter if need be, then
-///                     the text {"messages": N, "bytes": M, "sha256": HEX}. The same again, from number 0, for each text
-///                     message `again` [default: size=65536&bytes=1048576]
+///                     Sends M bytes in binary messages of N bytes, as of /blast, the last one possibly shorter. Then
+///                     it sends the text {"messages": N, "bytes": M, "sha256": HEX}. Each text message `again` repeats
+///                     this, from number 0 [default: size=65536&bytes=1048576]
 ///   /close?code=N     Closes with code N at once
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, args_override_self = true)]
@@ -48,25 +48,25 @@ pub(crate) struct Options {
     /// Port for wss://, 0 for any free one [default: none]
     #[arg(long, value_name = "N")]
     tls_port: Option<u16>,
-    /// Threads that serve, each with its own connections
+    /// Worker threads, each with its own connections
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     threads: usize,
     #[command(flatten)]
     settings: Settings,
 }
 
-/// What all connections share.
+/// Settings of all connections.
 #[derive(Clone, Copy, clap::Args)]
 pub(crate) struct Settings {
     /// Do not negotiate permessage-deflate
     #[arg(long)]
     no_compression: bool,
-    /// Bytes of a message
+    /// Largest message in bytes
     #[arg(long, value_name = "N", default_value_t = 64 << 20)]
     max_size: usize,
 }
 
-/// Connections that may wait to be accepted: as many as the system allows (/proc/sys/net/core/somaxconn).
+/// The length of the accept queue, which the system limits further (/proc/sys/net/core/somaxconn).
 const BACKLOG: i32 = 1 << 16;
 
 pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
@@ -98,7 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds a listener to each thread, all on the same port: the kernel spreads the connections. The port.
+/// Adds a listener on the same port to each thread; the kernel distributes the connections. Returns the port.
 fn listen(workers: &mut [Vec<Listener>], port: u16, tls: Option<&Arc<worker::Tls>>) -> Result<u16, Box<dyn Error>> {
     let (mut port, several) = (port, workers.len() > 1);
     for worker in workers {

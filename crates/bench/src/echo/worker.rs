@@ -1,4 +1,4 @@
-//! One thread: its listeners, its connections, its loop.
+//! One thread of the echo server, with its listeners and connections.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -21,26 +21,26 @@ use super::Settings;
 use super::connection::Connection;
 use crate::warn;
 
-/// How long a signal may take to be noticed by threads that it does not interrupt, and the end of a closing.
+/// The longest delay until other threads notice a signal, and until an overdue closing handshake is ended.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Where connections come from.
+/// A listening socket.
 pub(super) struct Listener {
     pub(super) socket: TcpListener,
     pub(super) tls: Option<Arc<Tls>>,
 }
 
-/// What a thread has.
+/// The state of a thread.
 struct Worker {
     poll: Poll,
     settings: Settings,
     connections: HashMap<Token, Connection>,
-    /// Those whose closing takes time, and when it was last looked whether it is over.
+    /// Connections with an unfinished closing handshake, and when these were last checked.
     closing: HashSet<Token>,
     looked: Instant,
-    /// The token of the next connection; those of listeners are the first.
+    /// The token of the next connection; the first tokens are those of listeners.
     next: usize,
-    /// That a connection could not be accepted was told.
+    /// A failure of `accept` was reported.
     warned: bool,
 }
 
@@ -84,12 +84,12 @@ impl Worker {
             }
             Progress::Over => {
                 self.closing.remove(&token);
-                self.connections.remove(&token); // what is closed is watched no longer
+                self.connections.remove(&token); // closing its socket also removes it from epoll
             }
         }
     }
 
-    /// Ends those that take longer to close than they may.
+    /// Ends connections whose closing handshake takes too long.
     fn end_late(&mut self) {
         if !self.closing.is_empty() && self.looked.elapsed() >= TICK {
             self.looked = Instant::now();
@@ -104,10 +104,10 @@ impl Worker {
             let stream = match listener.socket.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // A client that left before it was accepted.
+                // The client left before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                // Too few descriptors for now: the others go on, and who waits is accepted with the next one
-                // that comes.
+                // Too few descriptors at present. Open connections continue, and the waiting one is accepted after the
+                // next event.
                 Err(error) => {
                     if !mem::replace(&mut self.warned, true) {
                         let open = self.connections.len();
@@ -116,7 +116,7 @@ impl Worker {
                     return Ok(());
                 }
             };
-            let _ = stream.set_nodelay(true); // it may have left meanwhile, which is found when it is read
+            let _ = stream.set_nodelay(true); // the client may have left, which is noticed when reading
             let socket = Socket::new(OwnedFd::from(std::net::TcpStream::from(stream)));
             let layer: Option<Box<dyn Layer>> = match &listener.tls {
                 Some(config) => Some(Box::new(RustlsLayer::server(Arc::clone(config)).map_err(io::Error::other)?)),

@@ -1,4 +1,4 @@
-//! What a workload found, as the line of JSON.
+//! The result of a workload, as a line of JSON.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::text;
 
-/// An hour, in nanoseconds: what took longer counts as that much.
+/// An hour in nanoseconds; longer latencies count as this.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// Three significant digits: within a thousandth of the truth.
+/// Three significant digits: recorded latencies are within a thousandth of the true ones.
 const DIGITS: u8 = 3;
 
 const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)];
 
-/// What was counted, and how long it took, in nanoseconds.
+/// A count, and the latencies in nanoseconds.
 pub(crate) struct Part {
     pub(crate) count: u64,
     pub(crate) latencies: Histogram<u64>,
@@ -48,32 +48,32 @@ impl Part {
     }
 }
 
-/// The result of a window; whatever was not measured is not in the line.
+/// The result of a window. Values that were not measured are omitted from the JSON.
 #[derive(Default)]
 pub(crate) struct Answer {
     pub(crate) all: Part,
-    /// What of all that came of each server, if there are several.
+    /// The part of each server, if there are several.
     pub(crate) servers: Vec<Part>,
-    /// What it took.
+    /// The duration in seconds.
     pub(crate) seconds: f64,
-    /// Processor time of this process meanwhile, in seconds.
+    /// The processor time of this process in seconds.
     pub(crate) cpu: Option<f64>,
-    /// The share of the window in which this process had work, 0 to 1.
+    /// The share of the window in which this process was busy, 0 to 1.
     pub(crate) limited: Option<f64>,
-    /// What was counted in each of the first seconds.
+    /// The count of each of the first seconds.
     pub(crate) by_second: Vec<u64>,
-    /// Operations a second that were asked for.
+    /// The requested rate, in operations per second.
     pub(crate) offered: Option<f64>,
-    /// Pings of the server that were answered.
+    /// The number of the server's pings that were answered.
     pub(crate) pings: Option<u64>,
-    /// Connections that could not be opened, where some may fail.
+    /// The number of connections that could not be opened, if some may fail.
     pub(crate) failed: Option<u64>,
-    /// Whether compression, which was offered, was agreed on.
+    /// Whether compression was negotiated, if it was offered.
     pub(crate) deflate: Option<bool>,
 }
 
 impl Answer {
-    /// Records how long it took, in all and of one of several servers.
+    /// Records a latency, in total and for one of several servers.
     #[inline]
     pub(crate) fn record(&mut self, server: usize, latency: Duration) {
         self.all.record(latency);
@@ -82,20 +82,20 @@ impl Answer {
         }
     }
 
-    /// Adds what another thread found in a window that began at the same moment: the longer of both is the window.
+    /// Adds the result of another thread whose window began at the same moment. The longer window counts.
     pub(crate) fn add(mut self, other: Self) -> Result<Self, String> {
         self.all.count += other.all.count;
         self.all.latencies.add(&other.all.latencies).map_err(text)?;
         self.seconds = self.seconds.max(other.seconds);
         self.cpu = self.cpu.zip(other.cpu).map(|(one, other)| one + other);
-        // Who had most to do is the limit.
+        // The busiest thread is the limit.
         self.limited = self.limited.zip(other.limited).map(|(one, other)| one.max(other));
         self.by_second = self.by_second.iter().zip(other.by_second).map(|(one, other)| one + other).collect();
         self.deflate = self.deflate.zip(other.deflate).map(|(one, other)| one && other);
         Ok(self)
     }
 
-    /// What the line says.
+    /// Returns the JSON object.
     pub(crate) fn to_json(&self) -> Value {
         let mut line = self.all.figures();
         let mut add = |name: &str, value: Option<Value>| line.extend(value.map(|value| (name.to_owned(), value)));
@@ -128,12 +128,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_are_near_the_truth() {
+    fn recorded_latencies_are_accurate() {
         let mut answers = [Answer::default(), Answer::default()];
         for microseconds in 0..=10_000 {
             answers[microseconds % 2].record(0, Duration::from_micros(microseconds as u64));
         }
-        answers[0].record(0, Duration::MAX); // every latency has a bucket
+        answers[0].record(0, Duration::MAX); // the longest latencies have a bucket as well
         let [one, other] = answers;
         let figures = one.add(other).expect("alike").to_json();
         for (name, truth) in [("p50", 5000.0), ("p90", 9000.0), ("p95", 9500.0), ("p99", 9900.0), ("p999", 9990.0)] {

@@ -1,4 +1,4 @@
-//! One client: from the connect to the end, without waiting.
+//! One client, non-blocking, from connecting to its end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,93 +18,93 @@ use wirespeed_driver::{ConnectionDriver, Keepalive, entropy};
 use super::content::Content;
 use super::text;
 
-/// A read of fewer bytes has emptied the socket: the next bytes make a new event (epoll(7), edge-triggered).
+/// A read of fewer bytes has emptied the socket: further bytes cause a new edge-triggered event (epoll(7)).
 const FULL_READ: usize = 64 * 1024;
 
-/// How a text message of WSE's own protocol begins. Such messages are no content: none of ours begins so.
+/// The beginning of text messages of WSE's own protocol, with which no benchmark message begins.
 const WSE: &[u8] = br#"{"c":"WSE""#;
 
-/// The one with which its handshake ends.
+/// Marks the message that ends the handshake of WSE.
 const WSE_READY: &[u8] = br#""server_ready""#;
 const WSE_ERROR: &[u8] = br#""t":"error""#;
 const WSE_PING: &[u8] = br#""t":"ping""#;
 const WSE_PONG: &[u8] = br#"{"t":"pong"}"#;
 
-/// Why a connection could not be opened, if there is no server.
+/// The error if no server listens at the address.
 pub(crate) const REFUSED: &str = "cannot connect: nobody listens there";
 
 const NOT_OPEN: &str = "a connection is not open yet";
 
-/// What nothing was sent for.
+/// The error for an unexpected message.
 pub(crate) const UNASKED: &str = "a message came that nobody had asked for";
 
 /// A client.
 pub(crate) struct Client {
-    /// Until the connection is open.
+    /// The socket, until the connection is open.
     socket: Option<Socket>,
     phase: Phase,
     pub(crate) exchange: Exchange,
-    /// The connection is ready only when the server has greeted: WSE's handshake.
+    /// The connection is ready only after a greeting of the server: the handshake of WSE.
     greeting_due: bool,
-    /// When it was begun.
+    /// When the connection was started.
     pub(crate) begun: Instant,
-    /// Whether the connection was found to be ready.
+    /// Whether the connection is ready.
     pub(crate) is_open: bool,
 }
 
 enum Phase {
-    /// The request is on its way, or the response.
+    /// The opening handshake is in progress.
     Opening(Box<(opening::Client, Carrier)>),
     Open(Box<ConnectionDriver<Vec<u8>>>),
 }
 
-/// What is under way on a connection.
+/// The messages and pings in flight on a connection.
 #[derive(Default)]
 pub(crate) struct Exchange {
-    /// The number of the next message to be sent.
+    /// The number of the next message to send.
     pub(crate) next: u64,
-    /// That of the one that comes next.
+    /// The number of the next expected reply.
     pub(crate) expected: u64,
-    /// When the messages under way were due, the oldest first.
+    /// The scheduled times of messages without a reply, the oldest first.
     pub(crate) due: VecDeque<Instant>,
-    /// Pings of the server that were answered.
+    /// The number of the server's pings that were answered.
     pub(crate) pings: u64,
-    /// When pings of ours were due that have no pong yet, the oldest first.
+    /// The scheduled times of our pings without a pong, the oldest first.
     pinged: VecDeque<Instant>,
-    /// The number of the first of them.
+    /// The number of the first ping without a pong.
     first_ping: u64,
 }
 
-/// What came on a connection.
+/// A message or pong that was received.
 #[derive(Clone, Copy)]
 pub(crate) enum Came<'a> {
     Message(MessageKind, &'a [u8]),
-    /// The answer to a ping that was due at that moment.
+    /// The pong for a ping that was scheduled for this time.
     Pong(Instant),
 }
 
-/// An open connection, to send on; while a message is looked at, too.
+/// An open connection to send on, also while a received message is handled.
 pub(crate) struct Line<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) sender: Sender<'a, Vec<u8>>,
     pub(crate) content: &'a mut Content,
-    /// When what is looked at was read.
+    /// When the handled input was read.
     pub(crate) now: Instant,
 }
 
-/// What a call found.
+/// A change of a connection.
 pub(crate) enum Found {
     Nothing,
     /// The connection is ready.
     Opened,
-    /// TCP has ended, after a closing handshake that began here.
+    /// The connection has ended, after a closing handshake that began here.
     Closed,
-    /// It has ended in any other way, or was never opened: why.
+    /// The connection has ended otherwise, or could not be opened, for this reason.
     Lost(String),
 }
 
 impl Client {
-    /// Begins the opening handshake on a socket that connects; the descriptor too.
+    /// Starts the opening handshake on a connecting socket. Returns the descriptor as well.
     pub(crate) fn begin(
         socket: socket2::Socket,
         request: &ClientRequest,
@@ -116,7 +116,7 @@ impl Client {
         let handshake = ClientHandshake::new(request, entropy::draw_nonce(), HeadLimits::default()).map_err(text)?;
         let plan = opening::Plan { proxy_tls: None, tunnel: None, tls, handshake };
         let mut opening = opening::Client::new(plan).map_err(text)?;
-        // On loopback it mostly is connected already.
+        // On loopback, the socket is usually connected already.
         opening.output().flush(&socket, Mode::NonBlocking).map_err(|error| cannot_connect(&error))?;
         let phase = Phase::Opening(Box::new((opening, Carrier::default())));
         let raw = socket.raw();
@@ -124,7 +124,7 @@ impl Client {
         Ok((Self { socket: Some(socket), phase, exchange, greeting_due, begun, is_open: false }, raw))
     }
 
-    /// Bytes that wait for the socket.
+    /// Returns the number of bytes queued for the socket.
     pub(crate) fn queued(&self) -> usize {
         match &self.phase {
             Phase::Opening(..) => 0,
@@ -132,24 +132,25 @@ impl Client {
         }
     }
 
-    /// Whether messages may still be sent.
+    /// Returns whether messages may still be sent.
     pub(crate) fn can_send(&self) -> bool {
         matches!(&self.phase, Phase::Open(driver) if driver.send_half().state().can_send())
     }
 
-    /// Whether compression was agreed on.
+    /// Returns whether compression was negotiated.
     pub(crate) fn has_deflate(&self) -> bool {
         matches!(&self.phase, Phase::Open(driver) if driver.send_half().deflate().is_some())
     }
 
-    /// The open connection.
+    /// Returns the open connection.
     pub(crate) fn line<'a>(&'a mut self, now: Instant, content: &'a mut Content) -> Result<Line<'a>, String> {
         let Phase::Open(driver) = &mut self.phase else { return Err(NOT_OPEN.into()) };
         Ok(Line { exchange: &mut self.exchange, sender: driver.sender(), content, now })
     }
 
-    /// Does what can be done without waiting; what `on_came` sends leaves together, after what was read. An error: what
-    /// came is wrong. `closed`: the server has ended its direction, so the end is there to be read.
+    /// Advances the connection as far as possible without blocking. Messages that `on_came` sends are flushed together,
+    /// after all input was handled. An error means that the received data is wrong. `closed`: the server has ended its
+    /// direction, so the end of the stream can be read.
     pub(crate) fn proceed(
         &mut self,
         closed: bool,
@@ -182,7 +183,7 @@ impl Client {
         }
     }
 
-    /// Goes on with the opening handshake; how many bytes were read last if it is over.
+    /// Continues the opening handshake. Returns the size of the last read when it is complete.
     fn open(&mut self) -> Result<Option<usize>, String> {
         let (Phase::Opening(opening), Some(socket)) = (&mut self.phase, &self.socket) else { return Ok(None) };
         let (opening, carrier) = &mut **opening;
@@ -196,12 +197,12 @@ impl Client {
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
         let opened = opening.finish(limits, Keepalive::new(None, None, Instant::now()));
         let (endpoint, ..) = opened.ok_or("the opening handshake is not complete")?;
-        // How long the end may take is the workload's affair.
+        // The workload limits the time for closing.
         self.phase = Phase::Open(Box::new(ConnectionDriver::new(endpoint, self.socket.take(), None)));
         Ok(Some(received))
     }
 
-    /// Hands out what was read.
+    /// Passes received messages and pongs to `on_came`.
     fn deliver(
         &mut self,
         content: &mut Content,
@@ -234,18 +235,17 @@ impl Client {
         }
     }
 
-    /// Begins the closing handshake.
+    /// Starts the closing handshake.
     pub(crate) fn close(&mut self) -> Result<(), String> {
         let Phase::Open(driver) = &mut self.phase else { return Err(NOT_OPEN.into()) };
         driver.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).map_err(text)?;
-        driver.flush(); // a failure is found when it is read
+        driver.flush(); // a failure is noticed when reading
         Ok(())
     }
 }
 
 impl Exchange {
-    /// Takes a pong: it says to which ping it belongs, and answers those before as well (RFC 6455 5.5.3). When those
-    /// were due.
+    /// Handles a pong. It answers its ping and all earlier ones (RFC 6455 5.5.3). Returns their scheduled times.
     fn receive_pong(&mut self, payload: &[u8]) -> Result<Vec<Instant>, String> {
         let number = payload.try_into().map(u64::from_be_bytes).map_err(|_| "a pong came for no ping of ours")?;
         let last = number.checked_sub(self.first_ping).and_then(|after| usize::try_from(after).ok());
@@ -256,7 +256,7 @@ impl Exchange {
 }
 
 impl Line<'_> {
-    /// Sends a ping that was due at that moment.
+    /// Sends a ping that was scheduled for this time.
     pub(crate) fn ping(&mut self, due: Instant) -> Result<(), String> {
         if !self.sender.send_half.state().can_send() {
             return Err(end(self.sender.send_half));
@@ -268,7 +268,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Queues the next message, which was due at that moment. Compressed, if that was agreed on.
+    /// Queues the next message, which was scheduled for this time, compressed if that was negotiated.
     #[inline]
     pub(crate) fn send(&mut self, due: Instant) -> Result<(), String> {
         if !self.sender.send_half.state().can_send() {
@@ -281,7 +281,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Takes what came for the next reply: it must be the one that is due. When its message was due.
+    /// Checks that a received message is the next expected reply. Returns the scheduled time of its message.
     #[inline]
     pub(crate) fn take(&mut self, came: Came<'_>) -> Result<Instant, String> {
         let (Came::Message(kind, bytes), Some(due)) = (came, self.exchange.due.front().copied()) else {
@@ -297,13 +297,13 @@ impl Line<'_> {
         Ok(due)
     }
 
-    /// Writes what is queued, as far as the socket takes it.
+    /// Writes queued bytes, as far as the socket accepts them.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        self.sender.flush(); // a failure is found when it is read
+        self.sender.flush(); // a failure is noticed when reading
     }
 
-    /// Takes a message of WSE's own protocol; true: the connection is ready.
+    /// Handles a message of WSE's own protocol. Returns true if the connection is ready.
     fn receive_wse(&mut self, bytes: &[u8]) -> Result<bool, String> {
         let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
         if has(WSE_PING) {
@@ -318,7 +318,7 @@ impl Line<'_> {
     }
 }
 
-/// A socket that connects. Clients come from many addresses, so that there are ports for all of them.
+/// Returns a connecting socket. Clients use many source addresses, so that there are enough ports.
 pub(crate) fn socket(address: SocketAddr, number: usize) -> io::Result<socket2::Socket> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -328,7 +328,7 @@ pub(crate) fn socket(address: SocketAddr, number: usize) -> io::Result<socket2::
     }
     socket.set_tcp_nodelay(true)?;
     match socket.connect(&address.into()) {
-        // EINPROGRESS: what waits to be sent tells when it is connected.
+        // EINPROGRESS: the socket becomes writable when it is connected.
         Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Err(error),
         _ => Ok(socket),
     }
@@ -341,7 +341,7 @@ pub(crate) fn cannot_connect(error: &io::Error) -> String {
     }
 }
 
-/// How a connection ended that should not have.
+/// Returns the reason for an unexpected end of a connection.
 fn end(send_half: &SendHalf) -> String {
     if let Some(close) = send_half.close_received() {
         let code = close.code.map_or_else(|| "no code".into(), |code| code.0.to_string());

@@ -1,4 +1,4 @@
-//! Closed loops: the next message is sent when one is back.
+//! Closed loops: a message is sent when the reply to an earlier one has arrived.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use super::answer::Answer;
 use super::crew::Crew;
 use super::window::measure;
 
-/// Every connection has some messages under way, and sends the next when one of them is back.
+/// Each connection has some messages in flight, and sends one for each reply.
 pub(crate) fn echo(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_all()?;
     let now = Instant::now();
@@ -25,8 +25,8 @@ pub(crate) fn echo(crew: &mut Crew) -> Result<Answer, String> {
         })
     })?;
     let mut answer = window.finish(crew);
-    // What is under way proves that nothing was lost. It does not count, but how long it took does: a
-    // connection that was never answered would have no latency at all.
+    // Outstanding replies prove that no message was lost. They do not count, but their latencies do: otherwise a
+    // connection without any reply would have no latency.
     let mut left = messages * crew.clients.len();
     while left > 0 {
         crew.wait(None).map_err(|error| format!("{left} messages have no reply: {error}"))?;
@@ -40,11 +40,10 @@ pub(crate) fn echo(crew: &mut Crew) -> Result<Answer, String> {
     Ok(answer)
 }
 
-/// All connections send at the same time; when everybody has the echo, again.
+/// All connections send at the same time, repeatedly, each time after all replies have arrived.
 pub(crate) fn burst(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_all()?;
-    // All are due when the burst begins: a connection whose turn to send comes late waits like one whose
-    // reply does.
+    // All messages are scheduled for the beginning of the burst: waiting to send counts like waiting for a reply.
     let window = measure(crew, |crew, window| crew.echo_all(|due, now| window.record(due, now)))?;
     Ok(window.finish(crew))
 }

@@ -1,8 +1,8 @@
-//! What the messages hold: a number, and the same rest in all of them, in one of three forms.
+//! The content of messages: a number and constant data, in one of several formats.
 //!
-//! A server that reads a message and writes it again comes to the same bytes: keys are sorted, the JSON has
-//! no white space, the MessagePack has integers and lengths in their shortest form. So replies are compared
-//! with what was sent, byte for byte.
+//! The encoding is canonical, so that a server which decodes and encodes a message reproduces its bytes: JSON has
+//! sorted keys and no white space, and MessagePack has the shortest form of integers and lengths. Replies can therefore
+//! be compared byte by byte.
 
 use std::ops::Range;
 
@@ -10,24 +10,24 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use wirespeed_driver::protocol::MessageKind;
 
-/// The form of messages. The smallest document has some 40 bytes.
+/// The format of messages. The smallest document has about 40 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
     /// A number in 8 bytes, little-endian, then a pattern
     Binary,
-    /// A number of 16 digits in a text message, then words. No JSON
+    /// A number of 16 digits in a text message, then words; no JSON
     Text,
-    /// A document in a text message
+    /// A JSON document in a text message
     Json,
-    /// The same in a binary message
+    /// A JSON document in a binary message
     JsonBytes,
-    /// A map in a binary message
+    /// A MessagePack map in a binary message
     #[value(name = "msgpack")]
     MessagePack,
 }
 
 impl Form {
-    /// Of all messages.
+    /// Returns whether messages are text or binary.
     pub(crate) fn kind(self) -> MessageKind {
         match self {
             Self::Text | Self::Json => MessageKind::Text,
@@ -36,32 +36,31 @@ impl Form {
     }
 }
 
-/// Added to the numbers in documents, so that all have as many digits: 16, which every reader of JSON takes
-/// for an integer.
+/// Added to the numbers in documents, so that all have 16 digits, which every JSON parser reads as an integer.
 const FIRST: u64 = 1_000_000_000_000_000;
 
-/// How many those are.
+/// The number of digits.
 const DIGITS: usize = 16;
 
-/// What the text in documents repeats.
+/// The repeated text in documents.
 const WORDS: &str = "the quick brown fox jumps over the lazy dog, ";
 
-/// The messages of a run: one that is written again and again with another number.
+/// The messages of a run: a buffer that is rewritten with each number.
 pub(crate) struct Content {
     form: Form,
     bytes: Vec<u8>,
-    /// Where the number begins, and ends.
+    /// The position of the number.
     number: Range<usize>,
 }
 
 impl Content {
-    /// Messages of `size` bytes; of more, if a document needs more.
+    /// Makes messages of `size` bytes, or larger ones if a document requires it.
     pub(crate) fn new(form: Form, size: usize) -> Self {
         let bytes: Vec<u8> = match form {
             Form::Binary => (0..size.max(8)).map(|index| (index % 251) as u8).collect(),
             Form::Text => format!("{FIRST} {}", words(size.saturating_sub(DIGITS + 1))).into_bytes(),
             Form::Json | Form::JsonBytes => fitted(size, |document| document.to_string().into_bytes()),
-            // A vector takes everything.
+            // Writing to a vector cannot fail.
             Form::MessagePack => fitted(size, |document| rmp_serde::to_vec(document).unwrap_or_default()),
         };
         let number = match form {
@@ -74,22 +73,22 @@ impl Content {
         content
     }
 
-    /// Of all messages.
+    /// Returns whether messages are text or binary.
     pub(crate) fn kind(&self) -> MessageKind {
         self.form.kind()
     }
 
-    /// What stands in message `number` where its number is.
+    /// Returns the number that message `number` contains.
     pub(crate) fn written(&self, number: u64) -> u64 {
         if self.form == Form::Binary { number } else { FIRST + number }
     }
 
-    /// Bytes of each message.
+    /// Returns the size of each message in bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Message `number`.
+    /// Returns message `number`.
     #[inline]
     pub(crate) fn message(&mut self, number: u64) -> &[u8] {
         let place = &mut self.bytes[self.number.clone()];
@@ -107,8 +106,7 @@ impl Content {
         &self.bytes
     }
 
-    /// The number of a message that arrived, if everything else in it is right too. `due`: the one that is
-    /// expected, for the words.
+    /// Checks a received message, and returns its number. `due`: the expected number, for the error text.
     #[inline]
     pub(crate) fn read(&self, kind: MessageKind, bytes: &[u8], due: u64) -> Result<u64, String> {
         let range = self.number.clone();
@@ -148,20 +146,19 @@ impl Content {
     }
 }
 
-/// Where a part lies that is there.
+/// Returns the position of an existing part.
 fn find(bytes: &[u8], part: &[u8]) -> Range<usize> {
     let begin = bytes.windows(part.len()).position(|window| window == part).unwrap_or_default();
     begin..begin + part.len()
 }
 
-/// The document of that size, or the smallest above it: without its other members, if it does not fit with
-/// them.
+/// Returns a document of this size, or the smallest larger one. If its other members do not fit, it has none.
 fn fitted(size: usize, encode: impl Fn(&Value) -> Vec<u8>) -> Vec<u8> {
     let rich = encode(&document("", true)).len() <= size;
     let mut length = size.saturating_sub(encode(&document("", rich)).len());
     loop {
         let found = encode(&document(&words(length), rich));
-        // The header of a text in MessagePack grows with it, by some bytes.
+        // The header of a MessagePack string grows with the string.
         if found.len() <= size || length == 0 {
             return found;
         }
@@ -169,7 +166,7 @@ fn fitted(size: usize, encode: impl Fn(&Value) -> Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Document number 0, its keys sorted.
+/// Returns document number 0, with sorted keys.
 fn document(text: &str, rich: bool) -> Value {
     if rich {
         json!({"kind": "update", "number": FIRST, "tags": ["red", "green", "blue"], "text": text, "value": 12.5})
@@ -187,12 +184,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_is_read_again_and_a_change_of_any_byte_is_noticed() {
+    fn messages_are_read_back_and_any_changed_byte_is_noticed() {
         for &form in Form::value_variants() {
             let mut content = Content::new(form, 200);
             for number in [0, 1, 255, 256, 1_000_000, 123_456_789_012] {
                 let message = content.message(number).to_vec();
-                content.message(7); // another one meanwhile
+                content.message(7); // overwrite the buffer
                 assert_eq!(content.read(content.kind(), &message, number), Ok(number), "{form:?}");
             }
             let message = content.message(5).to_vec();
@@ -208,20 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_met_unless_a_document_needs_more() {
+    fn sizes_are_exact_unless_a_document_needs_more() {
         for &form in Form::value_variants() {
             for size in [64, 100, 128, 300, 1000, 8192, 65_536, 70_000] {
                 let found = Content::new(form, size).size();
-                // In MessagePack no text fits where a longer header is needed: there, some bytes are missing.
+                // In MessagePack, sizes at which the string's header grows cannot be met exactly.
                 assert!((size - 2..=size).contains(&found), "{form:?} {size}: {found}");
             }
             assert!(Content::new(form, 8).size() < 64, "{form:?}");
         }
     }
 
-    /// A reader that writes what it has read comes to the same bytes.
+    /// Decoding and encoding a document reproduces its bytes.
     #[test]
-    fn documents_are_what_readers_write() {
+    fn documents_are_canonical() {
         for size in [8, 500] {
             let json = Content::new(Form::Json, size).message(42).to_vec();
             let value: Value = serde_json::from_slice(&json).expect("JSON");

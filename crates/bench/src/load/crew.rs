@@ -1,4 +1,4 @@
-//! The clients of a run and what they wait with: one poll, one timer.
+//! The clients of a run, with their poll and timer.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,25 +19,25 @@ use super::team::Member;
 use super::text;
 use super::tls::Tls;
 
-/// How long nothing may come where something is due.
+/// The time without any input after which an expected reply counts as missing.
 pub(crate) const STALLED: Duration = Duration::from_secs(10);
 
-/// How much an open loop may be behind what it offers.
+/// The longest delay of an open loop against its schedule.
 pub(crate) const BEHIND: Duration = Duration::from_secs(5);
 
-/// Bytes that may wait for the server, of all connections together, before it counts as behind.
+/// The largest number of bytes queued for the server, on all connections together.
 const MOST_QUEUED: usize = 256 << 20;
 
-/// How often it is looked whether anything is behind.
+/// The interval of checks for delays.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Events that one wait may bring.
+/// The largest number of events of one poll.
 const EVENTS: usize = 4096;
 
 const TIMER: Token = Token(usize::MAX);
 pub(crate) const STDIN: usize = usize::MAX - 1;
 
-/// A client, by its number, that has something to do.
+/// A client, by its number, with an event.
 #[derive(Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) number: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Ready {
     pub(crate) closed: bool,
 }
 
-/// What takes what came where nothing is due.
+/// Handles messages where none is expected.
 pub(crate) fn unasked(_: usize, _: &mut Line<'_>, _: Came<'_>) -> Result<(), String> {
     Err(UNASKED.into())
 }
@@ -54,28 +54,28 @@ pub(crate) fn unasked(_: usize, _: &mut Line<'_>, _: Came<'_>) -> Result<(), Str
 pub(crate) struct Crew {
     pub(crate) options: Options,
     pub(crate) content: Content,
-    /// By their numbers; those that are gone leave a gap.
+    /// The clients by number; closed ones leave a gap.
     pub(crate) clients: Vec<Option<Client>>,
-    /// Whom the last wait found.
+    /// The clients with events of the last poll.
     pub(crate) ready: Vec<Ready>,
-    /// Time in which this process had nothing to do.
+    /// The time in which this process was idle.
     pub(crate) waited: Duration,
-    /// Among others; none: it is alone.
+    /// The thread of this crew among several; `None` for a single thread.
     pub(crate) member: Option<Member>,
-    /// Why a connection was lost that might be: the first.
+    /// The first reason for a lost connection, where connections may be lost.
     pub(crate) lost: Option<String>,
-    /// To each server.
+    /// The request to each server.
     requests: Vec<ClientRequest>,
     poll: Poll,
     events: Events,
     timer: OwnedFd,
-    /// What the timer is set to.
+    /// The time to which the timer is set.
     armed: Option<Instant>,
-    /// When something came last.
+    /// When the last event arrived.
     lively: Instant,
-    /// When it was last looked whether anything is behind.
+    /// When delays were last checked.
     looked: Instant,
-    /// Clients that were ever begun: each has an address of its own, as far as there are some.
+    /// The number of clients started so far, which determines their source addresses.
     serial: usize,
 }
 
@@ -91,7 +91,7 @@ impl Crew {
             requests.push(request);
         }
         let poll = Poll::new().map_err(text)?;
-        // A timeout of the poll counts in milliseconds, which is too coarse for what is due at its time.
+        // A timeout of epoll is in milliseconds, which is too coarse for scheduled messages.
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK).map_err(text)?;
         poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE).map_err(text)?;
@@ -115,12 +115,12 @@ impl Crew {
         })
     }
 
-    /// The place of a client's server among all.
+    /// Returns the index of a client's server.
     pub(crate) fn server_of(&self, number: usize) -> usize {
         number % self.options.servers.len()
     }
 
-    /// Begins to open a connection, under a number that is free.
+    /// Starts a connection, under a free number.
     pub(crate) fn connect(&mut self, number: usize) -> Result<(), String> {
         let begun = Instant::now();
         let tls = self.options.tls.as_ref().map(Tls::layer).transpose().map_err(text)?;
@@ -137,52 +137,51 @@ impl Crew {
         Ok(())
     }
 
-    /// Watches a socket that is no client, under the number of one that is not there.
+    /// Watches a socket that is not a client, under an unused number.
     pub(crate) fn watch(&mut self, socket: &impl AsRawFd, number: usize) -> Result<(), String> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), Token(number), interest).map_err(text)
     }
 
-    /// Forgets a client; whatever it had under way is lost.
+    /// Drops a client, and everything in flight on it.
     pub(crate) fn forget(&mut self, number: usize) {
         if let Some(client) = self.clients.get_mut(number) {
-            *client = None; // what is closed is watched no longer
+            *client = None; // closing its socket also removes it from epoll
         }
     }
 
-    /// Tells of standard input too, as client [`STDIN`]; false: it is no pipe or terminal but a file, whose
-    /// end is there.
+    /// Watches standard input as client [`STDIN`]. Returns false if it is a file, which cannot be watched and has
+    /// ended.
     pub(crate) fn watch_stdin(&mut self) -> Result<bool, String> {
         match self.poll.registry().register(&mut SourceFd(&io::stdin().as_raw_fd()), Token(STDIN), Interest::READABLE) {
-            // epoll_ctl(2): EPERM, it does not support epoll.
+            // epoll_ctl(2): EPERM means that the file does not support epoll.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(false),
             result => result.map(|()| true).map_err(text),
         }
     }
 
-    /// A client that is there, to send on.
+    /// Returns an existing client's connection.
     pub(crate) fn line(&mut self, number: usize, now: Instant) -> Result<Line<'_>, String> {
         self.clients[number].as_mut().ok_or("a connection is gone")?.line(now, &mut self.content)
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub(crate) fn open_count(&self) -> usize {
         self.clients.iter().flatten().filter(|client| client.is_open).count()
     }
 
-    /// Whether compression was agreed on, if it was offered.
+    /// Returns whether compression was negotiated on all connections, if it was offered.
     pub(crate) fn deflate(&self) -> Option<bool> {
         let mut open = self.clients.iter().flatten().filter(|client| client.is_open).peekable();
         self.options.deflate.then(|| open.peek().is_some() && open.all(Client::has_deflate))
     }
 
-    /// Pings that were answered so far.
+    /// Returns the number of pings answered so far.
     pub(crate) fn pings(&self) -> u64 {
         self.clients.iter().flatten().map(|client| client.exchange.pings).sum()
     }
 
-    /// Waits until a client has something to do, or until that moment. Where something is due: an error if
-    /// nothing comes for long.
+    /// Waits for events, or until a time. Returns an error if nothing has arrived for long.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), String> {
         self.wait_quietly(until)?;
         if self.lively.elapsed() < STALLED {
@@ -191,7 +190,7 @@ impl Crew {
         Err(format!("nothing came for {} s", STALLED.as_secs()))
     }
 
-    /// Waits in the same way; nothing has to come.
+    /// Waits for events, or until a time. Input is not required.
     pub(crate) fn wait_quietly(&mut self, until: Option<Instant>) -> Result<(), String> {
         let before = Instant::now();
         let timeout = if until.is_some_and(|until| until <= before) {
@@ -224,7 +223,7 @@ impl Crew {
         Ok(())
     }
 
-    /// From now on something is due.
+    /// Restarts the time in which input is required.
     pub(crate) fn expect(&mut self) {
         self.lively = Instant::now();
     }
@@ -241,8 +240,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Goes on with everybody whom the last wait found: `on_came` takes what came, or finds it wrong, and `on_found` what
-    /// became of a connection.
+    /// Advances all clients with events. `on_came` handles received messages and pongs, and `on_found` changes of
+    /// connections.
     pub(crate) fn serve_each(
         &mut self,
         on_came: &mut impl FnMut(usize, &mut Line<'_>, Came<'_>) -> Result<(), String>,
@@ -259,7 +258,7 @@ impl Crew {
         Ok(())
     }
 
-    /// The same where all connections have to stay.
+    /// Advances all clients with events; a lost connection is an error.
     pub(crate) fn serve(
         &mut self,
         on_came: &mut impl FnMut(usize, &mut Line<'_>, Came<'_>) -> Result<(), String>,
@@ -270,8 +269,8 @@ impl Crew {
         })
     }
 
-    /// The same where replies come, and connections may be lost: they are forgotten. How many messages are no longer
-    /// waited for.
+    /// Advances all clients with events; a lost connection is dropped. Returns the number of messages that are no
+    /// longer outstanding.
     pub(crate) fn serve_replies(&mut self, mut on_reply: impl FnMut(Instant, Instant)) -> Result<usize, String> {
         let (mut replies, mut dropped) = (0, 0);
         self.serve_each(
@@ -292,8 +291,8 @@ impl Crew {
         Ok(replies + dropped)
     }
 
-    /// Says every now and then whether something is behind, of connections that are to answer what is due at
-    /// its time.
+    /// Returns whether the oldest outstanding message, or the queued bytes, exceed their limits. Checks only at
+    /// intervals.
     pub(crate) fn behind(&mut self, now: Instant) -> bool {
         if now.saturating_duration_since(self.looked) < LOOK {
             return false;

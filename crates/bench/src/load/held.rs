@@ -1,4 +1,4 @@
-//! Connections are held: what counts is that they stay.
+//! Workloads that hold connections: all connections have to survive.
 
 use std::time::Instant;
 
@@ -7,10 +7,10 @@ use super::crew::{Crew, STDIN, unasked};
 use super::schedule::Schedule;
 use super::window::Window;
 
-/// Messages a second for each connection, unless the options have a rate.
+/// The default rate, in messages per second and connection.
 const RATE: f64 = 0.01;
 
-/// The server's pings are answered, some connections send a message now and then, and at the end everybody does.
+/// Answers pings of the server, sends a message on some connections now and then, and on all of them at the end.
 pub(crate) fn hold(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_all()?;
     crew.echo_all(|_, _| {})?;
@@ -23,7 +23,7 @@ pub(crate) fn hold(crew: &mut Crew) -> Result<Answer, String> {
     while now < window.end {
         while let Some((number, due)) = schedule.take(now, window.end) {
             let Some(client) = &mut crew.clients[(number % wanted as u64) as usize] else { continue };
-            // One that has not answered the last gets no other: it is asked in the end.
+            // A connection without a reply to its last message is skipped; it is checked at the end.
             if client.can_send() && client.exchange.due.is_empty() {
                 let mut line = client.line(now, &mut crew.content)?;
                 line.send(due)?;
@@ -45,8 +45,8 @@ pub(crate) fn hold(crew: &mut Crew) -> Result<Answer, String> {
     Ok(Answer { pings: Some(crew.pings()), ..answer })
 }
 
-/// After a message of each was echoed, they are held until standard input ends. Pings are answered; there is nothing else
-/// to come.
+/// Echoes a message on each connection, and then holds the connections until standard input ends. Answers pings; no
+/// other input is expected.
 pub(crate) fn idle(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_all()?;
     crew.echo_all(|_, _| {})?;

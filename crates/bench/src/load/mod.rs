@@ -1,4 +1,4 @@
-//! The load generator: many clients in one thread, or in a few, which count only what they have checked.
+//! The load generator: many clients in one or a few threads. It counts only checked replies.
 
 mod answer;
 mod client;
@@ -26,8 +26,7 @@ use crew::Crew;
 pub(crate) use options::Options;
 use options::Workload;
 
-/// The share of a window in which the load generator had work, from which on it is said that it was the
-/// limit.
+/// The share of busy time above which the load generator is reported as the limit.
 const LIMITED: f64 = 0.9;
 
 pub(crate) fn run(options: Options) -> Result<(), Box<dyn Error>> {
@@ -55,7 +54,7 @@ pub(crate) fn run(options: Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What went wrong, in words.
+/// Converts an error to its text.
 fn text(error: impl ToString) -> String {
     error.to_string()
 }

@@ -1,4 +1,4 @@
-//! Connections are opened: one after the other, some at a time, all at once, or until there can be no more.
+//! Workloads that open connections: a few or all at the same time, or one after the other.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::crew::{Crew, unasked};
 use super::text;
 use super::window::{Window, measure};
 
-/// The end of an answer.
+/// The end of a response.
 const END: &[u8] = b"\r\n\r\n";
 
-/// Some at the same time, each closed when it is ready: a closed loop of opening and closing handshakes.
+/// Opens and closes connections in a closed loop, some at the same time; each is closed when it is ready.
 pub(crate) fn open(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_first()?;
     crew.clients.clear();
@@ -41,11 +41,11 @@ pub(crate) fn open(crew: &mut Crew) -> Result<Answer, String> {
     Ok(window.finish(crew))
 }
 
-/// All are begun at the same time; when all are ready, they are closed; again, until the window is over. What counts is
-/// the time of opening only. One in a hundred may fail: of more than the system keeps for a server to accept, it resets
-/// one now and then, whoever serves.
+/// Opens all connections at the same time, closes them when all are ready, and repeats this. Only the time of opening
+/// counts. One in a hundred may fail: when the accept queue overflows, the system resets connections of any
+/// server.
 pub(crate) fn storm(crew: &mut Crew) -> Result<Answer, String> {
-    // The server is there, and has served somebody.
+    // Checks first that the server serves a connection.
     crew.open_first()?;
     crew.close_all()?;
     let wanted = crew.options.connections;
@@ -65,15 +65,15 @@ pub(crate) fn storm(crew: &mut Crew) -> Result<Answer, String> {
     }
 }
 
-/// One after the other, by a client that does nothing but connect, send a request that was made beforehand, and wait for
-/// the answer: what is left of the time is the server's, and the system's.
+/// Opens connections one after the other, with a client that only connects, sends a prepared request and waits for the
+/// response: the time is spent in the server and the system.
 pub(crate) fn touch(crew: &mut Crew) -> Result<Answer, String> {
-    // The server is there.
+    // Checks first that the server serves a connection.
     crew.open_first()?;
     crew.clients.clear();
     let cookie = crew.options.token().map(|token| format!("Cookie: access_token={token}\r\n")).unwrap_or_default();
     let server = &crew.options.servers[0];
-    // A request as good as any: nobody looks whether the answer belongs to it.
+    // The key is constant, as the response is not checked against it.
     let request = format!(
         "GET {} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{cookie}\r\n",
@@ -90,7 +90,7 @@ pub(crate) fn touch(crew: &mut Crew) -> Result<Answer, String> {
     Ok(window.finish(crew))
 }
 
-/// Connects, asks, has an answer.
+/// Connects, sends the request, and waits for the response.
 fn touch_one(crew: &mut Crew, number: usize, request: &[u8]) -> Result<(), String> {
     let socket = client::socket(crew.options.servers[0].address, number).map_err(text)?;
     crew.watch(&socket, 0)?;
@@ -101,7 +101,7 @@ fn touch_one(crew: &mut Crew, number: usize, request: &[u8]) -> Result<(), Strin
         while sent < request.len() {
             match send(&socket, &request[sent..], SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
-                // On its way to being connected.
+                // The socket is not connected yet.
                 Err(Errno::AGAIN | Errno::NOTCONN) => break,
                 Err(error) => return Err(format!("cannot send: {}", io::Error::from(error))),
             }

@@ -15,98 +15,97 @@ use crate::at_least_one;
 /// What the connections do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
-    /// Every connection sends a message, waits for its echo, and sends the next. With --rate, so many messages a second
-    /// are sent, by all connections in turn, at moments that are settled beforehand; latencies begin when a message was
-    /// due
+    /// Every connection sends a message, waits for its echo, and sends the next. With --rate, all connections in turn
+    /// send messages on a fixed schedule; latencies begin at the scheduled times
     Echo,
-    /// All connections send a message at the same time; when everybody has the echo, again. Latencies begin with the
+    /// All connections send a message at the same time, and again when all have the echo. Latencies begin with the
     /// burst
     Burst,
-    /// Every connection sends as fast as the server reads, to a path that counts, and answers each text message with
-    /// {"messages": N, "bytes": M}; what it says there is what counts. A server that decodes messages may answer
-    /// {"messages": N, "sum": S}, with the sum of the numbers in them, modulo 2 to the 32
+    /// Every connection sends as fast as the server reads, to a path that counts messages, and answers each text
+    /// message with {"messages": N, "bytes": M}. Only messages confirmed in this way count. A server that decodes
+    /// messages may answer {"messages": N, "sum": S} instead, with the sum of the numbers in them, modulo 2 to the 32
     Sink,
-    /// One connection sends a message, which the server sends to all of them; when all have it, it sends the next
+    /// One connection sends a message, which the server sends to all; when all have received it, it sends the next
     FanOut,
-    /// The same, but so many messages a second, or a share of what is possible; latencies begin when a message was due
+    /// As fan-out, on a fixed schedule: a given rate, or a share of the maximum; latencies begin at the scheduled times
     Publish,
-    /// Connections are opened and closed, as many at once as --connections says
+    /// Connections are opened and closed, --connections of them at the same time
     Open,
-    /// Connects, sends a request that was made beforehand, waits until the answer is there, and leaves, one connection
-    /// at a time: openings with as little of the client in them as can be
+    /// One connection at a time connects, sends a prepared request, waits for the response, and leaves: openings with
+    /// as little client work as possible
     Touch,
-    /// All connections are begun at once; when all are ready they are closed; again, until the window is over. The
-    /// seconds are those of opening
+    /// All connections are started at once, closed when all are ready, and started again until the window is over.
+    /// `seconds` is the time of opening
     Storm,
-    /// All connections are begun at once; then they are pinged in turn, at moments that are settled beforehand. None may
-    /// be lost; what counts are pongs, latencies begin when a ping was due
+    /// All connections are started at once, and then pinged in turn on a fixed schedule. None may be lost; pongs are
+    /// counted, and latencies begin at the scheduled times
     Pings,
-    /// Connections are held: pings are answered, one connection after the other sends a message, and at the end everybody
-    /// does
+    /// Connections are held: pings are answered, one connection after the other sends a message, and at the end all do
     Hold,
-    /// Connections are opened, have a message echoed, and are held until standard input ends
+    /// Connections are opened, echo a message, and are held until standard input ends
     Idle,
 }
 
-/// Load for a WebSocket server on the loopback interface; prints what it did as a line of JSON
+/// Load for a WebSocket server on the loopback interface; prints its result as a line of JSON
 ///
-/// It prints `begin` first, where what is measured begins, or `ready` when all connections are idle. Then a line of JSON:
-///   count, seconds      What was counted, all of it checked, and how long it took; `checked` says so
-///   cpu                 Seconds of this process on a processor
-///   limited             The part of the time in which this process had work to do: near 1, it was the limit, and not the
-///                       server; above 0.9 it says so on standard error too
+/// It prints `begin` at the start of the measurement, or `ready` when all connections are idle. Then it prints a line
+/// of JSON:
+///   count, seconds      Counted operations, all of them checked (`checked`), and the duration
+///   cpu                 Processor time of this process in seconds
+///   limited             The share of time in which this process was busy: near 1, it was the limit instead of the server.
+///                       Above 0.9, it prints a warning on standard error
 ///   mean, p50, p90, p95, p99, p999, max
-///                       Latencies in microseconds, where there are some
+///                       Latencies in microseconds, if there are any
 ///   second_1 ... second_5
-///                       Of windows of two seconds and more: what was counted in each of its first seconds
-///   offered             What was to be counted in a second, with a rate: for publish, deliveries
-///   servers             Of several servers the count of each, and its latencies
-///   pings               How many of the server's pings were answered, for hold and idle
-///   deflate             Whether all connections agreed on compression, if it was offered
+///                       For windows of two seconds and more: the count of each of the first seconds
+///   offered             The scheduled rate per second; for publish, in deliveries
+///   servers             The count and latencies of each of several servers
+///   pings               The number of the server's pings that were answered, for hold and idle
+///   deflate             Whether all connections negotiated compression, if it was offered
 #[derive(Clone, clap::Args)]
 #[command(verbatim_doc_comment, args_override_self = true)]
 pub(crate) struct Options {
     /// What the connections do
     #[arg(long, value_name = "NAME", value_enum, default_value_t = Workload::Echo)]
     pub(crate) workload: Workload,
-    /// To each server
+    /// Connections to each server
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     pub(crate) connections: usize,
-    /// Bytes of a message, 8 at least
+    /// Bytes of a message, at least 8
     #[arg(long, value_name = "BYTES", default_value_t = 128)]
     pub(crate) size: usize,
-    /// What messages hold
+    /// The format of messages
     #[arg(long = "content", value_name = "FORM", value_enum, default_value_t = Form::Binary)]
     pub(crate) form: Form,
-    /// Offer permessage-deflate, and compress every message if it is agreed on
+    /// Offer permessage-deflate, and compress every message if it is negotiated
     #[arg(long)]
     pub(crate) deflate: bool,
-    /// Messages under way at once: of a connection for echo [default: 1], to everybody for fan-out [default: 1] and for
-    /// publish while it looks for what is possible [default: 4]
+    /// Messages in flight at once: per connection for echo [default: 1], in total for fan-out [default: 1] and for
+    /// publish while it determines the maximum [default: 4]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) window: Option<usize>,
-    /// Messages a second, of all connections together, for echo and publish; for hold [default: one for every hundred
-    /// connections, one at least]; pings a second, for pings [default: one for each]
+    /// Messages per second, on all connections together, for echo and publish; for hold [default: one for every hundred
+    /// connections, at least one]; pings per second, for pings [default: one for each connection]
     #[arg(long, value_name = "R", value_parser = positive)]
     pub(crate) rate: Option<f64>,
-    /// Of what is possible, for publish without --rate; that is looked for during the warm-up [default: 0.5]
+    /// The share of the maximum, for publish without --rate; the warm-up determines the maximum [default: 0.5]
     #[arg(long, value_name = "S", value_parser = positive)]
     pub(crate) share: Option<f64>,
-    /// For sink: so many of each connection, then the answers; again, until the window is over. Latencies are those of a
-    /// turn of all
+    /// For sink: messages of each connection in a round, which ends with the answers; repeated until the window is
+    /// over. Latencies are those of a round
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) messages: Option<usize>,
-    /// For pings: each connection has one message under way all the time, as for echo
+    /// For pings: each connection also has one message in flight all the time, as for echo
     #[arg(long)]
     pub(crate) busy: bool,
-    /// What is measured
+    /// The duration of the measurement in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     pub(crate) seconds: Duration,
-    /// What comes before, in seconds
+    /// The duration of the warm-up in seconds
     #[arg(long, value_name = "S", default_value = "0.3", value_parser = duration)]
     pub(crate) warmup: Duration,
-    /// Of several servers each has a publisher of its own, and its connections get what that one publishes; without it,
-    /// the first connection to the first server publishes for all
+    /// Each of several servers has a publisher of its own, whose messages only its connections receive; otherwise the
+    /// first connection to the first server publishes for all
     #[arg(long)]
     pub(crate) apart: bool,
     /// Threads that share the connections, for echo, sink, fan-out and open
@@ -115,23 +114,23 @@ pub(crate) struct Options {
     /// PEM file with the authority that signed the server's certificate, for wss://
     #[arg(long, value_name = "PATH")]
     pub(crate) ca: Option<PathBuf>,
-    /// Send a token along, as the cookie access_token
+    /// A token to send as the cookie access_token
     #[arg(long)]
     pub(crate) token: Option<String>,
-    /// Speak the handshake of WSE: the token (a JWT) goes along as the cookie access_token, and a connection is ready when
+    /// Use the handshake of WSE: the token (a JWT) is sent as the cookie access_token, and a connection is ready when
     /// the server has sent `server_ready`
     #[arg(long, value_name = "TOKEN")]
     pub(crate) wse_token: Option<String>,
-    /// ws[s]://ADDRESS:PORT/PATH. Several are for fan-out and publish: servers that pass on to each other what is
-    /// published, or with --apart do not
+    /// ws[s]://ADDRESS:PORT/PATH. Several URLs are for fan-out and publish: servers that forward published messages to
+    /// each other, or with --apart do not
     #[arg(value_name = "URL", required = true, value_parser = Server::parse)]
     pub(crate) servers: Vec<Server>,
-    /// With servers whose URL is wss.
+    /// The TLS configuration, for wss:// URLs.
     #[arg(skip)]
     pub(crate) tls: Option<Tls>,
 }
 
-/// Where one listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -154,22 +153,22 @@ impl Server {
 }
 
 impl Options {
-    /// Connections to all servers together.
+    /// Returns the number of connections to all servers together.
     pub(crate) fn clients(&self) -> usize {
         self.connections * self.servers.len()
     }
 
-    /// What goes along as a cookie.
+    /// Returns the token to send as a cookie.
     pub(crate) fn token(&self) -> Option<&String> {
         self.wse_token.as_ref().or(self.token.as_ref())
     }
 
-    /// Whether the server says when a connection is ready: the handshake of WSE.
+    /// Returns whether the server sends a greeting: the handshake of WSE.
     pub(crate) fn greeted(&self) -> bool {
         self.wse_token.is_some()
     }
 
-    /// The same with what it names; an error if its parts do not go together.
+    /// Loads the files that the options name. Returns an error if options contradict each other.
     pub(crate) fn complete(mut self) -> Result<Self, String> {
         self.check()?;
         if let Some(authority) = &self.ca {
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_the_last_of_an_option_that_counts() {
+    fn defaults_apply_and_the_last_occurrence_of_an_option_counts() {
         let options = parsed("").expect("valid");
         assert_eq!((options.workload, options.connections, options.size), (Workload::Echo, 1, 128));
         assert_eq!((options.seconds.as_secs_f64(), options.warmup.as_millis()), (1.0, 300));
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn contradicting_options_are_refused() {
         for (arguments, word) in [
             ("--workload nothing", "possible values: echo, burst"),
             ("--content xml", "possible values: binary, text, json"),

@@ -1,9 +1,8 @@
-//! So many messages or pings a second, at moments that are settled beforehand, whatever became of those before: an
-//! open loop.
+//! Open loops: messages or pings on a fixed schedule, independent of replies.
 //!
-//! A latency begins when a message was due and not when it was sent. So a server that stops for a while, or a
-//! load generator that comes late, is not made better by the messages that were not sent meanwhile
-//! (coordinated omission).
+//! A latency begins at the scheduled time, not when the message was sent. Therefore a pause of the server, or a delay
+//! of the load generator, is included in the latencies of all messages scheduled meanwhile. This avoids coordinated
+//! omission.
 
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ use super::crew::{BEHIND, Crew};
 use super::schedule::Schedule;
 use super::window::Window;
 
-/// Messages are sent by all connections in turn.
+/// Sends messages on all connections in turn.
 pub(crate) fn echo(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_all()?;
     let rate = crew.options.rate.ok_or("--rate is missing")?;
@@ -21,11 +20,11 @@ pub(crate) fn echo(crew: &mut Crew) -> Result<Answer, String> {
     Load::new(rate, false).run(crew, Schedule::new(warm.begin, rate), warm)
 }
 
-/// All connections are begun at once; then each is pinged again and again for as long as the window is. None may be
-/// lost, every ping needs its pong. What counts are the pongs. One in a hundred may need a second attempt to be opened, as
-/// in a [storm](super::openings::storm).
+/// Starts all connections at once, and then pings each repeatedly during the window. No connection may be lost, and
+/// every ping needs its pong. Pongs are counted. One connection in a hundred may need a second attempt to open, as in a
+/// [storm](super::openings::storm).
 pub(crate) fn pings(crew: &mut Crew) -> Result<Answer, String> {
-    // The server is there, and has served somebody.
+    // Checks first that the server serves a connection.
     crew.open_first()?;
     crew.close_all()?;
     let wanted = crew.options.clients();
@@ -43,26 +42,26 @@ pub(crate) fn pings(crew: &mut Crew) -> Result<Answer, String> {
             line.flush();
         }
     }
-    // The warm-up lets the storm pass: nothing is due in it.
+    // Nothing is scheduled in the warm-up, so that the storm of openings can pass.
     let answer = load.run(crew, Schedule::new(warm.end, rate), warm)?;
     let lost = wanted - crew.open_count();
     if lost > 0 { Err(format!("{lost} of {wanted} connections were lost")) } else { Ok(answer) }
 }
 
-/// What is sent.
+/// The messages or pings of a run.
 struct Load {
-    /// A second.
+    /// The rate per second.
     rate: f64,
-    /// Pings, and not messages.
+    /// Sends pings instead of messages.
     pings: bool,
-    /// How many of them were sent, and were answered.
+    /// The numbers of messages or pings that were sent, and that were answered.
     sent: u64,
     answered: u64,
-    /// Connections that echo while they are pinged, each with a message under way.
+    /// The number of connections that echo while they are pinged, each with a message in flight.
     echoes: usize,
-    /// When they send no more, once that is known.
+    /// When these connections stop sending, once that is known.
     end: Option<Instant>,
-    /// Connections with something to be written, in no order; some of them twice.
+    /// Connections with queued bytes, unordered, possibly with duplicates.
     touched: Vec<usize>,
 }
 
@@ -71,7 +70,7 @@ impl Load {
         Self { rate, pings, sent: 0, answered: 0, echoes: 0, end: None, touched: Vec::new() }
     }
 
-    /// Goes through the warm-up, with what is due in it, and through the window.
+    /// Runs the warm-up with its schedule, and the window, and waits for all replies.
     fn run(mut self, crew: &mut Crew, schedule: Schedule, mut warm: Window) -> Result<Answer, String> {
         self.send_until_end(crew, schedule, &mut warm)?;
         let mut window = Window::begin(crew);
@@ -88,7 +87,7 @@ impl Load {
         Ok(Answer { offered: Some(self.rate), ..window.finish(crew) })
     }
 
-    /// Sends what is due until the window is over, and takes what comes meanwhile.
+    /// Sends scheduled messages until the window is over, and handles replies meanwhile.
     fn send_until_end(&mut self, crew: &mut Crew, mut schedule: Schedule, window: &mut Window) -> Result<(), String> {
         let clients = crew.clients.len() as u64;
         loop {
@@ -105,7 +104,7 @@ impl Load {
                 }
                 self.sent += 1;
             }
-            // Once for each connection, and not for each message.
+            // Flush once for each connection, not for each message.
             for number in self.touched.drain(..) {
                 if crew.clients[number].as_ref().is_some_and(|client| client.queued() > 0) {
                     crew.line(number, now)?.flush();
@@ -119,7 +118,7 @@ impl Load {
         }
     }
 
-    /// Takes what the last wait found.
+    /// Handles the events of the last wait.
     fn receive(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
         crew.serve(&mut |_, line, came| {
             let due = match came {

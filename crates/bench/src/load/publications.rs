@@ -1,5 +1,5 @@
-//! What one connection publishes and everybody has to receive, in order, nothing missing. Of several servers that know
-//! nothing of each other each has such a connection, and everybody is who is connected there.
+//! Published messages, which all receivers must get in order and completely. With several independent servers, each has
+//! a publisher and receivers of its own.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,64 +8,64 @@ use super::client::{Came, Line, UNASKED};
 use super::crew::{Crew, STALLED};
 use super::team::Member;
 
-/// How often it is looked whether other threads have received something.
+/// The interval of checks for messages received by other threads.
 const OTHERS: Duration = Duration::from_micros(200);
 
-/// How long the first messages have until the next one is published: until servers know what is wanted on others,
-/// some are missing there.
+/// The interval between the first messages. Until subscriptions have reached the other servers, messages are lost
+/// there.
 const FIRST: Duration = Duration::from_millis(50);
 
-/// Messages that not everybody has.
+/// The messages that some receivers do not have yet.
 pub(crate) struct Publications {
-    /// Client number n is of stream n modulo their number, and client n the publisher of stream n. One, or one for each
-    /// server.
+    /// Client n belongs to stream n modulo the number of streams, and client n is the publisher of stream n. There is
+    /// one stream in total, or one for each server.
     streams: Vec<Stream>,
-    /// Whose receivers these are, among several threads.
+    /// The thread of these receivers, if there are several.
     member: Option<Member>,
 }
 
-/// Of one publisher.
+/// The messages of one publisher.
 struct Stream {
-    /// How many have to receive each message.
+    /// The number of receivers of each message.
     receivers: u64,
-    /// The number of the first in `under_way`.
+    /// The number of the first message in `under_way`.
     first: u64,
-    /// In the order of publishing.
+    /// The messages in flight, in the order of publishing.
     under_way: VecDeque<Publication>,
-    /// Deliveries that will never come: a later one came instead.
+    /// Deliveries that were skipped, as a later message arrived instead.
     missing: u64,
 }
 
 struct Publication {
     due: Instant,
-    /// Deliveries that have not come.
+    /// The number of outstanding deliveries.
     left: u64,
 }
 
 impl Publications {
-    /// What is to be published to those who are connected.
+    /// Returns an account for the connected clients.
     pub(crate) fn new(crew: &Crew) -> Self {
         let streams = if crew.options.apart { crew.options.servers.len() } else { 1 };
         let receivers = crew.clients.len() / streams;
         Self { streams: (0..streams).map(|_| Stream::new(receivers)).collect(), member: crew.member.clone() }
     }
 
-    /// The thread that publishes, if it is another one.
+    /// Returns the thread that publishes, if it is another one.
     pub(crate) fn publisher(&self) -> Option<&Member> {
         self.member.as_ref().filter(|member| !member.is_first())
     }
 
-    /// Messages that not everybody has.
+    /// Returns the number of messages in flight.
     pub(crate) fn under_way(&self) -> usize {
         self.streams.iter().map(|stream| stream.under_way.len()).sum()
     }
 
-    /// Messages that everybody has, of the publisher that has fewest.
+    /// Returns the number of completely delivered messages, of the slowest publisher.
     pub(crate) fn completed(&self) -> u64 {
         self.streams.iter().map(|stream| stream.first).min().unwrap_or(0)
     }
 
-    /// When the oldest that not everybody has was due.
+    /// Returns the scheduled time of the oldest message in flight.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         let first = |stream: &Stream| stream.under_way.front().map(|publication| publication.due);
         self.streams.iter().filter_map(first).min()
@@ -79,7 +79,7 @@ impl Publications {
     fn publish_on(&mut self, number: usize, crew: &mut Crew, due: Instant) -> Result<(), String> {
         let mut line = crew.line(number, due)?;
         line.send(due)?;
-        line.exchange.due.clear(); // it is kept here, for everybody
+        line.exchange.due.clear(); // `under_way` contains it, for all receivers
         let stream = &mut self.streams[number];
         stream.under_way.push_back(Publication { due, left: stream.receivers });
         if let Some(member) = &self.member {
@@ -88,13 +88,13 @@ impl Publications {
         Ok(())
     }
 
-    /// Writes what was published.
+    /// Writes the published messages.
     pub(crate) fn flush(&self, crew: &mut Crew, now: Instant) -> Result<(), String> {
         (0..self.streams.len()).try_for_each(|publisher| crew.line(publisher, now).map(|mut line| line.flush()))
     }
 
-    /// Takes what the last wait found: `on_delivery` is told the server that sent it, when it was to be published, and when
-    /// it came.
+    /// Handles the events of the last wait. `on_delivery` gets the sending server, the scheduled time and the time of
+    /// receipt.
     pub(crate) fn receive(
         &mut self,
         crew: &mut Crew,
@@ -126,7 +126,7 @@ impl Publications {
         Ok(due)
     }
 
-    /// An error if deliveries were left out; `all`: those that have not come count as well.
+    /// Returns an error if deliveries were skipped. `all`: outstanding ones count as well.
     pub(crate) fn check(&self, all: bool) -> Result<(), String> {
         let (mut due, mut missing) = (0, 0);
         for stream in &self.streams {
@@ -137,8 +137,8 @@ impl Publications {
         if missing == 0 { Ok(()) } else { Err(format!("{missing} of {due} deliveries are missing")) }
     }
 
-    /// Publishes until everybody is known to be among those who are sent to. Where it is published the first message
-    /// shows it, and nothing may be missing; subscriptions of other servers come about in their time.
+    /// Publishes until all receivers are known to be subscribed. On the publisher's server, nothing may be missing.
+    /// Subscriptions take a while to reach the other servers, so the first messages may be missing there.
     pub(crate) fn begin(&mut self, crew: &mut Crew) -> Result<(), String> {
         if self.publisher().is_some() {
             return Ok(());
@@ -168,14 +168,14 @@ impl Publications {
         self.check(false)
     }
 
-    /// Publishes no more, and waits until everybody has everything, or is known to have missed it.
+    /// Stops publishing, and waits until all receivers have all messages, or have skipped them.
     pub(crate) fn finish(
         &mut self,
         crew: &mut Crew,
         mut on_delivery: impl FnMut(usize, Instant, Instant),
     ) -> Result<(), String> {
         if let Some(member) = &self.member {
-            member.meet(); // nobody publishes any more
+            member.meet(); // no thread publishes from here on
             self.streams[0].learn(member.published(), Instant::now());
         }
         crew.expect();
@@ -186,7 +186,7 @@ impl Publications {
         self.check(true)
     }
 
-    /// Why nothing comes any more: what is missing, if it is that.
+    /// Adds missing deliveries to an error, if there are any.
     pub(crate) fn explain(&self, error: String) -> String {
         match self.check(true) {
             Err(missing) => format!("{missing}: {error}"),
@@ -194,8 +194,8 @@ impl Publications {
         }
     }
 
-    /// Publishes as long as less than `window` messages of a publisher are under way, unless another thread does, and
-    /// takes what comes, until `end`.
+    /// Publishes while fewer than `window` messages of a publisher are in flight, unless another thread does, and
+    /// handles deliveries, until `end`.
     pub(crate) fn keep_publishing(
         &mut self,
         crew: &mut Crew,
@@ -217,7 +217,7 @@ impl Publications {
                     }
                 }
                 self.flush(crew, now)?;
-                // What other threads receive wakes none.
+                // Messages received by other threads do not wake this one.
                 if self.member.is_some() && self.under_way() < window {
                     until = end.min(now + OTHERS);
                 }
@@ -233,25 +233,25 @@ impl Stream {
         Self { receivers: receivers as u64, first: 0, under_way: VecDeque::new(), missing: 0 }
     }
 
-    /// How many there were.
+    /// Returns the number of messages published so far.
     fn published(&self) -> u64 {
         self.first + self.under_way.len() as u64
     }
 
-    /// Messages that not everybody has, the connections of other threads among them.
+    /// Returns the number of messages in flight, including those to connections of other threads.
     fn ahead(&self, member: Option<&Member>) -> usize {
         let others = member.map_or(self.first, |member| member.slowest().min(self.first));
         self.under_way.len() + usize::try_from(self.first - others).unwrap_or(usize::MAX)
     }
 
-    /// Expects what another thread has published.
+    /// Adds messages that another thread has published.
     fn learn(&mut self, published: u64, now: Instant) {
         while self.published() < published {
             self.under_way.push_back(Publication { due: now, left: self.receivers });
         }
     }
 
-    /// Message `number` came to somebody for whom `expected` was due.
+    /// Counts the delivery of message `number` to a receiver that expects message `expected`.
     fn count(&mut self, expected: u64, number: u64) -> Result<Instant, String> {
         if number < expected {
             return Err(format!("message {number} came where {expected} was due: again, or out of order"));
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_and_what_has_not_come_are_counted() {
+    fn skipped_and_outstanding_deliveries_are_counted() {
         let mut publications = Publications { streams: vec![Stream::new(2)], member: None };
         publications.streams[0].learn(5, Instant::now());
         for number in 0..5 {

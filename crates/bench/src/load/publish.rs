@@ -1,4 +1,4 @@
-//! One connection publishes, and the server sends it on to all of them.
+//! Workloads in which one connection publishes to all.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,24 @@ use super::publications::Publications;
 use super::schedule::Schedule;
 use super::window::{Window, measure};
 
-/// Messages under way while the peak is looked for: enough that the server never waits for the next one.
+/// Messages in flight while the peak is measured: enough to keep the server busy.
 const UNDER_WAY: usize = 4;
 
-/// The peak of fewer messages than this would be chance.
+/// The minimum number of messages for a peak that is not chance.
 const LEAST: u64 = 10;
 
-/// How long the peak is looked for beyond the warm-up, until there are as many.
+/// The longest extension of the warm-up to reach that number.
 const MOST_SEARCHED: Duration = Duration::from_secs(10);
 
-/// Of the peak, unless the options have another share.
+/// The default share of the peak.
 const SHARE: f64 = 0.5;
 
-/// When everybody has one message, the next is sent: a closed loop. Among several threads the first publishes, and
-/// everybody receives.
+/// Sends the next message when all receivers have the previous one: a closed loop. With several threads, the first one
+/// publishes, and all receive.
 pub(crate) fn fan_out(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_all()?;
     if let Some(member) = &crew.member {
-        member.meet(); // all connections are there before the first message
+        member.meet(); // all connections are open before the first message
     }
     let under_way = crew.options.window.unwrap_or(1);
     let mut publications = Publications::new(crew);
@@ -35,16 +35,16 @@ pub(crate) fn fan_out(crew: &mut Crew) -> Result<Answer, String> {
         publications.keep_publishing(crew, under_way, end, |server, due, now| window.record_of(server, due, now))
     })?;
     let mut answer = window.finish(crew);
-    // What is under way proves that nothing was lost. It does not count, but how long it took does.
+    // Outstanding deliveries prove that no message was lost. They do not count, but their latencies do.
     publications.finish(crew, |server, due, now| answer.record(server, now.saturating_duration_since(due)))?;
     if publications.publisher().is_some() {
-        answer.all.latencies.reset(); // when a message was due is known where it was published
+        answer.all.latencies.reset(); // only the publishing thread knows the scheduled times
     }
     Ok(answer)
 }
 
-/// So many messages a second, whatever became of those before: an open loop. The rate is given, or a share of what a
-/// closed loop reaches before the window. A latency begins when a message was due, as in [`super::paced`].
+/// Publishes on a fixed schedule, independent of deliveries: an open loop. The rate is an option, or a share of the
+/// peak of a closed loop before the window. A latency begins at the scheduled time, as in [`super::paced`].
 pub(crate) fn publish(crew: &mut Crew) -> Result<Answer, String> {
     crew.open_all()?;
     let mut publications = Publications::new(crew);
@@ -79,7 +79,7 @@ pub(crate) fn publish(crew: &mut Crew) -> Result<Answer, String> {
     Ok(Answer { offered: Some(offered), ..window.finish(crew) })
 }
 
-/// Publications a second that a closed loop reaches, the first quarter left out.
+/// Returns the peak rate of a closed loop, in messages per second, without the first quarter of the time.
 #[allow(clippy::cast_precision_loss)] // counts
 fn peak(publications: &mut Publications, crew: &mut Crew) -> Result<f64, String> {
     let window = crew.options.window.unwrap_or(UNDER_WAY);

@@ -1,4 +1,4 @@
-//! What all connections do together: they are opened, echo a message, and are closed.
+//! Steps of all connections together: opening, echoing a message, and closing.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 use super::client::{Client, Found, REFUSED};
 use super::crew::{Crew, STALLED, unasked};
 
-/// Connections that are opened at the same time, by workloads that are not about opening them.
+/// The number of connections that are opened at the same time, except by workloads that measure opening.
 const OPENING: usize = 64;
 
-/// How long a server that has just been started may refuse connections.
+/// How long a server that was just started may refuse connections.
 const STARTING: Duration = Duration::from_secs(3);
 
-/// How long no connection may have ended where all are closed.
+/// The time without the end of any connection after which waiting for closing handshakes stops.
 const CLOSING: Duration = Duration::from_secs(2);
 
 impl Crew {
-    /// Opens as many connections as the options say, some at a time.
+    /// Opens all connections, some at the same time.
     pub(crate) fn open_all(&mut self) -> Result<(), String> {
         self.open_first()?;
         self.open_rest(OPENING, |_, _| {})
     }
 
-    /// Opens connection 0. A server that has just been started may refuse it for a while.
+    /// Opens connection 0. A server that was just started may refuse it for a while.
     pub(crate) fn open_first(&mut self) -> Result<(), String> {
         let until = Instant::now() + STARTING;
         loop {
@@ -37,13 +37,13 @@ impl Crew {
         }
     }
 
-    /// Opens those that are not open yet, so many at a time. None may fail; `on_open` is told when each was begun, and
-    /// ready.
+    /// Opens the missing connections, `at_once` at the same time. None may fail. `on_open` gets the times at which each
+    /// was started and became ready.
     pub(crate) fn open_rest(&mut self, at_once: usize, on_open: impl FnMut(Instant, Instant)) -> Result<(), String> {
         self.open_most(at_once, 0, on_open).map(drop)
     }
 
-    /// The same where so many may fail; how many did. They are forgotten.
+    /// Opens the missing connections, of which `may_fail` may fail. Failed ones are dropped. Returns their number.
     pub(crate) fn open_most(
         &mut self,
         at_once: usize,
@@ -62,8 +62,8 @@ impl Crew {
         Ok(failed)
     }
 
-    /// Opens those that are missing of so many connections, until one fails, so many at a time; why it failed. Those
-    /// that are under way then may still succeed. Who fails is forgotten.
+    /// Opens the missing ones of `wanted` connections, `at_once` at the same time, until one fails. Returns why it
+    /// failed. Connections in progress may still succeed. Failed ones are dropped.
     pub(crate) fn open(
         &mut self,
         wanted: usize,
@@ -100,7 +100,7 @@ impl Crew {
                         under_way -= 1;
                     }
                     Found::Lost(error) => {
-                        // Who was open does not stay, which is a failure as well.
+                        // The loss of an open connection is a failure as well.
                         under_way -= usize::from(!client.is_open);
                         reason.get_or_insert(error);
                         crew.forget(number);
@@ -112,7 +112,7 @@ impl Crew {
         }
     }
 
-    /// Closes all connections, each with its handshake; a server that is slow with that is not waited for long.
+    /// Closes all connections with a closing handshake, but does not wait long for slow servers.
     pub(crate) fn close_all(&mut self) -> Result<(), String> {
         let mut left = 0_usize;
         for client in self.clients.iter_mut().flatten() {
@@ -123,17 +123,17 @@ impl Crew {
         while left > 0 && Instant::now() < end {
             self.wait_quietly(Some(end))?;
             self.serve_each(&mut unasked, |crew, number, _| {
-                crew.forget(number); // however it ends, it is closed
+                crew.forget(number); // any event ends the wait for it
                 left -= 1;
                 end = Instant::now() + CLOSING;
                 Ok(())
             })?;
         }
-        self.clients.clear(); // what is closed is watched no longer
+        self.clients.clear(); // closing the sockets also removes them from epoll
         Ok(())
     }
 
-    /// Every connection has one message echoed.
+    /// Echoes one message on each connection.
     pub(crate) fn echo_all(&mut self, on_reply: impl FnMut(Instant, Instant)) -> Result<(), String> {
         let wanted = self.clients.len();
         let stayed = self.ask_all(on_reply)?;
@@ -144,7 +144,8 @@ impl Crew {
         Err(format!("{} of {wanted} connections have no reply: {reason}", wanted - stayed))
     }
 
-    /// The same where some may be lost; how many are left that have no message under way.
+    /// Echoes one message on each connection; connections may be lost. Returns the number of connections without an
+    /// outstanding message.
     pub(crate) fn ask_all(&mut self, mut on_reply: impl FnMut(Instant, Instant)) -> Result<usize, String> {
         let now = Instant::now();
         let mut left = 0;

@@ -1,12 +1,12 @@
-//! Every connection sends as fast as its socket takes it, to a path that counts; only what the server says it
-//! has received is counted here.
+//! Every connection sends as fast as its socket accepts, to a path that counts messages. Only messages confirmed by the
+//! server count.
 //!
-//! The server answers each text message with what has arrived before it. Such questions are asked all the
-//! time, so that the rates of single seconds are known too, and last when the window is over: it ends with
-//! the last answer. Or everybody has so many messages to send: then they are asked once, when all were sent.
+//! The server answers each text message with the number of messages received before it. Such questions are sent
+//! continually, so that the counts of single seconds are known, and finally when the window is over; the measurement
+//! ends with the last answer. In rounds of a fixed number of messages, one question is sent at the end of each round.
 //!
-//! Nobody is much ahead of what the server has confirmed: what is in the system's buffers by then would have to
-//! be worked off after the window, which a slow server with many connections would do for minutes.
+//! The number of unconfirmed messages is limited. Otherwise, a slow server with many connections would need minutes
+//! after the window to read the system's buffers.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,26 +22,26 @@ use super::crew::Crew;
 use super::text;
 use super::window::{Window, measure};
 
-/// Bytes of frames that are made before the window, masks included, and sent again and again, at most; and what is handed
-/// to a socket at once.
+/// The largest size of frames that are prepared before the window, with masks, and sent repeatedly; also the amount
+/// written to a socket at once, in bytes.
 const BLOCK: usize = 64 * 1024;
 
-/// The most bytes that a frame has before its payload.
+/// The largest size of a frame header in bytes.
 const HEADER: usize = 14;
 
-/// Bytes of a connection that wait for its socket.
+/// The largest number of bytes queued for the socket of a connection.
 const QUEUED: usize = 256 * 1024;
 
-/// Bytes of messages, of all connections of a thread, that may be unconfirmed however slow the server is.
+/// The number of unconfirmed bytes that is always allowed, for all connections of a thread together.
 const AHEAD: usize = 8 << 20;
 
-/// Who has an answer this soon may be further ahead; later than twice that, less far.
+/// If answers arrive faster, more messages may be unconfirmed; if they take twice as long, fewer.
 const PROMPT: Duration = Duration::from_millis(250);
 
-/// Questions a second, of all connections together, at most: those that are asked for the rates of seconds.
+/// The largest rate of questions per second, on all connections together.
 const QUESTIONS: usize = 1000;
 
-/// How long after a question a connection asks the next at the earliest.
+/// The minimum time between two questions of a connection.
 const ASK: Duration = Duration::from_millis(10);
 
 const REPORT: &[u8] = b"report";
@@ -50,7 +50,7 @@ pub(crate) fn run(crew: &mut Crew) -> Result<Answer, String> {
     let connections = crew.options.connections;
     crew.open_all()?;
     let turn = crew.options.messages.map(|messages| messages as u64);
-    // A question is asked after each half of what may be unconfirmed, so each half is a block at least.
+    // A question follows each half of the unconfirmed messages, so each half is at least a block.
     let share = AHEAD / connections;
     let block = Block::new(&mut crew.content, turn, (share / 2).min(BLOCK))?;
     let least = ((share / block.size) as u64).max(block.messages * 2);
@@ -71,18 +71,18 @@ pub(crate) fn run(crew: &mut Crew) -> Result<Answer, String> {
     Ok(window.finish(crew))
 }
 
-/// Frames, encoded.
+/// A block of encoded frames.
 struct Block {
     frames: Vec<u8>,
     messages: u64,
-    /// Bytes of a payload.
+    /// The size of a payload in bytes.
     size: usize,
-    /// Of the numbers in its messages, modulo 2 to the 32.
+    /// The sum of the numbers in its messages, modulo 2 to the 32.
     sum: u32,
 }
 
 impl Block {
-    /// As many as fit into so many bytes, one at least; of a turn, a part of which it has several.
+    /// Encodes frames of at most `most` bytes, but at least one. The number of messages divides that of a round.
     fn new(content: &mut Content, turn: Option<u64>, most: usize) -> Result<Self, String> {
         let limits = Limits { message_size: None, fragment_size: None, fragments: None };
         let mut encoder = Connection::<Vec<u8>>::new(Config { side: Side::Client, limits, deflate: None });
@@ -100,40 +100,40 @@ impl Block {
         Ok(Self { frames, messages, size: content.size(), sum })
     }
 
-    /// What the numbers in so many messages add up to: whole blocks.
+    /// Returns the sum of the numbers in this many messages, which are whole blocks.
     #[allow(clippy::cast_possible_truncation)] // modulo
     fn sum_of(&self, messages: u64) -> u32 {
         self.sum.wrapping_mul((messages / self.messages) as u32)
     }
 }
 
-/// One connection.
+/// The state of one connection.
 struct Sink {
-    /// Messages.
+    /// The number of messages sent.
     sent: u64,
-    /// How many were sent before each question that was not answered yet, and when it was asked.
+    /// For each unanswered question: the number of messages sent before it, and when it was asked.
     asked: VecDeque<(u64, Instant)>,
     confirmed: u64,
-    /// How many may be unconfirmed.
+    /// The number of messages that may be unconfirmed.
     ahead: u64,
-    /// When that was changed.
+    /// When that number was changed.
     changed: Instant,
     /// When to ask next.
     ask: Instant,
-    /// Whether its socket takes more, and the server is not far behind.
+    /// Whether its socket accepts more, and the server is not far behind.
     hungry: bool,
 }
 
 struct Load {
     block: Block,
     sinks: Vec<Sink>,
-    /// Messages of each that may be unconfirmed in any case.
+    /// The minimum number of messages of each connection that may be unconfirmed.
     least: u64,
-    /// How often each asks.
+    /// The interval of questions of each connection.
     every: Duration,
-    /// Messages of each in a turn; none: as many as there is time for.
+    /// The number of messages of each connection in a round; `None`: as many as possible.
     turn: Option<u64>,
-    /// How many each has sent when the turn is over.
+    /// The number of messages of each connection at the end of the round.
     goal: u64,
 }
 
@@ -145,7 +145,7 @@ impl Load {
         }
     }
 
-    /// Sends until the window, or the turn, is over, and counts what is confirmed.
+    /// Sends until the window or the round is over, and counts confirmed messages.
     fn send_until_end(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
         crew.expect();
         loop {
@@ -154,7 +154,7 @@ impl Load {
             if end.map_or_else(|| self.sinks.iter().all(|sink| sink.sent == self.goal), |end| now >= end) {
                 return Ok(());
             }
-            // One turn of everybody who can send.
+            // One turn of each connection that can send.
             for number in 0..self.sinks.len() {
                 if self.sinks[number].hungry {
                     self.sinks[number].hungry = self.send(crew, number, now)?;
@@ -166,7 +166,7 @@ impl Load {
         }
     }
 
-    /// Sends some blocks; false: no more now, as its socket or the server is behind.
+    /// Sends some blocks. Returns false if the socket or the server is behind.
     fn send(&mut self, crew: &mut Crew, number: usize, now: Instant) -> Result<bool, String> {
         let Self { block, sinks, every, turn, goal, .. } = self;
         let sink = &mut sinks[number];
@@ -175,10 +175,10 @@ impl Load {
         let mut bytes = 0;
         while more(sink) && bytes < BLOCK && line.sender.send_half.queued() < QUEUED {
             if line.sender.send_half.deflate().is_some() {
-                // Compressed with what came before in mind, so not to be made beforehand.
+                // Compression depends on earlier messages, so these frames cannot be prepared.
                 for _ in 0..block.messages {
                     line.send(now)?;
-                    line.exchange.due.clear(); // no message has a reply
+                    line.exchange.due.clear(); // messages have no replies
                 }
             } else {
                 let payloads = block.messages * block.size as u64;
@@ -192,11 +192,11 @@ impl Load {
             }
         }
         line.flush();
-        // Of a turn everybody goes on until all have sent theirs.
+        // In a round, each connection continues until all have sent their messages.
         Ok((turn.is_some() || more(sink)) && line.sender.send_half.queued() == 0)
     }
 
-    /// Takes what comes.
+    /// Handles the events of the last wait.
     fn receive(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
         let Self { block, sinks, least, .. } = self;
         crew.serve(&mut |number, line, came| {
@@ -211,7 +211,7 @@ impl Load {
         Ok(())
     }
 
-    /// Asks everybody for what has arrived, and waits for the answers.
+    /// Asks the final question on all connections, and waits for the answers.
     fn finish(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
         let now = Instant::now();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
@@ -240,7 +240,7 @@ impl Sink {
         self.sent - self.confirmed
     }
 
-    /// How many were sent since the last question.
+    /// Returns the number of messages sent since the last question.
     fn unasked(&self) -> u64 {
         self.sent - self.asked.back().map_or(self.confirmed, |(sent, _)| *sent)
     }
@@ -251,7 +251,7 @@ impl Sink {
         Ok(())
     }
 
-    /// How many more messages an answer confirms: all that were sent before the question, or it is an error.
+    /// Returns how many more messages an answer confirms. It must confirm all that were sent before its question.
     fn answer(&mut self, block: &Block, came: Came<'_>, now: Instant, least: u64) -> Result<u64, String> {
         let Came::Message(kind, bytes) = came else { return Err(UNASKED.into()) };
         let wrong = || {
@@ -270,7 +270,7 @@ impl Sink {
             }
             return Err(format!("the server received {messages} of {sent} messages"));
         }
-        // Whoever has decoded the messages has no bytes, but what was in them.
+        // A server that decodes messages reports the sum of their numbers instead of bytes.
         if answer.get("sum").is_some() {
             let (sum, due) = (number("sum")?, u64::from(block.sum_of(sent)));
             if sum != due {
@@ -282,7 +282,7 @@ impl Sink {
                 return Err(format!("the server received {arrived} of {due} bytes"));
             }
         }
-        // What was asked before a change says nothing of it.
+        // An answer to a question before the last change does not show its effect.
         if asked >= self.changed {
             let took = now.saturating_duration_since(asked);
             let ahead = match self.unconfirmed() > self.ahead / 2 {

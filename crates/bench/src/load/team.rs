@@ -1,5 +1,5 @@
-//! Several threads that put load on a server together, each with its part of the connections. Their windows
-//! begin at the same moment.
+//! Several threads that generate load together, each with its part of the connections. Their windows begin at the same
+//! moment.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use super::answer::Answer;
 use super::crew::Crew;
 use super::options::Options;
 
-/// What the threads share.
+/// The state shared by the threads.
 struct Team {
     meeting: Barrier,
-    /// Messages that the first has published.
+    /// The number of messages that the first thread has published.
     published: AtomicU64,
-    /// Of each, messages that all its connections have.
+    /// For each thread, the number of messages that all its connections have received.
     completed: Vec<AtomicU64>,
 }
 
@@ -27,39 +27,39 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Whether it is the one that publishes.
+    /// Returns whether this thread publishes.
     pub(crate) fn is_first(&self) -> bool {
         self.number == 0
     }
 
-    /// Waits until all are here. Whether this one is to tell the world.
+    /// Waits for all threads. Returns true in one of them.
     pub(crate) fn meet(&self) -> bool {
         self.team.meeting.wait().is_leader()
     }
 
-    /// Tells how many messages were published; the others expect them.
+    /// Sets the number of published messages, which the other threads then expect.
     pub(crate) fn publish(&self, count: u64) {
         self.team.published.store(count, Ordering::Release);
     }
 
-    /// How many were published so far.
+    /// Returns the number of published messages.
     pub(crate) fn published(&self) -> u64 {
         self.team.published.load(Ordering::Acquire)
     }
 
-    /// Tells how many messages all connections of this one have.
+    /// Sets the number of messages that all connections of this thread have received.
     pub(crate) fn complete(&self, count: u64) {
         self.team.completed[self.number].store(count, Ordering::Release);
     }
 
-    /// How many messages all connections of all of them have.
+    /// Returns the number of messages that all connections of all threads have received.
     pub(crate) fn slowest(&self) -> u64 {
         self.team.completed.iter().map(|count| count.load(Ordering::Acquire)).min().unwrap_or(0)
     }
 }
 
-/// Runs a workload in as many threads as the options say; what they found together. Where one fails the others may
-/// wait for it for ever: the process has to end.
+/// Runs a workload in several threads, and returns their common result. If one fails, the others may wait for it
+/// forever, so the process has to exit.
 pub(crate) fn run(options: &Options, workload: fn(&mut Crew) -> Result<Answer, String>) -> Result<Answer, String> {
     let members = options.threads.min(options.connections);
     let team = Arc::new(Team {
@@ -79,7 +79,7 @@ pub(crate) fn run(options: &Options, workload: fn(&mut Crew) -> Result<Answer, S
                 workload(&mut crew)
             };
             let failed = || Err("a thread of the load generator has failed".into());
-            // Who has ended needs the answer no more.
+            // After a failure, the receiver may be gone.
             let _ = sender.send(catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| failed()));
         });
     }

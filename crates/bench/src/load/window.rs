@@ -1,4 +1,4 @@
-//! The window: what is counted from its beginning to its end.
+//! The window: the time in which operations are counted.
 
 use std::time::{Duration, Instant};
 
@@ -6,25 +6,25 @@ use super::answer::{Answer, Part};
 use super::crew::Crew;
 use super::team::Member;
 
-/// The seconds whose counts are told.
+/// The number of seconds with counts of their own.
 const SECONDS: usize = 5;
 
-/// A window that has begun, or the warm-up, whose counts are forgotten.
+/// A window that has begun, or the warm-up, whose counts are discarded.
 pub(crate) struct Window {
     pub(crate) begin: Instant,
-    /// When it is to be over.
+    /// The scheduled end.
     pub(crate) end: Instant,
-    /// When something was counted last.
+    /// When the last operation was counted.
     last: Instant,
-    /// What was found so far.
+    /// The result so far.
     pub(crate) answer: Answer,
     seconds: [u64; SECONDS],
-    /// Seconds of this thread on a processor until it began.
+    /// The processor time of this thread at the beginning, in seconds.
     processor: f64,
 }
 
-/// Repeats a step through the warm-up and then through the window, which has begun when it is returned. A step looks
-/// at the [end](Window::end) itself if it takes long.
+/// Repeats a step during the warm-up and then during the window, which is returned. A long step checks the
+/// [end](Window::end) itself.
 pub(crate) fn measure(
     crew: &mut Crew,
     mut step: impl FnMut(&mut Crew, &mut Window) -> Result<(), String>,
@@ -49,12 +49,12 @@ impl Window {
         Self { begin, end: begin + length, last: begin, answer, seconds: [0; SECONDS], processor }
     }
 
-    /// The time before, of which nothing is told.
+    /// Returns the warm-up, whose counts are discarded.
     pub(crate) fn warm_up(crew: &Crew) -> Self {
         Self::new(crew, crew.options.warmup)
     }
 
-    /// Begins, and says so on standard output.
+    /// Begins the window, and prints that on standard output.
     pub(crate) fn begin(crew: &mut Crew) -> Self {
         if crew.member.as_ref().is_none_or(Member::meet) {
             crate::show("begin\n");
@@ -63,7 +63,7 @@ impl Window {
         Self::new(crew, crew.options.seconds)
     }
 
-    /// Counts what has arrived and was checked.
+    /// Counts checked operations.
     #[inline]
     pub(crate) fn count(&mut self, now: Instant, count: u64) {
         self.answer.all.count += count;
@@ -74,13 +74,13 @@ impl Window {
         }
     }
 
-    /// Counts one that was due at some time and came now.
+    /// Counts one operation and its latency since its scheduled time.
     #[inline]
     pub(crate) fn record(&mut self, due: Instant, now: Instant) {
         self.record_of(0, due, now);
     }
 
-    /// The same, of the server that sent it.
+    /// Counts one operation of a server.
     #[inline]
     pub(crate) fn record_of(&mut self, server: usize, due: Instant, now: Instant) {
         self.answer.record(server, now.saturating_duration_since(due));
@@ -90,7 +90,7 @@ impl Window {
         self.count(now, 1);
     }
 
-    /// What was found until the end, or until the last came, if that was later.
+    /// Returns the result until the end, or until the last operation, if that was later.
     pub(crate) fn finish(self, crew: &Crew) -> Answer {
         let whole = crew.options.seconds.as_secs() as usize;
         let by_second = self.seconds[..if whole < 2 { 0 } else { whole.min(SECONDS) }].to_vec();
@@ -98,7 +98,7 @@ impl Window {
         Answer { by_second, ..self.finish_after(crew, took) }
     }
 
-    /// The same, if only `took` of the time counts: then single seconds say nothing.
+    /// Returns the result for a duration of `took`, without the counts of single seconds.
     pub(crate) fn finish_after(self, crew: &Crew, took: Duration) -> Answer {
         let seconds = took.as_secs_f64();
         Answer {
@@ -111,7 +111,7 @@ impl Window {
     }
 }
 
-/// Seconds of this thread on a processor; 0 where the system does not tell.
+/// Returns the processor time of this thread in seconds; 0 if the system does not provide it.
 fn processor_time() -> f64 {
     std::fs::read_to_string("/proc/thread-self/schedstat")
         .ok()

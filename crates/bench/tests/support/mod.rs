@@ -1,6 +1,6 @@
-//! The program under test, run for a moment.
+//! Runs the program under test for a short time.
 
-#![allow(dead_code)] // no test uses all of it
+#![allow(dead_code)] // each test file uses a part of it
 
 pub(crate) mod peer;
 pub(crate) mod room;
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// The echo server, until this is dropped.
+/// An echo server, which is killed when this is dropped.
 pub(crate) struct Echo {
     child: Child,
     /// `ws://127.0.0.1:PORT`
@@ -39,16 +39,16 @@ impl Drop for Echo {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.secure.1); // killed, it could not
+        let _ = std::fs::remove_file(&self.secure.1); // the killed process cannot remove it
     }
 }
 
-/// The program.
+/// Returns a command that runs the program.
 pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_wirespeed-bench"))
 }
 
-/// Runs a load: its answer, or the line that says why there is none.
+/// Runs a load. Returns its result, or the line with its error.
 pub(crate) fn load(arguments: &str, url: &str) -> Result<Value, String> {
     let run = |seconds| {
         let short = ["--seconds", seconds, "--warmup", "0.02"];
@@ -56,12 +56,12 @@ pub(crate) fn load(arguments: &str, url: &str) -> Result<Value, String> {
         command.arg("load").args(short).args(arguments.split_whitespace()).arg(url).stdin(Stdio::null());
         answer(command)
     };
-    // A machine that does other work may do nothing of ours for so short a time.
+    // A loaded machine may complete nothing in such a short time.
     let found = run("0.05")?;
     if found["count"] == 0 { run("2") } else { Ok(found) }
 }
 
-/// Runs a program that prints `begin` or `ready`, then its answer.
+/// Runs a program that prints `begin` or `ready`, and then its result.
 pub(crate) fn answer(mut command: Command) -> Result<Value, String> {
     let output = command.output().expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
@@ -77,7 +77,7 @@ pub(crate) fn answer(mut command: Command) -> Result<Value, String> {
     Ok(answer)
 }
 
-/// A member that is a number.
+/// Returns a member that is a number.
 pub(crate) fn number(answer: &Value, name: &str) -> f64 {
     answer[name].as_f64().unwrap_or_else(|| panic!("no {name} in {answer}"))
 }

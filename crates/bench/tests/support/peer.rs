@@ -1,4 +1,4 @@
-//! The other end of a connection, blocking: it sends and receives messages, no more.
+//! A minimal blocking peer, which sends and receives messages.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -11,7 +11,7 @@ use wirespeed_protocol::handshake::{
 };
 use wirespeed_protocol::{Config, Connection, Event, Limits, MessageKind, Side};
 
-/// What arrived.
+/// A message or close frame that was received.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Message(MessageKind, Vec<u8>),
@@ -42,7 +42,7 @@ impl Peer {
         peer
     }
 
-    /// Answers a client, unless `refuse` has another status for it; the request.
+    /// Accepts a client, unless `refuse` returns a status. Returns the peer and the request.
     pub(crate) fn accept(stream: TcpStream, refuse: impl FnOnce(&Request) -> Option<u16>) -> Option<(Self, Request)> {
         let mut handshake = ServerHandshake::new(ServerConfig::default(), HeadLimits::default());
         let mut peer = Self { stream, connection: connection(Side::Server), received: VecDeque::new() };
@@ -60,8 +60,8 @@ impl Peer {
         status.is_none().then_some((peer, request))
     }
 
-    /// Reads until a head is complete: `receive` says how much of a piece belongs to it. Each piece once: what is behind
-    /// the head belongs to the first frames.
+    /// Reads until a head is complete: `receive` returns how many bytes of a piece belong to it. The remaining bytes
+    /// belong to the first frames.
     fn read_head(&mut self, mut receive: impl FnMut(&[u8]) -> Option<usize>) -> Option<()> {
         let mut bytes = [0; 4096];
         loop {
@@ -83,7 +83,7 @@ impl Peer {
         }
     }
 
-    /// What comes next; none: the other end has left.
+    /// Returns the next message or close frame, or `None` at the end of the connection.
     pub(crate) fn poll(&mut self) -> Option<Received> {
         let mut bytes = vec![0; 64 * 1024];
         while self.received.is_empty() {
@@ -93,12 +93,12 @@ impl Peer {
         self.received.pop_front()
     }
 
-    /// What comes next, and has to.
+    /// Returns the next message or close frame, which must arrive.
     pub(crate) fn receive(&mut self) -> Received {
         self.poll().expect("something comes")
     }
 
-    /// A binary message, which has to come next.
+    /// Returns the next message, which must be binary.
     pub(crate) fn receive_binary(&mut self) -> Vec<u8> {
         match self.receive() {
             Received::Message(MessageKind::Binary, message) => message,
@@ -106,7 +106,7 @@ impl Peer {
         }
     }
 
-    /// Binary messages as those of `/blast`, until JSON comes in a text. How many there were, and that.
+    /// Checks binary messages as of `/blast`, until a text message with JSON. Returns their number, and the JSON.
     pub(crate) fn receive_numbered(&mut self, size: usize) -> (u64, Value) {
         let mut number = 0;
         loop {
@@ -135,14 +135,14 @@ fn connection(side: Side) -> Connection<Vec<u8>> {
     Connection::new(Config { side, limits, deflate: None })
 }
 
-/// A message in a frame; a client's is masked with zeros, which changes nothing.
+/// Encodes a message as a frame. A client's frame is masked with zeros.
 pub(crate) fn frame(side: Side, kind: MessageKind, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     connection(side).send_message(kind, payload, None, || [0; 4], &mut frame).expect("it is open");
     frame
 }
 
-/// It is message `number` of `/blast`.
+/// Asserts that this is message `number` of `/blast`.
 pub(crate) fn assert_numbered(message: &[u8], number: u64, size: usize) {
     let pattern = (0..size).map(|index| *number.to_le_bytes().get(index).unwrap_or(&((index % 256) as u8)));
     assert!(message.iter().copied().eq(pattern), "{} bytes are not message {number} of {size}", message.len());

@@ -1,5 +1,4 @@
-//! A server that does what a test says: what the load generator must notice is not what a real server does
-//! every day.
+//! A server whose behaviour a test defines, for faults that real servers seldom have.
 
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,57 +10,57 @@ use wirespeed_protocol::{MessageKind, Side};
 
 use super::peer::{Peer, Received, frame};
 
-/// The connections of a server, by the order in which they were opened.
+/// The connections of a server, in the order of opening.
 #[derive(Default)]
 pub(crate) struct Room {
     streams: Mutex<Vec<TcpStream>>,
 }
 
 impl Room {
-    /// Sends a message to one.
+    /// Sends a message to a connection.
     pub(crate) fn send(&self, to: usize, kind: MessageKind, payload: &[u8]) {
         self.write(to, &frame(Side::Server, kind, payload));
     }
 
-    /// Sends a message to everybody who ever came, but to those who are left out.
+    /// Sends a message to all connections except those for which `left_out` returns true.
     pub(crate) fn broadcast(&self, kind: MessageKind, payload: &[u8], left_out: impl Fn(usize) -> bool) {
         let everybody = 0..self.streams.lock().expect("nobody panicked").len();
         everybody.filter(|to| !left_out(*to)).for_each(|to| self.send(to, kind, payload));
     }
 
-    /// Sends an empty ping to one.
+    /// Sends an empty ping to a connection.
     pub(crate) fn ping(&self, to: usize) {
         self.write(to, &[0x89, 0]);
     }
 
-    /// Ends one, without a closing handshake.
+    /// Ends a connection without a closing handshake.
     pub(crate) fn close(&self, to: usize) {
         let _ = self.streams.lock().expect("nobody panicked")[to].shutdown(Shutdown::Both);
     }
 
     fn write(&self, to: usize, frame: &[u8]) {
-        let _ = self.streams.lock().expect("nobody panicked")[to].write_all(frame); // it may have left
+        let _ = self.streams.lock().expect("nobody panicked")[to].write_all(frame); // the client may have left
     }
 }
 
-/// The status to refuse a connection with, of so many that are open; what is done when one is open.
+/// Returns the status for refusing a connection, by the number of earlier ones; and what to do when one is open.
 pub(crate) type Refuse = fn(usize, &Request) -> Option<u16>;
 pub(crate) type Open = fn(&Room, usize, &Request);
 
-/// Refuses nobody, and does nothing when somebody comes.
+/// Refuses no connection, and sends nothing when one opens.
 pub(crate) const WELCOME: (Refuse, Open) = (|_, _| None, |_, _, _| {});
 
-/// Answers a message with itself.
+/// Echoes a message.
 pub(crate) fn echo(room: &Room, from: usize, kind: MessageKind, payload: &[u8]) {
     room.send(from, kind, payload);
 }
 
-/// Starts a server that lives as long as the test; its URL. `message`: what it does with one.
+/// Starts a server for the rest of the test, with this reaction to messages. Returns its URL.
 pub(crate) fn serve(message: impl Fn(&Room, usize, MessageKind, &[u8]) + Send + Sync + 'static) -> String {
     serve_with(WELCOME, message)
 }
 
-/// The same, with what it does with those who come.
+/// Starts a server with its own handling of new connections.
 pub(crate) fn serve_with(
     (refuse, open): (Refuse, Open),
     message: impl Fn(&Room, usize, MessageKind, &[u8]) + Send + Sync + 'static,
@@ -81,7 +80,7 @@ pub(crate) fn serve_with(
     url
 }
 
-/// It ends when the client leaves.
+/// Serves a connection until the client leaves.
 fn serve_one(
     stream: TcpStream,
     room: &Room,
@@ -92,7 +91,7 @@ fn serve_one(
     stream.set_nodelay(true).ok()?;
     let mut streams = None;
     let (mut peer, request) = Peer::accept(stream, |request| {
-        // Until it is among them, nothing is sent to anybody.
+        // Under the lock, so that no broadcast misses it or precedes its response.
         let streams = streams.insert(room.streams.lock().expect("nobody panicked"));
         refuse(streams.len(), request)
     })?;
@@ -104,7 +103,7 @@ fn serve_one(
     while let Received::Message(kind, payload) = peer.poll()? {
         message(room, from, kind, &payload);
     }
-    // 1000, whatever the client said.
+    // The close code is 1000, regardless of the client's code.
     room.write(from, &[0x88, 2, 3, 232]);
     peer.stream.shutdown(Shutdown::Both).ok()
 }

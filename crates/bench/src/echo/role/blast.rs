@@ -1,31 +1,31 @@
-//! `/blast`: messages of one size, numbered, as fast as the client reads; or so many in turn with the client.
+//! `/blast`: numbered messages of one size, as fast as the client reads, or in turns with the client.
 
 use wirespeed_driver::endpoint::SendHalf;
 use wirespeed_driver::protocol::{Config, Connection, Limits, MessageKind, SendError, Side};
 
 use super::{pattern, write_number};
 
-/// Frames that are encoded at once: a block of about this many bytes, at least one frame.
+/// The size of a block of encoded frames, about, in bytes. It contains at least one frame.
 const BLOCK: usize = 64 * 1024;
 
-/// A block of frames that is sent again and again, renumbered.
+/// A block of encoded frames that is sent repeatedly, with new numbers.
 pub(crate) struct Blast {
     pub(super) block: Vec<u8>,
-    /// Bytes of a frame, and of its header.
+    /// The size of a frame in bytes, and of its header.
     frame: usize,
     header: usize,
     next: u64,
     turn: Option<Turn>,
 }
 
-/// Messages of a turn, and how many may still be sent until the client has sent another.
+/// The messages of a turn, and how many may be sent before the client sends one.
 struct Turn {
     messages: usize,
     left: usize,
 }
 
 impl Blast {
-    /// With messages of that size; `turn`: so many until the client sends one.
+    /// Makes messages of this size. `turn`: how many are sent for each message of the client.
     pub(crate) fn new(size: usize, turn: Option<usize>) -> Result<Self, SendError> {
         let mut frame = Vec::new();
         let config = Config { side: Side::Server, limits: Limits::default(), deflate: None };
@@ -40,14 +40,14 @@ impl Blast {
         })
     }
 
-    /// The client has sent a message: it is the server's turn.
+    /// Starts another turn, after a message of the client.
     pub(super) fn take_turn(&mut self) {
         if let Some(turn) = &mut self.turn {
             turn.left += turn.messages;
         }
     }
 
-    /// Queues the next block; false: it is the client's turn.
+    /// Queues the next block. Returns false if it is the client's turn.
     pub(super) fn send(&mut self, send_half: &mut SendHalf) -> Result<bool, SendError> {
         let mut count = self.block.len() / self.frame;
         if let Some(turn) = &mut self.turn {

@@ -1,4 +1,4 @@
-//! `/sink` and `/hash`: what arrives is counted, and hashed, and told when a text message asks.
+//! `/sink` and `/hash`: counts and optionally hashes received messages, and reports on request.
 
 use sha2::{Digest as _, Sha256};
 use wirespeed_driver::endpoint::SendHalf;
@@ -6,10 +6,10 @@ use wirespeed_driver::protocol::{MessageKind, SendError};
 
 use crate::hex;
 
-/// The text message that asks what has arrived.
+/// The text message that requests a report.
 const REPORT: &[u8] = b"report";
 
-/// What has passed.
+/// The counters of messages.
 #[derive(Default)]
 pub(crate) struct Count {
     pub(super) messages: u64,
@@ -18,12 +18,12 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// One that hashes too.
+    /// Returns counters that also hash the payloads.
     pub(crate) fn hashing() -> Self {
         Self { hash: Some(Sha256::new()), ..Self::default() }
     }
 
-    /// Counts a message, or answers the one that asks; whether it was counted.
+    /// Counts a message, or answers a request for a report. Returns whether it was counted.
     pub(super) fn receive(
         &mut self,
         send_half: &mut SendHalf,

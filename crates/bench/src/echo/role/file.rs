@@ -1,4 +1,4 @@
-//! `/file`: so many bytes in messages of one size, and what they hash to; again whenever the client asks.
+//! `/file`: a number of bytes in messages of one size, followed by their hash; repeated on request.
 
 use std::mem;
 
@@ -7,35 +7,35 @@ use wirespeed_driver::protocol::{MessageKind, SendError};
 use super::count::Count;
 use super::{Sender, pattern, write_number};
 
-/// The text message that asks for another transfer.
+/// The text message that requests another transfer.
 const AGAIN: &[u8] = b"again";
 
-/// Transfers of the same bytes.
+/// Repeated transfers of the same bytes.
 pub(crate) struct File {
-    /// A whole message; its number is that of the last that was sent.
+    /// A full message, with the number of the last one that was sent.
     pub(super) message: Vec<u8>,
-    /// Bytes of a transfer.
+    /// The number of bytes in a transfer.
     bytes: u64,
-    /// What was sent of this one.
+    /// The counters of the current transfer.
     sent: Count,
-    /// Transfers that are still to be made, this one included.
+    /// The number of transfers to do, including the current one.
     transfers: u64,
 }
 
 impl File {
-    /// Of that size of a message, and so many bytes.
+    /// Makes transfers of this many bytes, in messages of this size.
     pub(crate) fn new(size: usize, bytes: u64) -> Self {
         Self { message: pattern(size).collect(), bytes, sent: Count::hashing(), transfers: 1 }
     }
 
-    /// Takes a message of the client.
+    /// Handles a message of the client.
     pub(super) fn receive(&mut self, kind: MessageKind, bytes: &[u8]) {
         if kind == MessageKind::Text && bytes == AGAIN {
             self.transfers += 1;
         }
     }
 
-    /// Queues the next message, hashed as it leaves; false: everything was sent.
+    /// Queues the next message, and hashes it. Returns false if all transfers are complete.
     pub(super) fn send(&mut self, sender: &mut Sender<'_>) -> Result<bool, SendError> {
         if self.transfers == 0 {
             return Ok(false);

@@ -1,5 +1,4 @@
-//! What the server does on a connection, by the path of the request. One file for each kind that does more
-//! than answer.
+//! The behaviour of a connection, by the path of its request. Complex behaviours have a file each.
 
 mod blast;
 mod count;
@@ -15,38 +14,38 @@ use blast::Blast;
 use count::Count;
 use file::File;
 
-/// Bytes queued above which nothing more is produced until the client has read.
+/// Nothing more is produced while this many bytes are queued.
 pub(crate) const HIGH_WATER: usize = 256 * 1024;
 
-/// Bytes of answers queued above which nothing more is received until the client has read. A client that
-/// sends everything before it reads anything is served as long as no more has to be kept for it.
+/// Nothing more is received while this many bytes of replies are queued. Below it, clients may send everything before
+/// they read.
 const MOST_QUEUED: usize = 1024 * 1024;
 
-/// What sends.
+/// Sends on a connection.
 type Sender<'a> = connection::Sender<'a, Vec<u8>>;
 
-/// The largest message that is made here.
+/// The largest message that the server produces, in bytes.
 const MOST_SIZE: u64 = 16 << 20;
 
-/// Messages in a turn of `/mixed`.
+/// The number of messages in a turn of `/mixed`.
 const TURN: usize = 9;
 
-/// What a connection is for.
+/// The behaviour of a connection.
 pub(crate) enum Role {
-    /// Every message goes back.
+    /// Echoes every message.
     Echo,
-    /// Every message goes back with the times at which it came and went; the buffer is for the reply.
+    /// Echoes every message with the times of receipt and reply, through this buffer.
     Stamp(Vec<u8>),
-    /// Messages are sent, messages are counted, or both.
+    /// Sends messages, counts messages, or both.
     Stream(Option<Box<Blast>>, Option<Count>),
-    /// Bytes are sent, and what they must hash to.
+    /// Sends bytes, and their hash.
     File(Box<File>),
-    /// The connection is closed at once.
+    /// Closes the connection at once.
     Close(CloseCode),
 }
 
 impl Role {
-    /// The role that a request's target asks for, or what is wrong with it.
+    /// Parses the target of a request. Returns what is wrong with it as the error.
     pub(crate) fn for_target(target: &str) -> Result<Self, String> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let number = |name: &str, default: u64, allowed: RangeInclusive<u64>| {
@@ -80,9 +79,9 @@ impl Role {
         })
     }
 
-    /// Bytes queued above which nothing more is received, until no more than a quarter is left. What is sent
-    /// unasked is less than that by [`MOST_QUEUED`]: of two directions neither waits for the other, and what
-    /// is only counted is always received.
+    /// Returns the number of queued bytes above which nothing more is received, until at most a quarter is left. It
+    /// exceeds the limit of produced messages by [`MOST_QUEUED`], so that the two directions do not block each other,
+    /// and counted messages are always received.
     pub(crate) fn most_queued(&self) -> usize {
         MOST_QUEUED
             + match self {
@@ -92,7 +91,7 @@ impl Role {
             }
     }
 
-    /// Queues what is to be sent unasked, as far as the client reads. False: there is nothing more.
+    /// Queues produced messages, as far as the client reads. Returns false if there are no more.
     pub(crate) fn produce(&mut self, sender: &mut Sender<'_>) -> bool {
         let mut more = sender.send_half.state().can_send();
         while more && sender.send_half.queued() < HIGH_WATER {
@@ -105,7 +104,7 @@ impl Role {
         more
     }
 
-    /// Answers a message.
+    /// Handles a message.
     pub(crate) fn receive(
         &mut self,
         sender: &mut Sender<'_>,
@@ -132,12 +131,12 @@ impl Role {
     }
 }
 
-/// Message `number` of that length: its number, 8 bytes little-endian, then byte j is j modulo 256.
+/// Returns the payload of a message without its number: byte j is j modulo 256.
 fn pattern(size: usize) -> impl Iterator<Item = u8> {
     (0..size).map(|j| (j & 0xFF) as u8)
 }
 
-/// Writes the number of a message at its beginning, as far as there is room.
+/// Writes a number, 8 bytes little-endian, over the beginning of a message; shorter messages contain a part of it.
 fn write_number(message: &mut [u8], number: u64) {
     let length = message.len().min(8);
     message[..length].copy_from_slice(&number.to_le_bytes()[..length]);

@@ -1,16 +1,15 @@
-//! `/stamp`: an echo that carries the times at which the server took the message and sent the reply.
+//! `/stamp`: echoes messages with the times at which the server received the message and sent the reply.
 
 use rustix::time::{ClockId, clock_gettime};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
 use super::Sender;
 
-/// Where the times lie in the payload, each 8 bytes little-endian. The first 8 are the client's.
+/// The positions of the times in the payload, 8 bytes little-endian each. The first 8 bytes are the client's.
 const TAKEN: std::ops::Range<usize> = 8..16;
 const SENT: std::ops::Range<usize> = 16..24;
 
-/// Sends a message back with the times in it, at once: what waited for others would carry a time at which it
-/// was not sent.
+/// Sends a message back with the times, and flushes at once, so that the time of sending is correct.
 pub(crate) fn answer(
     sender: &mut Sender<'_>,
     kind: MessageKind,
@@ -31,7 +30,7 @@ pub(crate) fn answer(
     Ok(())
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
+/// Returns nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
