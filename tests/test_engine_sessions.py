@@ -259,7 +259,7 @@ def test_a_later_token() -> None:
                 ws.recv(20)
             with pytest.raises(wirespeed.InvalidState):
                 session.refresh(token(sub="ann"))
-        with dial(engine, "/open"), pytest.raises(RuntimeError, match="nobody is asked"):
+        with dial(engine, "/open"), pytest.raises(RuntimeError, match="requires no token"):
             next_session(engine).refresh(token(sub="ann"))
 
 
