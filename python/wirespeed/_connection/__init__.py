@@ -1,1 +1,1 @@
-"""What every connection has, whatever waits for it: its state, what it tells of itself, messages as objects."""
+"""Code shared by the connections of both APIs: state, status attributes, JSON and MessagePack, construction."""

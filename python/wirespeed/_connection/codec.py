@@ -1,4 +1,4 @@
-"""JSON and MessagePack of messages, by msgspec. It knows nothing of connections."""
+"""JSON and MessagePack encoding of messages with msgspec. It knows nothing of connections."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["JSON", "MSGPACK", "Codec"]
 
 
 class Codec:
-    """A format. msgspec is imported with the first message that needs it.
+    """A message format. msgspec is imported when it is used first.
 
-    Every method raises ``ImportError``, which says what to install, if there is no msgspec.
+    If msgspec is not installed, every method raises ``ImportError``, whose text names the package to install.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        # As many as an application has types of messages: making a decoder takes much longer than a message.
+        # Enough for the message types of an application: creating a decoder takes much longer than decoding.
         self._decoder = functools.lru_cache(maxsize=256)(self._make_decoder)
 
     @functools.cached_property
@@ -33,7 +33,7 @@ class Codec:
 
     @functools.cached_property
     def encode(self) -> Callable[[Any], bytes]:
-        """What returns the bytes of a value; it raises ``TypeError`` if msgspec cannot encode it."""
+        """Function that returns the bytes of a value; it raises ``TypeError`` if msgspec cannot encode it."""
         encode: Callable[[Any], bytes] = self._module.Encoder().encode
         return encode
 
@@ -42,15 +42,15 @@ class Codec:
         return self._make_decoder(Any)
 
     def decoder(self, type_: Any) -> Callable[[bytes], Any]:
-        """Return what decodes a message.
+        """Return a function that decodes a message.
 
-        It is there before a message is received, so that what is wrong with the type costs no message.
+        Call it before receiving, so that an unsupported type raises without losing a message.
 
         Args:
-            type_: What the message must be.
+            type_: Expected type of the message.
 
         Raises:
-            TypeError: msgspec does not know such types.
+            TypeError: msgspec does not support the type.
         """
         if type_ is Any:
             return self._decode_any

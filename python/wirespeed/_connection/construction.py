@@ -1,4 +1,4 @@
-"""Making connections by what users pass as ``create_connection``."""
+"""Creates connections with the ``create_connection`` argument of the user."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ _T = TypeVar("_T")
 
 
 def construct(factory: Callable[..., Any], kind: type[_T], opened: Opened, **arguments: Any) -> _T:
-    """Make a connection. If that fails, one that was made by half is closed; ``opened`` is left to the caller.
+    """Create a connection. If that fails, a partly constructed connection is aborted; the caller keeps ``opened``.
 
     Args:
-        factory: A class, or a function.
-        kind: What it must make.
-        opened: What the opening handshake has opened.
+        factory: A class or a function.
+        kind: Class of which the result must be an instance.
+        opened: The completed opening handshake.
         **arguments: Further arguments.
 
     Raises:
-        TypeError: It makes something else.
-        Exception: What it raises.
+        TypeError: The result has a wrong type.
+        Exception: The exception of ``factory``.
     """
     made: Any = None
     try:
         if isinstance(factory, type) and factory.__init__ is not object.__init__:  # type: ignore[misc]
-            # As the class does when it is called. But what its __init__ raises leaves the connection in our
-            # hands.
+            # Same as calling the class, but keeps the object if its __init__ raises, to abort it.
             made = factory.__new__(factory, opened, **arguments)
             if isinstance(made, factory):
                 made.__init__(opened, **arguments)  # type: ignore[misc]

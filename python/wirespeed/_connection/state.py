@@ -1,4 +1,4 @@
-"""The states of a connection, as RFC 6455 names them."""
+"""The states of a connection, named as in RFC 6455."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every connection tells of itself, whatever waits for it: threads or an event loop."""
+"""Status attributes of all connections, blocking or on an event loop."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["AcceptedStatus", "ConnectionStatus", "Heads", "address_text"]
 
 
 class ConnectionStatus:
-    """Base of connections, before the native one."""
+    """Base class of connections, before the native class."""
 
-    # Attributes would be a dict for each connection.
+    # Without slots, each connection would have a dict.
     __slots__ = ()
 
     if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ConnectionStatus:
 
     @property
     def _label(self) -> str:
-        """Which connection it is, for a log: its id, and the server."""
+        """Description of the connection for logs: its id and the server."""
         request = self._handshake.request
         host = printable(", ".join(request.headers.get_all("Host")))
         return f"{self.id} to {'ws' if self._tls is None else 'wss'}://{host}{_path(request)}"
@@ -58,48 +58,47 @@ class ConnectionStatus:
     def close_code(self) -> int | None:
         """Code of the close frame received, ``None`` while the connection is open.
 
-        1005 stands for a close frame without a code, 1006 for a connection that was lost:
-        RFC 6455, section 7.1.5.
+        1005 means that the close frame has no code, 1006 that the connection was lost (RFC 6455, section 7.1.5).
         """
         return None if self._close is None else self._close[0]
 
     @property
     def close_reason(self) -> str | None:
-        """Reason of the close frame received, empty if there was none; ``None`` while the connection is open.
+        """Reason of the close frame received, empty without a reason; ``None`` while the connection is open.
 
-        RFC 6455, section 7.1.6.
+        See RFC 6455, section 7.1.6.
         """
         return None if self._close is None else self._close[1]
 
     @property
     def request(self) -> Request:
-        """The request of the opening handshake, in a new object."""
+        """The request of the opening handshake, as a new object."""
         return self._handshake.request
 
     @property
     def response(self) -> Response:
-        """The response of the opening handshake, in a new object."""
+        """The response of the opening handshake, as a new object."""
         return self._handshake.response
 
     @property
     def subprotocol(self) -> Subprotocol | None:
-        """Subprotocol that was agreed on, ``None`` if there is none."""
+        """The negotiated subprotocol, ``None`` without one."""
         return self._handshake.subprotocol
 
     @property
     def tls(self) -> TLSInfo | None:
-        """What was agreed on in the TLS handshake, ``None`` without TLS; that with the server, not with a proxy."""
+        """Result of the TLS handshake with the server (not with a proxy); ``None`` without TLS."""
         return tls_info(self._tls)
 
 
 class AcceptedStatus(ConnectionStatus):
-    """The same for connections of servers."""
+    """Base class of server connections."""
 
     __slots__ = ()
 
     @property
     def _label(self) -> str:
-        """Which connection it is, for a log: its id, and the client."""
+        """Description of the connection for logs: its id and the client."""
         return f"{self.id} from {address_text(self.remote_address)} to {_path(self._handshake.request)}"
 
 
@@ -111,18 +110,18 @@ def address_text(address: Any) -> str:
     """Return the address of either end for logs.
 
     Args:
-        address: What ``getsockname`` or ``getpeername`` returned.
+        address: Address as returned by ``getsockname`` or ``getpeername``.
     """
     if isinstance(address, tuple):
         host, port = str(address[0]), address[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     name = address.decode(errors="replace") if isinstance(address, bytes) else address
-    # A client may bind its socket to any name, one with the end of a line too.
+    # A client may bind its Unix socket to any name, even with line breaks.
     return printable(name) if name else "a Unix socket"
 
 
 class Heads:
-    """The opening handshake of a connection, for a log: nothing is made of it if nobody writes the log.
+    """The opening handshake of a connection for a log. The text is made only if it is logged.
 
     Args:
         connection: The connection.

@@ -1,1 +1,1 @@
-"""Between a socket and an open connection, without waiting: the client's plan, the server's answer."""
+"""The opening handshake without I/O: the plan of the client, and the response of the server."""

@@ -1,7 +1,7 @@
-"""The answer to a request whose headers the application has changed.
+"""Corrects the response to a request whose headers the application has changed.
 
-The native core answers the request as it came. What follows from the headers that may be changed, the key, the
-subprotocols and the extensions that the client offers, is put right here.
+The native core answers the original request. This module recomputes the parts that depend on headers: the accept key,
+the subprotocol and the extensions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHI
 
 
 def offered_subprotocols(headers: Headers) -> list[str]:
-    """Return the subprotocols that a request offers, the preferred one first.
+    """Return the subprotocols that a request offers, in order of preference.
 
     Args:
-        headers: Those of the request.
+        headers: Headers of the request.
 
     Raises:
-        InvalidHeaderFormat: They are no list of tokens: RFC 6455, section 4.2.1.
+        InvalidHeaderFormat: The header is not a list of tokens (RFC 6455, section 4.2.1).
     """
     name = "Sec-WebSocket-Protocol"
     tokens = [token.strip(" \t") for value in headers.get_all(name) for token in value.split(",")]
@@ -38,17 +38,17 @@ def offered_subprotocols(headers: Headers) -> list[str]:
 
 
 def amend(response: Response, headers: Headers, subprotocol: str | None, offered: Sequence[str]) -> None:
-    """Make an accepting response that of a request with other headers.
+    """Correct an accepting response for changed request headers.
 
     Args:
-        response: The response to the request as it came, without a subprotocol.
-        headers: Those of the request by now.
-        subprotocol: The one that was chosen.
-        offered: Those that the request offers.
+        response: Response to the original request, without a subprotocol.
+        headers: Current headers of the request.
+        subprotocol: The selected subprotocol.
+        offered: Subprotocols that the current headers offer.
 
     Raises:
-        InvalidHeader: The key is missing, or no key.
-        ValueError: The subprotocol is none of those offered.
+        InvalidHeader: The key is missing or invalid.
+        ValueError: The subprotocol is not offered.
     """
     if subprotocol is not None:
         if subprotocol not in offered:
@@ -56,7 +56,7 @@ def amend(response: Response, headers: Headers, subprotocol: str | None, offered
         response.headers["Sec-WebSocket-Protocol"] = subprotocol
     del response.headers["Sec-WebSocket-Accept"]
     response.headers["Sec-WebSocket-Accept"] = _accept(headers)
-    # RFC 6455, section 9.1: the server accepts none that were not offered.
+    # RFC 6455, section 9.1: the server must not accept extensions that were not offered.
     offers = [value.partition(";")[0].strip() for line in headers.get_all(_EXTENSIONS) for value in line.split(",")]
     if _EXTENSIONS in response.headers and "permessage-deflate" not in offers:
         del response.headers[_EXTENSIONS]
@@ -78,5 +78,5 @@ def _accept(headers: Headers) -> str:
         raise InvalidHeaderValue(name, keys[0])
     import hashlib
 
-    # RFC 6455, section 4.2.2: SHA-1 is what it demands.
+    # RFC 6455, section 4.2.2, requires SHA-1.
     return base64.b64encode(hashlib.sha1(keys[0].encode() + _GUID, usedforsecurity=False).digest()).decode()

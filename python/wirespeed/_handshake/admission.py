@@ -1,12 +1,11 @@
-"""Who goes when more clients are in the opening handshake than there may be.
+"""Selects the pending handshakes to close when more clients are in the opening handshake than the limit allows.
 
-Whoever comes takes the place of a client that lets the server wait: of the address that has most of them, the one that
-has sent nothing for longest. So a flood of half-open clients drives out itself, and others are served meanwhile. Nobody
-goes who has had no time to speak, so that a burst of clients that mean well is served whole: for a short time there may
-be more of them.
+A new client replaces a client that lets the server wait. The victim is, of the address with most pending handshakes,
+the one that has sent nothing for longest. So a flood of half-open clients evicts itself, and other clients are served.
+Clients get some time to send before they can be evicted, so the limit may be exceeded for a short time.
 
-The rule is native, and that of the engine too; there is no socket and no clock in it: times are arguments, and what is
-admitted says what it is. Servers of every kind call it, with a lock of their own where there are threads.
+The rule is native and shared with the engine. There are no sockets, clocks or locks here: times are arguments, and
+callers with several threads use their own lock.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from .._native import HandshakeLimiter
 __all__ = ["BURST", "GRACE", "PATIENCE", "Admission", "Candidate", "Entry", "LingeringSocket", "host_of", "origin_of"]
 
 PATIENCE = HandshakeLimiter.PATIENCE
-"""Seconds that a client may be silent although there are more than there may be."""
+"""Seconds that a client may be silent when the limit is exceeded."""
 
 GRACE = HandshakeLimiter.GRACE
-"""The same when there are far too many, or no more descriptors."""
+"""Seconds that a client may be silent when the hard limit is exceeded, or the system is out of descriptors."""
 
 BURST = HandshakeLimiter.BURST
-"""How many times more than there may be is far too many."""
+"""The hard limit, as a multiple of the limit."""
 
 
 class Candidate(Protocol):
-    """What is admitted, which is asked when its turn has come to go."""
+    """A pending handshake that can be closed."""
 
     def has_unread(self) -> bool:
-        """Return whether it has sent what nobody has read yet: then the server is late, and not the client."""
+        """Return whether the socket has unread input: then the server is late, not the client."""
 
     def drop(self) -> None:
-        """Close it at once. It is admitted no more."""
+        """Close the handshake at once. It has been removed before."""
 
 
 class LingeringSocket:
-    """A client that was refused, and may read why.
+    """A refused client that still has time to read the response.
 
     Args:
         abort: Ends its connection at once.
@@ -52,23 +51,23 @@ class LingeringSocket:
         self._abort = abort
 
     def has_unread(self) -> bool:
-        """Return False: nobody waits for what it still sends."""
+        """Return False, because further input of a refused client is ignored."""
         return False
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._abort()
 
 
 class Entry:
-    """A place, which a client has from the time it was accepted until its request is complete.
+    """Identifies a pending handshake, from accepting the client until its request is complete.
 
-    It does not know who has it, who may refer to it: no cycle, which would live on after a flood.
+    It does not refer to the handler of the handshake, which may refer to it. A cycle would outlive a flood.
 
     Attributes:
-        address: Where it came from, as ``accept`` returned it.
-        origin: What the address counts for.
-        key: A number of its own.
+        address: Address of the client, as returned by ``accept``.
+        origin: Key by which handshakes of one client are counted together: see :func:`origin_of`.
+        key: A unique number.
     """
 
     __slots__ = ("address", "key", "origin")
@@ -80,12 +79,12 @@ class Entry:
 
 
 class Admission:
-    """The clients that are in the opening handshake, as far as it waits for them.
+    """The pending opening handshakes of a server, as far as they wait for the client.
 
-    Each method takes a time that grows at most with the logarithm of their number.
+    Each method takes at most logarithmic time in their number.
 
     Args:
-        limit: How many there may be.
+        limit: Maximum number of pending handshakes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -99,26 +98,26 @@ class Admission:
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether there are as many as there may be, so that one more should not come before one has gone."""
+        """Whether the limit is reached, so that a handshake should be closed before one is added."""
         return self._pending.is_over_limit
 
     @property
     def is_full(self) -> bool:
-        """Whether there are far too many, so that one more must not come before one has gone."""
+        """Whether the hard limit is reached, so that a handshake must be closed before one is added."""
         return self._pending.is_full
 
     @property
     def room(self) -> int:
-        """How many more there may be until there are far too many."""
+        """The number of handshakes that can be added until the hard limit."""
         return self._pending.room
 
     def add(self, candidate: Candidate, address: Any, now: float) -> Entry:
-        """Admit somebody, full or not, and return the place.
+        """Add a handshake, even above the limits, and return its entry.
 
         Args:
-            candidate: Who it is.
-            address: What ``accept`` returned.
-            now: Time at which it came.
+            candidate: The handshake.
+            address: Address of the client, as returned by ``accept``.
+            now: The current time.
         """
         entry = Entry(address, next(self._keys))
         self._pending.add(entry.key, entry.origin, now)
@@ -126,74 +125,74 @@ class Admission:
         return entry
 
     def waiting(self) -> list[Entry]:
-        """Return the places of all whose request is waited for, in a new list."""
+        """Return the entries of all handshakes whose request is incomplete, in a new list."""
         return [entry for entry, candidate in self._entries.values() if not isinstance(candidate, LingeringSocket)]
 
     def replace(self, entry: Entry, candidate: Candidate) -> None:
-        """Note who goes on with a place.
+        """Change the object that handles a pending handshake.
 
         Args:
-            entry: The place; nothing happens if it was given back.
-            candidate: Who has it now.
+            entry: Entry of the handshake; nothing happens if it was removed.
+            candidate: The new handler.
         """
         if entry.key in self._entries:
             self._entries[entry.key] = entry, candidate
 
     def progress(self, entry: Entry, now: float) -> None:
-        """Note that something came. It does not matter how much; how long it may go on is the deadline's business.
+        """Note that input has arrived, whatever its size. The deadline of the handshake limits the total time.
 
         Args:
-            entry: From whom; nothing happens if it is admitted no more.
-            now: Time at which it came.
+            entry: Entry of the handshake; nothing happens if it was removed.
+            now: The current time.
         """
         self._pending.progress(entry.key, now)
 
     def remove(self, entry: Entry) -> Candidate | None:
-        """Give a place back.
+        """Remove a handshake.
 
         Args:
-            entry: The place.
+            entry: Its entry.
 
         Returns:
-            Who had it, ``None`` if it was given back before.
+            The handshake, ``None`` if it was removed before.
         """
         self._pending.remove(entry.key)
         _, candidate = self._entries.pop(entry.key, (None, None))
         return candidate
 
     def first_to_go(self) -> Entry | None:
-        """Return who would have to give a place now, ``None`` if there is nobody."""
+        """Return the entry to close first, whether or not a limit is exceeded; ``None`` if there is none."""
         return self._of(self._pending.first())
 
     def next_victim(self, now: float) -> Entry | None:
-        """Return who has to go now, as there are more than there may be, or one more comes; ``None`` for nobody.
+        """Return the entry to close now because the limit is reached; ``None`` if there is none.
 
         Args:
-            now: The present time.
+            now: The current time.
         """
         return self._of(self._pending.next_victim(now, self._has_unread))
 
     def next_victim_in(self, now: float) -> float | None:
-        """Return after how many seconds :meth:`overdue` may have an answer, if there are too many; else ``None``.
+        """Return in how many seconds :meth:`next_victim` may return an entry; ``None`` within the limit.
 
         Args:
-            now: The present time.
+            now: The current time.
         """
         return self._pending.next_victim_in(now)
 
     def delay(self, now: float) -> float:
-        """Return after how many seconds somebody can be made to go for whoever cannot wait; 0 for at once.
+        """Return in how many seconds a handshake may be closed for a caller that needs its resources; 0 for now.
 
         Args:
-            now: The present time.
+            now: The current time.
         """
         return self._pending.delay(now, self._has_unread)
 
     def farewell(self, entry: Entry) -> tuple[str, int, str, int]:
-        """Return what to log of one who has to go: a text, and the arguments for it.
+        """Return the log message for a closed handshake: a format string and its arguments.
 
         Args:
-            entry: Its place, which it still has.
+            entry: Its entry, not removed yet.
         """
         text = "closed a client whose opening handshake did not go on, for others (max_pending=%d): %s, one of %d"
         return text, self._limit, host_of(entry.address), self._pending.companions(entry.key)
@@ -209,17 +208,17 @@ def host_of(address: Any) -> str:
     """Return an address for logs, without its port.
 
     Args:
-        address: What ``accept`` returned.
+        address: Address as returned by ``accept``.
     """
     return str(address[0]) if isinstance(address, tuple) else "a Unix socket"
 
 
 def origin_of(address: Any) -> str | bytes:
-    """Return what an address counts for: one customer of a network, as far as one can tell.
+    """Return the key by which the handshakes of one client are counted together.
 
     Args:
-        address: What ``accept`` returned. Of an IPv6 address the first 64 bits count: a customer has them all. All
-            clients of a Unix socket are one.
+        address: Address as returned by ``accept``. Of an IPv6 address, the first 64 bits count, because one customer
+            usually has all of them. All clients of a Unix socket count as one.
     """
     if not isinstance(address, tuple):
         return ""
@@ -232,5 +231,5 @@ def origin_of(address: Any) -> str | bytes:
         number = IPv6Address(host)
     except ValueError:
         return host
-    # A socket of IPv6 accepts clients of IPv4 too: RFC 4291, section 2.5.5.2.
+    # An IPv6 socket also accepts IPv4 clients, with mapped addresses (RFC 4291, section 2.5.5.2).
     return str(number.ipv4_mapped) if number.ipv4_mapped is not None else number.packed[:8]

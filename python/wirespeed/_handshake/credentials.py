@@ -1,4 +1,4 @@
-"""HTTP Basic authentication on a server: RFC 7617. It knows neither threads nor event loops."""
+"""HTTP Basic authentication of servers (RFC 7617), for both APIs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_arguments(
     credentials: tuple[str, str] | Iterable[tuple[str, str]] | None,
     check_credentials: Callable[[str, str], Any] | None,
 ) -> Callable[[str, str], Any]:
-    """Return the function that checks credentials, whichever argument says how.
+    """Check the arguments of ``basic_auth``; return the function that checks credentials.
 
     Args:
         realm: As for ``basic_auth``.
@@ -28,11 +28,11 @@ def check_arguments(
 
     Raises:
         TypeError: An argument has a wrong type.
-        ValueError: Both were given, or none, or a username contains a colon.
+        ValueError: Both are given, or neither, or a username contains a colon.
     """
     if not isinstance(realm, str):
         raise TypeError(f"realm must be a str, not {type(realm).__name__}")
-    Headers({"WWW-Authenticate": _challenge(realm)})  # raises for what cannot be sent
+    Headers({"WWW-Authenticate": _challenge(realm)})  # raises if the realm is not allowed in a header
     if (credentials is None) == (check_credentials is None):
         raise ValueError("provide either credentials or check_credentials")
     if check_credentials is not None:
@@ -43,15 +43,15 @@ def check_arguments(
     if not _is_pair(credentials):
         pairs = list(credentials) if isinstance(credentials, Iterable) else []
     if not pairs or not all(map(_is_pair, pairs)):
-        # Not what was passed: it may be a password.
+        # The message does not quote the argument, which may be a password.
         raise TypeError("credentials must be a pair of username and password, or a list of such pairs")
-    # RFC 7617, section 2: the first colon ends the username, so this one would never be recognised.
+    # RFC 7617, section 2: the first colon ends the username, so a username with a colon would never match.
     if any(":" in username for username, _ in pairs):
         raise ValueError("credentials: a username must not contain a colon")
     known = {str(username): str(password).encode(errors="surrogateescape") for username, password in pairs}
 
     def check(username: str, password: str) -> bool:
-        # As much work for a username that does not exist.
+        # Unknown usernames take the same time.
         expected = known.get(username, b"")
         same = hmac.compare_digest(expected, password.encode(errors="surrogateescape"))
         return same and username in known
@@ -60,13 +60,13 @@ def check_arguments(
 
 
 def refuse_coroutine_function(check: Callable[[str, str], Any]) -> None:
-    """Raise if a function that checks credentials answers on an event loop only.
+    """Raise if a function that checks credentials is a coroutine function.
 
     Args:
         check: The function.
 
     Raises:
-        TypeError: It is a coroutine function, or an object that is called as one.
+        TypeError: It is a coroutine function, or an object with such a ``__call__``.
     """
     if any(map(inspect.iscoroutinefunction, (check, type(check).__call__))):
         raise TypeError(
@@ -75,18 +75,18 @@ def refuse_coroutine_function(check: Callable[[str, str], Any]) -> None:
 
 
 def answered(valid: Any) -> bool:
-    """Return what a function that checks credentials has found.
+    """Return the result of a function that checks credentials, as a bool.
 
     Args:
-        valid: What it has returned.
+        valid: The value that it returned.
 
     Raises:
-        TypeError: That is no answer yet.
+        TypeError: The value is an awaitable or a generator.
     """
-    # Whatever it will say, the object that will say so is true, and would let everybody in.
+    # Such an object is true whatever its result is, and would accept every client.
     if inspect.isawaitable(valid) or inspect.isgenerator(valid) or inspect.isasyncgen(valid):
         if inspect.iscoroutine(valid) or inspect.isgenerator(valid):
-            valid.close()  # it is refused for its type: no second word about it
+            valid.close()  # avoids the warning about a coroutine that was never awaited
         raise TypeError(f"check_credentials must return whether they are right, not {type(valid).__name__}")
     return bool(valid)
 
@@ -96,10 +96,10 @@ def _is_pair(value: Any) -> bool:
 
 
 def parse_authorization(headers: Headers) -> tuple[str, str] | str:
-    """Return username and password of a request, or what to tell the client if there are none.
+    """Return username and password of a request, or the body of the response if there are none.
 
     Args:
-        headers: Those of the request.
+        headers: Headers of the request.
     """
     values = headers.get_all("Authorization")
     if not values:
@@ -110,7 +110,7 @@ def parse_authorization(headers: Headers) -> tuple[str, str] | str:
     try:
         decoded = base64.b64decode(encoded.strip(), validate=True).decode()
     except ValueError:
-        # Not in Base64, not in UTF-8, or not in ASCII even before it is decoded.
+        # Not Base64, not ASCII, or not UTF-8 after decoding.
         return "Unsupported credentials\n"
     # RFC 7617, section 2: a password may contain colons, a username may not.
     username, colon, password = decoded.partition(":")
@@ -118,7 +118,7 @@ def parse_authorization(headers: Headers) -> tuple[str, str] | str:
 
 
 def unauthorized(realm: str, text: str) -> Response:
-    """Return a response that asks for credentials.
+    """Return a response that requests credentials.
 
     Args:
         realm: As for ``basic_auth``.

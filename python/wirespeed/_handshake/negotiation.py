@@ -1,7 +1,6 @@
-"""What servers of every kind do between the request and its answer.
+"""The decision of a server between request and response, including the hooks of the application.
 
-It does no I/O and waits for nobody: the application's functions are called by whoever drives :func:`negotiation`, who
-awaits what they return if there is an event loop to do so.
+It does no I/O. The caller of :func:`negotiation` receives the results of hooks, and awaits them on an event loop.
 """
 
 from __future__ import annotations
@@ -36,42 +35,42 @@ __all__ = [
 ]
 
 READ_SIZE = 2**15
-"""Bytes to receive at once. A request head is at most 16 KiB."""
+"""Bytes to receive in one call. A request head has at most 16 KiB."""
 
 LINGER = 2.0
-"""Seconds that a client which was refused may take to read why, where nothing else bounds it."""
+"""Seconds that a refused client has to read the response, if no other timeout applies."""
 
 _FAILED = "Failed to open a WebSocket connection.\nSee server log for more information.\n"
 
 
 class HandshakeLimiter(Protocol):
-    """What the gates of servers have in common: the log of what clients can cause as often as they like."""
+    """The log methods of the handshake limiters of all servers."""
 
     def throttled_log(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
-        """Log it, or count it."""
+        """Log an event, or count it."""
         ...
 
     def throttled_log_start(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
-        """Count it; return whether it is the first of its kind, to be logged by the caller."""
+        """Count an event; return whether it is the first of its kind, which the caller must log."""
         ...
 
 
 def negotiation(
     connection: Any, options: ServerOptions, limiter: HandshakeLimiter, is_closing: Callable[[], bool]
 ) -> Generator[Any, Any, Exception | None]:
-    """Answer the request of a connection, as the application and the rules will have it.
+    """Answer the request of a connection, following the options and hooks of the application.
 
-    It yields what ``process_request`` and ``process_response`` return, and takes back what that comes to: the same, or
-    the result of awaiting it. An exception of that belongs to ``throw``.
+    The generator yields the return values of ``process_request`` and ``process_response``. The caller sends back the
+    value, or the result of awaiting it; exceptions of awaiting it go to ``throw``.
 
     Args:
-        connection: A server's connection.
-        options: Those of the server.
-        limiter: That of the server, for the log.
-        is_closing: Whether the server closes, so that nobody is accepted any more.
+        connection: A server connection.
+        options: The options of the server.
+        limiter: The handshake limiter of the server, for the log.
+        is_closing: Whether the server closes; then requests are refused.
 
     Returns:
-        Why the connection was refused, if it was.
+        The reason why the connection was refused, ``None`` if it was accepted.
     """
     handshake: Handshake = connection._handshake
     if not options.has_hooks and not is_closing():
@@ -99,14 +98,14 @@ def negotiation(
     try:
         connection._send_answer(handshake.respond(response))
     except InvalidHandshake as exc:
-        # An application that accepts what is no request for a WebSocket.
+        # The application accepts a request that is not a WebSocket request.
         response = handshake.draft(True, None, common_fields(options.server_header))[0]
         connection._send_answer(handshake.respond(response))
         return exc
     except Exception as exc:
         if connection._state != State.CONNECTING:
             raise
-        # A response of the application's that cannot be sent.
+        # The response of the application cannot be sent.
         _say_raised(limiter, "the response cannot be sent (%s)", connection, exc)
         refuse(connection)
         return exc
@@ -117,11 +116,11 @@ def negotiation(
 
 
 def answer(connection: Any, options: ServerOptions) -> Exception | None:
-    """Answer the request of a connection where the application has no say, and return why it was refused, if it was.
+    """Answer the request of a connection without hooks; return the reason if it was refused.
 
     Args:
-        connection: A server's connection.
-        options: Those of the server.
+        connection: A server connection.
+        options: The options of the server.
     """
     error: Exception | None = connection._send_answer(
         connection._handshake.answer(common_fields(options.server_header))
@@ -130,10 +129,10 @@ def answer(connection: Any, options: ServerOptions) -> Exception | None:
 
 
 def refuse(connection: Any) -> None:
-    """Answer that the server has failed, where the log says how.
+    """Answer with status 500. The error itself is in the log.
 
     Args:
-        connection: A server's connection.
+        connection: A server connection.
     """
     connection._send_answer(connection._handshake.respond(plain_response(500, _FAILED)))
 
@@ -159,7 +158,7 @@ def _ask(
 def _draft(
     connection: Any, options: ServerOptions, limiter: HandshakeLimiter, changed: bool
 ) -> tuple[Response, Exception | None]:
-    """Return the response that a request deserves, whose headers the application may have changed."""
+    """Return the default response to a request, whose headers the application may have changed."""
     fields = common_fields(None)
     handshake: Handshake = connection._handshake
     try:
@@ -172,7 +171,7 @@ def _draft(
             chosen = options.select_subprotocol(connection, handshake.offered_subprotocols())
             response, error = handshake.draft(False, chosen, fields)
             if isinstance(error, ValueError):
-                raise error  # it chose what was not offered
+                raise error  # it selected a subprotocol that was not offered
     except InvalidOrigin as exc:
         return plain_response(403, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except (NegotiationError, InvalidHeader) as exc:
@@ -196,13 +195,13 @@ def _amended_draft(connection: Any, options: ServerOptions, headers: Headers) ->
 
 
 def hint(data: bytes, is_tls: bool, pending: PendingHandshake, limiter: HandshakeLimiter) -> None:
-    """Say in the log what a client cannot be told in a language that it speaks.
+    """Log that a client speaks plain HTTP instead of TLS, or TLS instead of HTTP: it cannot read a response.
 
     Args:
-        data: The first that came from it, in which there is no request.
-        is_tls: Whether it should have been TLS.
-        pending: Where it came from.
-        limiter: Has the log.
+        data: The first bytes of the client, which are not a request.
+        is_tls: Whether the server expects TLS.
+        pending: The handshake.
+        limiter: Throttles the log.
     """
     # RFC 8446, section 5.1: a handshake record begins with 22 and the version 3.x.
     if not is_tls and data[:2] == b"\x16\x03":
@@ -221,9 +220,9 @@ def say_refused(connection: Any, error: Exception, limiter: HandshakeLimiter) ->
     """Log that a connection was refused.
 
     Args:
-        connection: A server's connection.
-        error: Why.
-        limiter: Has the log.
+        connection: A server connection.
+        error: The reason.
+        limiter: Throttles the log.
     """
     text = "connection %s refused: %s"
     limiter.throttled_log(connection.remote_address, f"refused: {error}", logging.INFO, text, connection._label, error)
@@ -235,11 +234,11 @@ def log_handshake_error(
     """Log that an opening handshake has failed.
 
     Args:
-        pending: Whose it was.
-        connection: The connection, if it came so far.
-        exc: Why.
-        limiter: Has the log of what clients cause.
-        logger: The log of everything else.
+        pending: The handshake.
+        connection: The connection, if it exists already.
+        exc: The error.
+        limiter: Throttles the log of errors that clients cause.
+        logger: Logger for all other errors.
     """
     who = address_text(pending.address) if connection is None else connection._label
     text = "opening handshake failed (%s): %s"
@@ -247,25 +246,25 @@ def log_handshake_error(
     if not is_peers_fault(exc):
         _say_fault(limiter, logger, pending.address, exc, text, who, said)
     elif pending.is_silent:
-        # A scan of ports, or somebody who looks whether the server is there.
+        # A port scan or a health check.
         logger.debug("a client has sent nothing (%s): %s", who, said)
     else:
-        # Not what it says: that may quote bytes that are others each time.
+        # The key is the type only: the message may quote bytes that differ each time.
         limiter.throttled_log(pending.address, f"failed: {type(exc).__name__}", logging.INFO, text, who, said)
 
 
 def _say_raised(limiter: HandshakeLimiter, text: str, connection: Any, exc: Exception) -> None:
-    """Log what the application has raised before a connection was open."""
+    """Log an exception of the application before the connection is open."""
     _say_fault(limiter, connection.logger, connection.remote_address, exc, text, connection._label)
 
 
 def _say_fault(
     limiter: HandshakeLimiter, logger: LoggerLike, address: Any, exc: Exception, text: str, *arguments: Any
 ) -> None:
-    """Log what is not the client's fault, with its traceback; or count it: the client may have it as often as it likes.
+    """Log an error of this process with its traceback, at most once for each cause, because clients can repeat it.
 
-    All lines that it came by are one cause, so that no bug hides behind another. A set of them is no longer when a
-    client chooses how deep a function calls itself.
+    The cause is the set of source lines in the traceback, so different bugs are logged separately. As a set, it does
+    not grow when a client controls the depth of a recursion.
     """
     lines = {f"{frame.f_code.co_filename}:{number}" for frame, number in traceback.walk_tb(exc.__traceback__)}
     cause = " ".join([text, type(exc).__name__, *sorted(lines)])
@@ -274,7 +273,7 @@ def _say_fault(
 
 
 def is_peers_fault(exc: Exception) -> bool:
-    """Return whether an exception in the opening handshake comes from the other end, or from what lies between.
+    """Return whether an exception in the opening handshake was caused by the peer or the network.
 
     Args:
         exc: The exception.

@@ -1,7 +1,7 @@
-"""Accepted sockets whose request is not there yet: no task and no thread for each of them.
+"""An accepted socket whose request has not arrived yet, without a task or thread of its own.
 
-Most clients send their request at once and in one piece, and those that mean ill send a part of it and no more. For
-both there is nothing to do but to wait. What has to be answered, TLS above all, is somebody else's to go on with.
+Most clients send their request at once in one piece; malicious ones send a part of it. For both it is enough to wait.
+Once the request, the first TLS record or an error is there, another part of the server continues.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ __all__ = ["PendingHandshake", "has_unread"]
 
 
 class PendingHandshake:
-    """An accepted socket, and what has come from it.
+    """An accepted socket and the bytes received from it.
 
     Attributes:
         sock: The socket.
-        address: Of its other end.
-        deadline: When the opening handshake must be complete, ``None`` for no limit.
-        opening: What the bytes that were received were given to, with all of them; ``None`` if there is none.
-        data: Bytes that are to be given to one, empty for the end of the stream; ``None`` if nothing came.
-        entry: Its place in the gate, ``None`` if it did not have to wait.
-        is_silent: Whether nothing has come from it yet.
-        is_lost: Whether its client has gone, without a request that could be answered.
+        address: Address of the peer.
+        deadline: Time by which the opening handshake must be complete, ``None`` for no limit.
+        opening: The parser that has all received bytes; ``None`` without one.
+        data: Bytes to pass to a parser, empty for the end of the stream; ``None`` if nothing was received.
+        entry: Entry in the handshake limiter, ``None`` if it did not have to wait.
+        is_silent: Whether nothing was received yet.
+        is_lost: Whether the client has disconnected without a request that could be answered.
 
     Args:
         sock: An accepted non-blocking socket.
-        address: Of its other end.
-        deadline: As above.
-        drop: Called to close it at once while it waits.
+        address: Address of the peer.
+        deadline: See above.
+        drop: Called to close the socket at once while it waits.
     """
 
     __slots__ = (
@@ -59,27 +59,27 @@ class PendingHandshake:
         self._drop = drop
 
     def has_unread(self) -> bool:
-        """Return whether it has sent what nobody has read yet."""
+        """Return whether the socket has unread input."""
         return has_unread(self.sock)
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the socket at once."""
         if self._drop is not None:
             self._drop(self)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the request is there."""
+        """Whether the request is complete."""
         return self.opening is not None and self.opening.done
 
     def finish(self) -> Opened | None:
-        """Return what the request has opened, ``None`` if it is not there."""
+        """Return the result of a complete request, ``None`` if it is not complete."""
         return self.opening.finish() if self.opening is not None and self.opening.done else None
 
     def look(self) -> bool:
-        """Return whether its client has gone, also if the request is there: nobody would get the answer.
+        """Return whether the client has disconnected. If so, a complete request is dropped too.
 
-        One that has only ended its own direction of the stream is there.
+        A client that has only shut down its sending side is still connected.
         """
         if self.is_complete:
             try:
@@ -87,20 +87,20 @@ class PendingHandshake:
             except ConnectionError:
                 self.opening, self.data, self.is_lost = None, b"", True
             except OSError:
-                pass  # it has sent nothing more, as a rule
+                pass  # usually BlockingIOError: no more input
         return self.is_lost
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing came behind the request, once that is there: no message of the client's."""
+        """Whether no bytes follow the complete request, so no message was sent with it."""
         return self._received.endswith(b"\r\n\r\n")
 
     def receive(self, data: bytes, make_opening: Callable[[], ServerOpening] | None) -> bool:
-        """Take what came; return whether there is nothing to do but to wait for more.
+        """Process received bytes; return whether to wait for more.
 
         Args:
-            data: What came.
-            make_opening: Makes what it is given to; ``None`` with TLS, of which the first record is awaited.
+            data: The bytes.
+            make_opening: Creates the parser; ``None`` with TLS, where the first record is awaited instead.
         """
         self.is_silent = self.is_silent and not data
         self.is_lost = not data
@@ -113,24 +113,24 @@ class PendingHandshake:
             return False
         if self.opening is None:
             self.opening = make_opening()
-        # A request is at most 16 KiB, and after the first few bytes that cannot be one this is over.
+        # At most 16 KiB: the parser raises at the first bytes that cannot belong to a request.
         self._received += data
         try:
             self.opening.feed(data)
         except Exception:
-            # Told where errors are told, by who is given the same once more.
+            # The caller of `finish` parses the bytes again and reports the error.
             self.opening, self.data = None, self._received
             return False
         return not self.opening.done
 
 
 def _is_part_of_record(data: bytes) -> bool:
-    # RFC 8446, section 5.1: the type, here that of a handshake, two bytes of version, two of length.
+    # RFC 8446, section 5.1: one byte type (22, handshake), two bytes version, two bytes length.
     return data[:1] == b"\x16" and len(data) < 5 + int.from_bytes(data[3:5], "big")
 
 
 def has_unread(sock: socket_module.socket) -> bool:
-    """Return whether a non-blocking socket has something to read: bytes, the end or an error.
+    """Return whether a non-blocking socket has input: bytes, the end of the stream or an error.
 
     Args:
         sock: The socket.

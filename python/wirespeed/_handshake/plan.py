@@ -1,6 +1,6 @@
-"""What lies between this machine and the server of a URI, whoever waits for it: proxy, TLS, the opening handshake.
+"""Plans how a client reaches the server of a URI: proxy, TLS and opening handshake, for both APIs.
 
-The native core does all of it on a connected socket, in the order that is decided here.
+The native core performs the plan on a connected socket.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["BODY_PATIENCE", "OpeningPlan", "opening_timeout", "plan_opening"]
 
 
 BODY_PATIENCE = 10.0
-"""Seconds for the body of a refusal once its head is there: that of the blocking client, which the core has."""
+"""Seconds to receive the body of a refusal after its head, as in the native blocking client."""
 
 
 class OpeningPlan(NamedTuple):
     """How to reach one URI.
 
     Attributes:
-        tls: Settings of TLS with the server and the name in its certificate, ``None`` for none.
-        proxy: The proxy, ``None`` for none.
-        proxy_tls: The same as ``tls`` for the proxy.
+        tls: TLS settings for the server and the name in its certificate; ``None`` for no TLS.
+        proxy: The proxy, ``None`` for no proxy.
+        proxy_tls: TLS settings for the proxy and the name in its certificate; ``None`` for no TLS.
     """
 
     tls: _TLS | None
@@ -41,13 +41,13 @@ class OpeningPlan(NamedTuple):
     def begin(
         self, request: ClientPlan, uri: WebSocketURI, network: Network, user_agent_header: str | None
     ) -> ClientOpening:
-        """Return what opens a WebSocket on a socket to the server, or to a proxy that speaks HTTP.
+        """Return the native opening for a socket connected to the server or to an HTTP proxy.
 
         Args:
-            request: What to ask the server for.
-            uri: Where it is.
-            network: What says where else to connect to.
-            user_agent_header: For the proxy.
+            request: The request to send to the server.
+            uri: URI of the server.
+            network: Arguments that may replace host and port of the URI.
+            user_agent_header: Value of the User-Agent header for the proxy.
 
         Raises:
             TypeError, ValueError, ssl.SSLError: A setting is wrong.
@@ -59,16 +59,16 @@ class OpeningPlan(NamedTuple):
 
 
 def plan_opening(chain: RedirectChain, network: Network, proxy_argument: str | Literal[True] | None) -> OpeningPlan:
-    """Return how to reach the URI that a chain is at.
+    """Return how to reach the current URI of a redirect chain.
 
     Args:
         chain: The chain.
         network: The arguments of ``connect``.
-        proxy_argument: That for the proxy: ``True`` to ask the environment.
+        proxy_argument: The ``proxy`` argument; ``True`` to use the environment.
 
     Raises:
-        InvalidProxy: The proxy is not one that is supported.
-        TypeError, ValueError: An argument is wrong; the text names it.
+        InvalidProxy: The proxy is not supported.
+        TypeError, ValueError: An argument is wrong; the message names it.
     """
     uri = chain.parsed
     tls = _choose(uri.secure, network.ssl, chain.server_hostname(network.server_hostname), uri.host)
@@ -85,7 +85,7 @@ def plan_opening(chain: RedirectChain, network: Network, proxy_argument: str | L
     elif proxy is not None and proxy.scheme == "http" and network.proxy_ssl is not None:
         raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
     elif proxy is not None and proxy.is_socks:
-        socks_type(proxy)  # raises if what it takes is not installed
+        socks_type(proxy)  # raises if the required package is not installed
     return OpeningPlan(tls, proxy, proxy_tls)
 
 
@@ -102,10 +102,10 @@ def _choose(
 
 
 def opening_timeout(opening: ClientOpening) -> str:
-    """Return what to say when the time of an opening is up.
+    """Return the message for a timeout of an opening.
 
     Args:
-        opening: How far it is.
+        opening: The opening, which tells the current step.
     """
     what = "TLS" if opening.is_tls_handshaking else "opening"
     return f"timed out during the {what} handshake; raise open_timeout to wait longer"

@@ -1,4 +1,4 @@
-"""HTTP responses of servers: what is the same in all of them."""
+"""Builds the HTTP responses of servers, with the fields that all of them have."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["common_fields", "plain_response"]
 
 _date: tuple[int, str] = (0, "")
 
-# In English, whatever the locale.
+# In English, independent of the locale.
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def http_date() -> str:
-    """Return the time in the form of a Date header: RFC 9110, section 5.6.7."""
+    """Return the current time in the format of a Date header (RFC 9110, section 5.6.7)."""
     global _date
     now = int(time.time())
     if _date[0] != now:
-        # As email.utils.formatdate does it, but whose import takes longer than that of this package.
+        # Like email.utils.formatdate, whose import takes longer than the import of this package.
         year, month, day, hour, minute, second, weekday, *_ = time.gmtime(now)
         date = f"{_DAYS[weekday]}, {day:02} {_MONTHS[month - 1]} {year:04}"
         _date = (now, f"{date} {hour:02}:{minute:02}:{second:02} GMT")
@@ -30,10 +30,10 @@ def http_date() -> str:
 
 
 def common_fields(server_header: str | None) -> list[tuple[str, str]]:
-    """Return the fields of every response.
+    """Return the header fields that every response has.
 
     Args:
-        server_header: Value of the Server header, ``None`` for none.
+        server_header: Value of the Server header, ``None`` for no header.
     """
     fields = [("Date", http_date())]
     if server_header is not None:
@@ -42,11 +42,11 @@ def common_fields(server_header: str | None) -> list[tuple[str, str]]:
 
 
 def plain_response(status: StatusLike, text: str) -> Response:
-    """Return a response with a text.
+    """Return a plain text response.
 
     Args:
-        status: Its status code.
-        text: Its body.
+        status: Status code.
+        text: Body.
     """
     status = http.HTTPStatus(status)
     body = text.encode()

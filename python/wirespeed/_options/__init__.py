@@ -1,1 +1,1 @@
-"""The keyword arguments of clients and servers: checked here, once, for threads and for event loops."""
+"""The keyword arguments of clients and servers, checked once for both APIs."""

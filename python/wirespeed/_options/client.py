@@ -1,7 +1,4 @@
-"""The keyword arguments of clients: checked here, once, for every kind of client.
-
-It opens no connection.
-"""
+"""The keyword arguments of clients, checked once for both APIs. It opens no connection."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ _LOGGER = logging.getLogger("wirespeed.client")
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class ClientOptions(ConnectionOptions):
-    """Keyword arguments that do not depend on where a client connects to. Their names are those of ``connect``.
+    """Keyword arguments of ``connect`` that do not depend on the server, with the same names.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -55,7 +52,7 @@ class ClientOptions(ConnectionOptions):
 
     origin: str | None = None
     user_agent_header: str | None = None
-    # What was asked for last, and where: most connections of a program go to one place.
+    # The last URI without headers, and its request: most programs connect to one URI.
     _last: tuple[WebSocketURI, ClientPlan] | None = dataclasses.field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -69,28 +66,27 @@ class ClientOptions(ConnectionOptions):
         return _LOGGER if self.logger is None else self.logger
 
     def request(self, uri: WebSocketURI, headers: Headers | None) -> ClientPlan:
-        """Return the options of one attempt in the form of the native core, which has checked them.
+        """Return the request for one attempt in native form, after the native core has checked it.
 
         Args:
-            uri: Where it goes.
+            uri: URI of the server.
             headers: Headers to add to the request.
 
         Raises:
-            TypeError, ValueError: They cannot be asked for.
+            TypeError, ValueError: The request is not valid.
         """
         last = self._last
         if headers is None and last is not None and last[0] is uri:
             return last[1]
         request = ClientPlan(self._native(uri, headers))
-        # Queries and user information hold secrets: nothing keeps those beyond the attempt.
+        # Queries and user information may contain secrets, so they are not kept after the attempt.
         if headers is None and not uri.query and uri.user_info is None:
             self._last = uri, request
         return request
 
     def _native(self, uri: WebSocketURI, headers: Headers | None) -> ConnectOptions:
         authorization = None
-        # RFC 7617: user information of the URI as Basic authentication, unless the caller authenticates
-        # otherwise.
+        # RFC 7617: send user information of the URI as Basic authentication, unless there is an Authorization header.
         if uri.user_info is not None and (headers is None or "Authorization" not in headers):
             authorization = basic_authorization(*uri.user_info)
         return {
@@ -106,7 +102,7 @@ class ClientOptions(ConnectionOptions):
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class AsyncClientOptions(AsyncOptions, ClientOptions):
-    """The same for a client on an event loop, with what only such clients have.
+    """Keyword arguments of the asyncio ``connect`` that do not depend on the server.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -124,12 +120,12 @@ class AsyncClientOptions(AsyncOptions, ClientOptions):
 
 
 def native_tls(tls: TLS) -> ClientTLS:
-    """Return the native form of TLS settings: equal settings share it, and with it resumed sessions.
+    """Return the native form of TLS settings. Equal settings share it, and with it sessions to resume.
 
     Args:
-        tls: The settings, of which the files may have changed since they were read.
+        tls: The settings. Their files are read again if they have changed.
     """
-    # What the files of the system's authorities say is part of the settings.
+    # The content of the system's certificate files is a part of the cache key.
     authorities = system_authorities() if tls._trusts_system and tls.verify is not False else 0
     # As ssl.create_default_context() does.
     key_log = None if sys.flags.ignore_environment else os.environ.get("SSLKEYLOGFILE")
@@ -148,21 +144,21 @@ def native_tls(tls: TLS) -> ClientTLS:
     return _make_tls(tls._renewed or tls, authorities, key_log)
 
 
-# As many as an application has different settings; the certificates of each take some kilobytes.
+# Enough for the different settings of an application; each entry keeps some kilobytes of certificates.
 @functools.lru_cache(maxsize=64)
 def _make_tls(tls: TLS, _authorities: int, key_log: str | None) -> ClientTLS:
     return ClientTLS(**tls._native_arguments(), key_log=bool(key_log))
 
 
 def check_headers(headers: HeadersLike | None) -> Headers | None:
-    """Return headers that a user passed as ``additional_headers``.
+    """Return the ``additional_headers`` of the user as :class:`Headers`, in a new object.
 
     Args:
-        headers: What the user passed.
+        headers: The argument of the user.
 
     Raises:
-        TypeError: It is no mapping and no iterable of pairs of ``str``.
-        ValueError: A name or a value cannot stand in a request.
+        TypeError: It is neither a mapping nor an iterable of pairs of ``str``.
+        ValueError: A name or a value is not allowed in a request.
     """
     if headers is None:
         return None
@@ -175,7 +171,7 @@ def check_headers(headers: HeadersLike | None) -> Headers | None:
         pairs = (
             list(headers)
             if isinstance(headers, Iterable) and not isinstance(headers, Mapping)
-            else [(name, headers[name]) for name in headers.keys()]  # noqa: SIM118 - it need not be iterable
+            else [(name, headers[name]) for name in headers.keys()]  # noqa: SIM118 - it may not be iterable
         )
         if not all(isinstance(name, str) and isinstance(value, str) for name, value in pairs):
             raise TypeError
@@ -188,7 +184,7 @@ def check_headers(headers: HeadersLike | None) -> Headers | None:
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class Network:
-    """The keyword arguments that tell how to reach a server. Their names are those of ``connect`` and ``unix_connect``.
+    """Keyword arguments of ``connect`` and ``unix_connect`` that tell how to reach a server, with the same names.
 
     Attributes:
         unix: Whether the socket is a Unix socket.
@@ -215,7 +211,7 @@ class Network:
     def __post_init__(self) -> None:
         check_type("sock", self.sock, socket.socket, "a socket.socket or None")
         if self.sock is not None and isinstance(self.sock, ssl_module.SSLSocket):
-            # The core would read and write behind the back of its TLS.
+            # The core would read and write below the TLS layer of the object.
             raise TypeError("sock must be a plain socket, not an SSLSocket; use a wss:// URI and the ssl argument")
         for name in ("ssl", "proxy_ssl"):
             if not isinstance(value := getattr(self, name), (bool, TLS, type(None))):
@@ -239,18 +235,18 @@ class Network:
             raise ValueError("path and sock exclude each other")
 
     def address(self, uri: WebSocketURI) -> tuple[str, int]:
-        """Return host and port to connect to, by whatever proxy.
+        """Return host and port to connect to, directly or through a proxy.
 
         Args:
-            uri: Where the server is, as far as the arguments do not say something else.
+            uri: URI of the server; the arguments ``host`` and ``port`` have precedence.
         """
         return self.host or uri.host, self.port or uri.port
 
     def chain(self, uri: str, headers: Headers | None) -> RedirectChain:
-        """Return the chain that begins with a URI.
+        """Return a redirect chain that begins with a URI.
 
         Args:
-            uri: What the user passed.
+            uri: The argument of the user.
             headers: Headers to add to the request.
 
         Raises:
@@ -266,9 +262,9 @@ class Network:
 
 
 PLAIN = (bool, int, float, type(None))
-"""Types of arguments that hold no secrets, and cannot change."""
+"""Types of immutable arguments that contain no secrets."""
 
-# Of the arguments of a network, those that are a str may hold the password of a proxy.
+# Not `str` for Network: its arguments may contain the password of a proxy.
 checked_options = remembered(ClientOptions, (*PLAIN, str))
 checked_async_options = remembered(AsyncClientOptions, (*PLAIN, str))
 checked_network = remembered(Network, PLAIN)

@@ -1,4 +1,4 @@
-"""The keyword arguments that clients and servers share: checked here, once, for every kind of connection."""
+"""The keyword arguments that clients and servers share, checked once for both APIs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 QUEUE_BYTES = 4 * 2**20
-"""Bytes that are kept for an application that does not receive: as much as the socket buffers of one connection hold
-on common systems."""
+"""Default limit in bytes for received messages that wait for the application: the size of the socket buffers of one
+connection on common systems."""
 
 _UNLIMITED = 2**62
 
-# Three weeks. The system calls that wait take 2**31 milliseconds at most, those of Python less than infinity.
+# Three weeks in seconds. System calls accept timeouts of at most 2**31 ms, and Python accepts no infinite ones.
 _FOREVER = 21 * 86400.0
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -45,7 +45,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class ConnectionOptions:
-    """Keyword arguments of every kind of connection. Their names are those of ``connect`` and ``serve``.
+    """Keyword arguments of all connections, with the names that ``connect`` and ``serve`` use.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -80,11 +80,11 @@ class ConnectionOptions:
         self._deflate = deflate_options(self._compression())
 
     def _compression(self) -> Deflate | str | None:
-        """Return what the defaults of this end make of ``compression``."""
+        """Return ``compression`` with the defaults of a client; servers override it."""
         return self.compression
 
     def shared_settings(self) -> SharedSettings:
-        """Return what the native core needs to know for either end."""
+        """Return the settings that the native core needs at both ends."""
         message_size, fragment_size = pair(self.max_size)
         queue = pair(self.max_queue)[0]
         return {
@@ -103,7 +103,7 @@ class ConnectionOptions:
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class AsyncOptions(ConnectionOptions):
-    """The same for connections on an event loop, with what only those have.
+    """Keyword arguments of connections on an event loop.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -139,18 +139,18 @@ class AsyncOptions(ConnectionOptions):
                 raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
 
 
-# As many as an application has different ways to connect.
+# Enough for the different argument sets of an application.
 _MAX_ENTRIES = 32
 
 
 class Recalled(Generic[_T]):
-    """What was made of keyword arguments, for the next time that somebody passes the same.
+    """Caches objects made from keyword arguments.
 
-    Programs open many connections with the same arguments, and checking them anew was a sixth of opening one.
+    Programs open many connections with the same arguments, and checking them took a sixth of the time.
 
     Args:
-        kinds: Types of arguments that cannot change, keep nothing else alive and hold no secrets. What is made of
-            others is not kept.
+        kinds: Types of arguments that are immutable, keep no other object alive and contain no secrets. Objects made
+            from other types are not cached.
     """
 
     def __init__(self, kinds: Collection[type]) -> None:
@@ -158,28 +158,28 @@ class Recalled(Generic[_T]):
         self._made: dict[tuple[object, ...], _T] = {}
 
     def key(self, arguments: Mapping[str, object]) -> tuple[object, ...] | None:
-        """Return what stands for arguments, ``None`` if what is made of them is not kept."""
+        """Return the cache key of arguments, ``None`` if they must not be cached."""
         values = tuple(arguments.values())
-        # With the types, as 1 and True are equal and not the same.
+        # Includes the types, because 1 and True are equal but differ.
         types = tuple(map(type, values))
         return (*arguments, *types, *values) if self._kinds.issuperset(types) else None
 
     def get(self, key: tuple[object, ...]) -> _T | None:
-        """Return what was made, ``None`` if nothing was."""
+        """Return the cached object, ``None`` without one."""
         return self._made.get(key)
 
     def put(self, key: tuple[object, ...], made: _T) -> None:
-        """Keep what was made. It must not be changed afterwards."""
+        """Cache an object. It must not be changed afterwards."""
         if len(self._made) >= _MAX_ENTRIES:
             self._made.clear()
         self._made[key] = made
 
 
 def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:
-    """Return what makes options and, for arguments that it has seen, returns those that it has made before.
+    """Return a function like ``make`` that caches its results.
 
     Args:
-        make: What makes and checks options, of keyword arguments only. They must not be changed afterwards.
+        make: Function of keyword arguments only, whose results must not be changed.
         kinds: As for :class:`Recalled`.
     """
     recalled: Recalled[_T] = Recalled(kinds)
@@ -199,21 +199,21 @@ def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, 
 
 
 def pair(value: Any) -> tuple[Any, Any]:
-    """Return both numbers of an argument that may be a number or a pair."""
+    """Return both items of an argument that is a pair or one value; the second item is then ``None``."""
     return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (value, None)
 
 
 def bounded(seconds: float | None) -> float | None:
-    """Return a time to wait, ``None`` for one that is as good as for ever, such as ``math.inf``.
+    """Return a timeout, or ``None`` for three weeks and more, such as ``math.inf``.
 
     Args:
-        seconds: What the user passed.
+        seconds: The argument of the user.
     """
     return None if seconds is None or seconds >= _FOREVER else seconds
 
 
 def check_type(name: str, value: object, expected: type | tuple[type, ...], description: str) -> None:
-    """Raise TypeError unless an argument is ``None`` or of a type."""
+    """Raise TypeError unless an argument is ``None`` or an instance of a type."""
     if value is not None and not isinstance(value, expected):
         raise TypeError(f"{name} must be {description}, not {type(value).__name__}")
 
@@ -236,7 +236,7 @@ def check_seconds(name: str, value: object) -> None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
-    # Only NaN differs from itself; math.isnan does not take every int.
+    # NaN is the only value that differs from itself; math.isnan does not accept every int.
     if value != value or value < 0:
         raise ValueError(f"{name} must not be negative; use None to switch it off")
     if value == 0 and name.startswith("ping"):
@@ -244,7 +244,7 @@ def check_seconds(name: str, value: object) -> None:
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise TypeError or ValueError unless an argument is ``None`` or a number that may be a limit."""
+    """Raise TypeError or ValueError unless an argument is ``None`` or a valid limit."""
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool):

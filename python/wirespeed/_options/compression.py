@@ -1,4 +1,4 @@
-"""What to ask of permessage-deflate (RFC 7692)."""
+"""Settings of permessage-deflate (RFC 7692)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ __all__ = ["Deflate", "compression_memory", "deflate_options"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deflate:
-    """Settings of the permessage-deflate extension, RFC 7692; pass them as ``compression``.
+    """Settings of the permessage-deflate extension (RFC 7692), for the argument ``compression``.
 
-    The defaults of a client are those of the ``websockets`` library: each end remembers what it compressed before
-    (context takeover), the server chooses its window.
+    The defaults of a client are those of the ``websockets`` library: both ends use context takeover, and the server
+    chooses its window size.
 
     Attributes:
-        server_no_context_takeover: Demand that the server compresses each message by itself. Saves this end the memory
-            of a window between messages.
-        client_no_context_takeover: Compress each message by itself.
-        server_max_window_bits: Largest window of the server's compressor, as a power of two from 8 to 15, ``None``
-            for no demand. This end needs that much memory for decompressing.
-        client_max_window_bits: Largest window of the client's compressor, from 8 to 15, ``None`` for what the server
-            asks.
-        level: Effort, from 0 (store) to 9 (smallest).
-        memory_level: Memory of the compressor, from 1 to 9: 2 ** (memory_level + 9) bytes beside its window.
+        server_no_context_takeover: Require the server to compress each message independently. This end then needs no
+            window between messages.
+        client_no_context_takeover: Let the client compress each message independently.
+        server_max_window_bits: Maximum window of the server's compressor, as a power of two from 8 to 15; ``None`` for
+            no requirement. The client needs a window of this size to decompress.
+        client_max_window_bits: Maximum window of the client's compressor, as a power of two from 8 to 15; ``None`` to
+            use the size that the server requests.
+        level: Compression level, from 0 (no compression) to 9 (smallest result).
+        memory_level: Memory of the compressor, from 1 to 9: 2 ** (memory_level + 9) bytes, plus its window.
         threshold: Messages of fewer bytes are sent uncompressed.
 
     Raises:
-        TypeError: An argument has another type.
-        ValueError: An argument is out of its range.
+        TypeError: An argument has a wrong type.
+        ValueError: An argument is out of range.
     """
 
     server_no_context_takeover: bool = False
@@ -62,22 +62,23 @@ class Deflate:
 
 
 def compression_memory(limit: int | None = None) -> int:
-    """Return how much memory all connections of this process together may keep for compression between messages.
+    """Return and set the memory limit for compression contexts that all connections keep between messages.
 
-    A connection that finds no room compresses each message by itself, which shrinks it less, and is given a
-    decompressor when a message comes. With the 64 MiB of the beginning some 300 connections that talk at the same time
-    keep theirs; idle ones keep none. RFC 7692, section 7.1.1, allows a sender to forget at any time.
+    Without room, a connection compresses each message independently, which is less effective, and takes a decompressor
+    only while it receives a message. The default of 64 MiB is enough for some 300 active connections; idle connections
+    keep no context. RFC 7692, section 7.1.1, allows a sender to drop its context at any time.
 
     Args:
-        limit: Bytes from now on, 0 for none; ``None`` to change nothing. Who has more gives it up after its next
-            message. A thread may keep a 64th of it, 1 MiB at most, for connections to come.
+        limit: New limit in bytes, 0 to keep no contexts; ``None`` to change nothing. Connections above the limit drop
+            their contexts after their next message. Each thread may keep 1/64 of the limit, at most 1 MiB, for new
+            connections.
 
     Returns:
-        The bytes before the call.
+        The limit in bytes before the call.
 
     Raises:
-        TypeError: ``limit`` is no int.
-        ValueError: It is negative, or more than a machine can have.
+        TypeError: ``limit`` is not an int.
+        ValueError: It is negative, or at least ``sys.maxsize``.
     """
     from .._native import compression_memory as native
 
@@ -90,14 +91,14 @@ def compression_memory(limit: int | None = None) -> int:
 
 
 def deflate_options(compression: Deflate | str | None) -> DeflateOptions | None:
-    """Return the settings in the form of the native core, ``None`` for no compression.
+    """Return compression settings in native form, ``None`` for no compression.
 
     Args:
-        compression: What the user passed: ``"deflate"`` for the defaults.
+        compression: The argument of the user; ``"deflate"`` for the defaults.
 
     Raises:
-        TypeError: It has another type.
-        ValueError: It is another name.
+        TypeError: It has a wrong type.
+        ValueError: It is another string.
     """
     if compression is None:
         return None

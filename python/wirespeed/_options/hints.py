@@ -1,4 +1,4 @@
-"""Keyword arguments that other libraries have, and what they are called here."""
+"""Suggests the right keyword argument when a user passes one of another library, and caches checked arguments."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _NAMES = {"timeout": "open_timeout", "extra_headers": "additional_headers", "hea
 
 
 def hinting(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Let a function say what it calls an argument that it does not know by its other name.
+    """Decorate a function: for a keyword argument with the name of another library, its error suggests the right name.
 
     Args:
-        name: Name of the function for its users.
+        name: Public name of the function.
     """
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        # Not by inspect.signature, which takes as long as all else that happens when a client is imported.
+        # inspect.signature would take as long as the rest of importing a client.
         code = cast("FunctionType", function).__code__
         others = {**_NAMES}
-        # One that takes any keyword arguments hands them on to one that has them all.
+        # A function with **kwargs passes them to one that has all parameters.
         if not code.co_flags & _TAKES_ANY:
             parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             others = {wrong: right for wrong, right in _NAMES.items() if right in parameters}
@@ -53,15 +53,15 @@ def hinting(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
 def opening(
     name: str, kinds: Collection[type], begin: Callable[..., _T], result: str
 ) -> Callable[[Callable[_P, _Made]], Callable[_P, _T]]:
-    """Make a function, or a method, of a URI and keyword arguments out of one that checks these; hint at others.
+    """Decorate a function that checks its keyword arguments: call ``begin`` with the URI and its result.
 
-    What was made of plain arguments is kept for the next call.
+    Results for immutable arguments are cached. Wrong keyword arguments get a suggestion, as with :func:`hinting`.
 
     Args:
-        name: Name of the function for its users.
+        name: Public name of the function.
         kinds: As for :class:`Recalled`.
-        begin: Goes on with the URI, behind ``self`` if there is one, and with what was made.
-        result: Name of the type that ``begin`` returns, for whoever looks at the annotations.
+        begin: Called with ``self``, if the function has it, the URI and the result of the check.
+        result: Name of the return type of ``begin``, for the annotations.
     """
 
     def decorate(prepare: Callable[_P, _Made]) -> Callable[_P, _T]:

@@ -1,7 +1,4 @@
-"""The keyword arguments of servers: checked here, once, for every kind of server, and what follows from them.
-
-It accepts no connection.
-"""
+"""The keyword arguments of servers, checked once for both APIs. It accepts no connection."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ __all__ = [
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class ServerOptions(ConnectionOptions):
-    """Keyword arguments that do not depend on where a server listens. Their names are those of ``serve``.
+    """Keyword arguments of ``serve`` that do not depend on the address, with the same names.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -81,10 +78,10 @@ class ServerOptions(ConnectionOptions):
         """Return the options of ``unix_serve``.
 
         Args:
-            **options: Its keyword arguments, as the user passed them.
+            **options: The keyword arguments of the user.
 
         Raises:
-            TypeError: One has a wrong type, or is not known.
+            TypeError: One has a wrong type, or is unknown.
             ValueError: One has a wrong value.
         """
         known = {field.name for field in dataclasses.fields(cls) if field.init}
@@ -94,7 +91,7 @@ class ServerOptions(ConnectionOptions):
         return cls(**options)
 
     def _compression(self) -> Deflate | str | None:
-        # As the websockets library: windows of 4 KiB, for the sake of memory.
+        # Like the websockets library: windows of 4 KiB, to save memory.
         if self.compression == "deflate":
             return Deflate(server_max_window_bits=12, client_max_window_bits=12)
         return self.compression
@@ -106,7 +103,7 @@ class ServerOptions(ConnectionOptions):
 
     @functools.cached_property
     def has_hooks(self) -> bool:
-        """Whether the application has a say in the opening handshake."""
+        """Whether the application decides about requests: by hooks, origins or its own choice of a subprotocol."""
         return not (
             self.origins is None
             and self.select_subprotocol is None
@@ -119,10 +116,10 @@ class ServerOptions(ConnectionOptions):
         return ServerSettings(**self.shared_settings())
 
     def check_origin(self, headers: Headers) -> None:
-        """Raise InvalidOrigin unless a request comes from where it may: RFC 6455, section 10.2.
+        """Raise InvalidOrigin unless the Origin header of a request is allowed (RFC 6455, section 10.2).
 
         Args:
-            headers: Those of the request.
+            headers: Headers of the request.
         """
         if self.origins is None:
             return
@@ -153,7 +150,7 @@ def _check_origin(origin: str) -> None:
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class AsyncServerOptions(AsyncOptions, ServerOptions):
-    """The same for a server on an event loop, with what only such servers have.
+    """Keyword arguments of the asyncio ``serve`` that do not depend on the address.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -171,10 +168,10 @@ class AsyncServerOptions(AsyncOptions, ServerOptions):
 
 
 def check_ssl(ssl: object) -> None:
-    """Raise TypeError or ValueError for what is no TLS configuration of a server.
+    """Raise TypeError or ValueError unless the argument is a TLS configuration for servers.
 
     Args:
-        ssl: What the user passed.
+        ssl: The argument of the user.
     """
     if ssl is None:
         return
@@ -188,7 +185,7 @@ def check_ssl(ssl: object) -> None:
 
 
 def check_tls(tls: TLS) -> None:
-    """Raise ValueError for TLS settings that are not those of a server.
+    """Raise ValueError unless TLS settings are usable for a server.
 
     Args:
         tls: The settings.
@@ -203,10 +200,10 @@ def check_tls(tls: TLS) -> None:
 
 
 def native_server_tls(tls: TLS) -> ServerTLS:
-    """Return the native form of the TLS settings of a server.
+    """Return the native form of TLS settings for a server.
 
     Args:
-        tls: The settings. Clients need a certificate of one of the authorities in ``ca``, if there are any.
+        tls: The settings. If ``ca`` has authorities, clients need a certificate of one of them.
     """
     arguments = tls._native_arguments()
     return ServerTLS(
@@ -220,17 +217,17 @@ def native_server_tls(tls: TLS) -> ServerTLS:
 
 
 class ServerSSL:
-    """The TLS settings of a server, which may change while it runs.
+    """The TLS settings of a server, which can be replaced while it runs.
 
     Args:
-        ssl: What the user passed.
+        ssl: The argument of the user.
 
     Attributes:
-        native: What the native core takes; ``None`` for no TLS.
+        native: The settings in native form; ``None`` for no TLS.
 
     Raises:
-        TypeError: It is no TLS configuration.
-        ValueError: It is none of a server.
+        TypeError: It is not a TLS configuration.
+        ValueError: It is not a TLS configuration for servers.
     """
 
     def __init__(self, ssl: TLS | ssl_module.SSLContext | None) -> None:
@@ -242,12 +239,12 @@ class ServerSSL:
         """Use other settings from now on.
 
         Args:
-            ssl: The settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
+            ssl: The settings; ``None`` to read the files of the current :class:`wirespeed.TLS` again.
 
         Raises:
             OSError: A file cannot be read. The old settings stay in use.
-            TypeError: There is no TLS, or an ``ssl.SSLContext`` is to be read again.
-            ValueError: The settings are wrong. The old ones stay in use.
+            TypeError: There is no TLS, or ``ssl`` is ``None`` and the current settings are an ``ssl.SSLContext``.
+            ValueError: The settings are wrong. The old settings stay in use.
         """
         if self._ssl is None:
             raise TypeError("this server has no TLS: pass ssl to serve()")
@@ -264,15 +261,15 @@ def _native(ssl: TLS | ssl_module.SSLContext | None) -> ServerTLS | ssl_module.S
 
 
 def check_farewell(code: object, reason: object) -> None:
-    """Raise unless a server may close its connections so: RFC 6455, section 7.4.
+    """Raise unless a server may send a close frame with this code and reason (RFC 6455, section 7.4).
 
     Args:
         code: Close code.
         reason: Close reason.
 
     Raises:
-        ProtocolError: They must not be sent.
-        TypeError: One has a wrong type.
+        ProtocolError: The code or the reason is not allowed in a close frame.
+        TypeError: An argument has a wrong type.
     """
     if not isinstance(code, int) or isinstance(code, bool):
         raise TypeError(f"code must be an int, not {type(code).__name__}")

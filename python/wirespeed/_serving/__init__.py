@@ -1,1 +1,1 @@
-"""What servers do beside the handshake, with threads or on an event loop: handlers, routes, the log."""
+"""Server code shared by the asyncio and the blocking API, besides the handshake: handlers, routes, the log."""

@@ -1,4 +1,4 @@
-"""What keeps a server from accepting, for how long, and what is said of it."""
+"""Accepting sockets: the accept function of a listening socket, and how long to pause after its errors."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["Accept", "AcceptErrors", "accepting"]
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
-# Sets no more than what is there already.
+# The flags that an accepted socket already has: setting them again changes nothing.
 _TYPE = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 
 
 Accept = Callable[[], "tuple[socket.socket, Any] | None"]
-"""Accepts a connection that waits at one listening socket."""
+"""Accepts one waiting connection of a listening socket."""
 
 
 def accepting(listening: socket.socket) -> Accept:
-    """Return what accepts a connection that waits, without blocking.
+    """Return a function that accepts one waiting connection without blocking.
 
-    It returns its non-blocking socket and the address it came from, or ``None`` if none waits, and raises what
-    ``listening.accept`` raises otherwise.
+    It returns a non-blocking socket and the address of its peer, or ``None`` if no connection is waiting. It raises
+    the other exceptions of ``listening.accept``.
 
     Args:
         listening: A listening non-blocking socket.
@@ -36,8 +36,8 @@ def accepting(listening: socket.socket) -> Accept:
     family, proto = int(listening.family), listening.proto
 
     def natively() -> tuple[socket.socket, Any] | None:
-        # What `listening.accept` does, but for an exception where none waits, a call to have it not block, and the
-        # enumerations of family and type.
+        # Like `listening.accept`, but without the exception for an empty queue, without the call that sets
+        # non-blocking mode, and without converting family and type to enumerations.
         accepted = accept(listening.fileno())
         if accepted is None:
             return None
@@ -52,20 +52,20 @@ def accepting(listening: socket.socket) -> Accept:
         sock.setblocking(False)
         return sock, address
 
-    # Not for a class of the application that accepts in its own way, nor for the class of gevent, whose objects wait
-    # although the descriptor does not block.
+    # Use `accept` of the object if it is overridden, or if gevent has replaced the class: its objects wait although
+    # the descriptor is non-blocking.
     usual = family in _INTERNET and type(listening).accept is socket.socket.accept and not is_socket_replaced()
     return natively if usual and _TYPE != socket.SOCK_STREAM else by_python
 
 
 class AcceptErrors:
-    """The errors of ``accept``.
+    """Decides what to do after errors of ``accept``.
 
     Args:
-        limiter: Logs them, and closes a client that waits where the system is out of something.
+        limiter: Logs the errors, and closes a pending handshake when the system has run out of resources.
 
     Attributes:
-        lost: How many connections were lost since one was accepted; whoever accepts one sets it to 0.
+        lost: Number of connections lost since the last one was accepted. The caller sets it to 0 after each success.
     """
 
     def __init__(self, limiter: HandshakeLimiterBase) -> None:
@@ -73,11 +73,11 @@ class AcceptErrors:
         self._limiter = limiter
 
     def after(self, exc: OSError, problem: str) -> float | None:
-        """Return for how many seconds not to accept, ``None`` for never more from this socket.
+        """Return for how many seconds to pause; ``None`` to stop accepting on this socket.
 
         Args:
-            exc: What ``accept`` has raised.
-            problem: What to say of it.
+            exc: The exception of ``accept``.
+            problem: Text for the log.
         """
         if exc.errno in BROKEN:
             return None
@@ -90,12 +90,12 @@ class AcceptErrors:
         return self.rest(problem, exc.errno in EXHAUSTED)
 
     def rest(self, problem: str, is_exhausted: bool) -> float:
-        """Return for how many seconds not to accept, after the system has refused something.
+        """Return for how many seconds to pause after the system has refused a resource, and log it.
 
         Args:
-            problem: What to say of it.
-            is_exhausted: Whether it is out of descriptors or memory, of which whoever waits in the opening handshake
-                has some.
+            problem: Text for the log.
+            is_exhausted: Whether it has run out of descriptors or memory. Then a pending handshake is closed, which
+                frees some.
         """
         self._limiter.count((problem,), logging.ERROR, "cannot accept connections for now: %s", problem)
         delay = self._limiter.evict_one() if is_exhausted else None

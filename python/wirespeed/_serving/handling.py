@@ -1,7 +1,4 @@
-"""Handlers of servers of every kind: which functions can be one, and what is said when one has failed.
-
-It calls no handler: the servers do, each in its way.
-"""
+"""Checks the handlers of servers, and logs their exceptions. The servers call the handlers themselves."""
 
 from __future__ import annotations
 
@@ -16,40 +13,40 @@ _HINT = "it must be a coroutine function, with async def; wirespeed.sync.serve t
 
 
 def check_async_handler(handler: object) -> None:
-    """Check that a handler of a server on an event loop can be called.
+    """Check that the handler of an asyncio server is callable.
 
-    Whether it returns an awaitable is known when it is called: see ``not_awaitable``.
+    Whether it returns an awaitable is known only after the call: see ``not_awaitable``.
 
     Args:
         handler: The handler that the user passed.
 
     Raises:
-        TypeError: It cannot be called.
+        TypeError: It is not callable.
     """
     if not callable(handler):
         raise TypeError(f"handler must be a coroutine function, not {type(handler).__name__}")
 
 
 def not_awaitable(result: object) -> TypeError:
-    """Return what to raise for a handler on an event loop that was called and returned no awaitable.
+    """Return the exception for a handler of an asyncio server that returned no awaitable.
 
     Args:
-        result: What it returned.
+        result: The value that it returned.
     """
     return TypeError(f"handler returned {type(result).__name__}: {_HINT}")
 
 
 def log_handler_error(connection: Any, exc: Exception) -> None:
-    """Log what has ended a handler. To be called before the connection is closed, which may take its time.
+    """Log the exception of a handler. Call it before closing the connection, which may take time.
 
     Args:
         connection: The connection of the handler.
-        exc: What it has raised.
+        exc: The exception.
     """
     logger = connection.logger
-    # That of another connection, which the handler uses, is a failure like any other.
+    # ConnectionClosed of another connection, which the handler uses, is an error like any other.
     if not isinstance(exc, ConnectionClosed) or exc._origin != connection._origin:
         logger.error("connection handler failed (%s)", connection._label, exc_info=exc)
     elif logger.isEnabledFor(logging.DEBUG):
-        # It ended while the handler used it: its business.
+        # The handler was using its connection when it ended, which is normal.
         logger.debug("connection handler ended by the end of its connection (%s)", connection._label, exc_info=exc)

@@ -1,7 +1,6 @@
-"""The clients of a server that are in the opening handshake: places for them, who has to give one back, and the log.
+"""Limits the pending opening handshakes of a server, closes some above the limit, and throttles their log.
 
-The rules are those of :mod:`wirespeed._handshake.admission`. It waits for nothing: who has a timer, or a lock, is the
-server's kind.
+The rules are in :mod:`wirespeed._handshake.admission`. Timers and locks are in the subclasses for each API.
 """
 
 from __future__ import annotations
@@ -17,32 +16,36 @@ from .log_throttle import LogThrottle
 
 __all__ = ["HandshakeLimiterBase"]
 
-# A millisecond or two of closing; there are others to be served.
+# Handshakes to close in one call: 1 or 2 ms, so that the server can do other work.
 _TRIMMED_AT_ONCE = 64
 
 _TRIM_INTERVAL = 0.005
 
 
 class HandshakeLimiterBase:
-    """Who is in the opening handshake, as far as it waits for the client.
+    """Limits the opening handshakes that wait for a client.
+
+    1. :meth:`enter` adds a handshake, :meth:`progress` notes input from the client, :meth:`replace` passes it on.
+    2. :meth:`trim` closes handshakes above the limit; :meth:`evict_one` frees resources.
+    3. :meth:`throttled_log` and :meth:`count` log; :meth:`tell` writes lines that are due.
 
     Args:
-        clock: Returns the present time.
-        limit: How many there may be.
-        logger: For those that had to go.
+        clock: Returns the current time.
+        limit: Maximum number of pending handshakes.
+        logger: Logger for closed handshakes.
     """
 
-    # Seconds that clients have to send their request once the server closes, where `open_timeout` bounds nothing.
+    # Seconds that pending handshakes may take once the server closes, if there is no `open_timeout`.
     closing_patience = 10.0
 
-    # Seconds until somebody has given its descriptor back who was told to go, and is served by somebody else.
+    # Seconds until a handshake that runs in a task or thread has freed its descriptor after it was dropped.
     _relief = 0.0
 
     def __init__(self, clock: Callable[[], float], limit: int, logger: LoggerLike) -> None:
         self._clock = clock
         self._admission = Admission(limit)
         self._tally = LogThrottle(logger)
-        # When `tell` is called next, as far as anybody knows.
+        # When `tell` is called next.
         self._due: float | None = None
 
     def __len__(self) -> int:
@@ -50,24 +53,24 @@ class HandshakeLimiterBase:
 
     @property
     def room(self) -> int:
-        """How many more there may be until there are far too many."""
+        """The number of handshakes that can be added until the hard limit."""
         return self._admission.room
 
     def delay(self) -> float:
-        """Return for how many seconds nobody can be admitted; 0 for not at all."""
+        """Return for how many seconds no handshake can be added; 0 if one can be added now."""
         return self._admission.delay(self._clock()) if self._admission.is_full else 0.0
 
     def enter(self, candidate: Candidate, address: Any) -> Entry:
-        """Give somebody a place; if there was none, others go.
+        """Add a handshake; close others if the limit is exceeded.
 
         Args:
-            candidate: Who comes.
-            address: Its address.
+            candidate: The new handshake.
+            address: Address of the client.
         """
         now = self._clock()
         if not self._admission.is_over_limit:
             return self._admission.add(candidate, address, now)
-        # Two, so that there are fewer in the end, if there are too many.
+        # Close up to two, so that their number shrinks while the limit is exceeded.
         for _ in range(2):
             if self._admission.is_over_limit and (entry := self._admission.next_victim(now)) is not None:
                 self._drop(entry)
@@ -78,7 +81,7 @@ class HandshakeLimiterBase:
         return entry
 
     def trim(self) -> float | None:
-        """Close some of those that are too many; return in how many seconds to do so again, ``None`` for never."""
+        """Close some handshakes above the limit; return in how many seconds to call again, ``None`` for never."""
         now = self._clock()
         for _ in range(_TRIMMED_AT_ONCE):
             if self._admission.next_victim_in(now) is None or (entry := self._admission.next_victim(now)) is None:
@@ -87,91 +90,91 @@ class HandshakeLimiterBase:
         return self._trim_in(now)
 
     def replace(self, entry: Entry, candidate: Candidate) -> None:
-        """Note who goes on with a place.
+        """Change the object that handles a pending handshake.
 
         Args:
-            entry: The place; nothing happens if it was given back.
-            candidate: Who has it now.
+            entry: Entry of the handshake; nothing happens if it was removed.
+            candidate: The new handler.
         """
         self._admission.replace(entry, candidate)
 
     def progress(self, entry: Entry) -> None:
-        """Note that something came from a client.
+        """Note that input came from a client.
 
         Args:
-            entry: Its place.
+            entry: Entry of the handshake.
         """
         self._admission.progress(entry, self._clock())
 
     def evict_one(self) -> float | None:
-        """Close who is first to go, for the sake of its descriptor and its thread.
+        """Close the next victim, to free its descriptor and thread.
 
         Returns:
-            Seconds until that is possible, or until it has an effect; 0 if it was done, ``None`` if there is nobody.
+            Seconds until that is possible or has an effect; 0 if it is done, ``None`` without pending handshakes.
         """
         if not len(self._admission):
             return None
         delay = self._admission.delay(self._clock())
         if not delay and (entry := self._admission.first_to_go()) is not None:
-            # Others are closed by those that serve them.
+            # Handshakes in a task or a thread are closed by that task or thread.
             return 0.0 if isinstance(self._drop(entry), PendingHandshake) else self._relief
         return delay
 
     def count(self, kind: object, level: int, text: str, *arguments: Any) -> None:
-        """Log what may happen often.
+        """Count an event to be logged later: see :meth:`wirespeed._serving.log_throttle.LogThrottle.add`.
 
         Args:
-            kind: As for :meth:`wirespeed._serving.log_throttle.LogThrottle.add`, as are the others.
-            level: Of the line in the log.
-            text: The line.
-            *arguments: What it says of this one.
+            kind: Key of the series.
+            level: Level of the log line.
+            text: Format string of the log line.
+            *arguments: Arguments of the format string.
         """
         self._tally.add(kind, self._clock(), level, text, *arguments)
         self._look()
 
     def throttled_log(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
-        """Log what a client can cause as often as it likes.
+        """Log or count an event that a client has caused: see :meth:`LogThrottle.add_of`.
 
         Args:
-            address: Its address.
-            kind: As for :meth:`wirespeed._serving.log_throttle.LogThrottle.add_of`, as are the others.
-            level: Of the line in the log.
-            text: The line.
-            *arguments: What it says of this one.
+            address: Address of the client.
+            kind: Kind of event.
+            level: Level of the log line.
+            text: Format string of the log line.
+            *arguments: Arguments of the format string.
         """
         self._tally.add_of(origin_of(address), kind, self._clock(), level, text, *arguments)
         self._look()
 
     def throttled_log_start(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
-        """Count as :meth:`throttled_log` does; return whether it is a first one, which the caller has to log.
+        """Count an event like :meth:`throttled_log`; return whether it is the first, which the caller must log.
 
         Args:
-            address: Its address.
-            kind: As for :meth:`wirespeed._serving.log_throttle.LogThrottle.begins`, as are the others.
-            level: Of the line in the log.
-            text: The line.
-            *arguments: What it says of this one.
+            address: Address of the client.
+            kind: Kind of event.
+            level: Level of the log line.
+            text: Format string of the log line.
+            *arguments: Arguments of the format string.
         """
         begins = self._tally.begins(origin_of(address), kind, self._clock(), level, text, *arguments)
         self._look()
         return begins
 
     def tell(self) -> float | None:
-        """Log what is due; return in how many seconds there is more, ``None`` for never."""
+        """Log all lines that are due; return in how many seconds to call again, ``None`` for never."""
         now = self._clock()
         self._tally.tell(now)
         self._due = self._tally.due
         return None if self._due is None else max(0.001, self._due - now)
 
     def close_all(self) -> None:
-        """Close all who have not sent their request: the server closes, and has waited for them."""
+        """Close all pending handshakes, because the server closes and has waited long enough for them."""
         for entry in self._admission.waiting():
             text = "closed a client that had not sent its request when the server closed: %s"
             self.count("closing", logging.WARNING, text, host_of(entry.address))
             self._close(entry)
 
     def finish(self) -> None:
-        """Log what was not yet, and nothing more."""
+        """Log the pending counts."""
         self._tally.finish()
         self._due = None
 
@@ -196,8 +199,8 @@ class HandshakeLimiterBase:
         return None if left is None else max(left, _TRIM_INTERVAL)
 
     def _trim_later(self) -> None:
-        """See to it that :meth:`trim` is called, if there are too many."""
+        """Arrange that :meth:`trim` is called, if the limit is exceeded."""
 
     def _tell_at(self, due: float) -> None:
-        """See to it that :meth:`tell` is called at a time."""
+        """Arrange that :meth:`tell` is called at a time."""
         raise NotImplementedError

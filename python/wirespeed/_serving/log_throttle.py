@@ -1,6 +1,7 @@
-"""What can happen ten thousand times a second, in the log once a minute.
+"""Limits the log lines about events that clients can cause thousands of times a second.
 
-There is no clock in here: times are arguments, and whoever has a timer calls when something is due.
+It has no clock: times are arguments, and the caller calls :meth:`LogThrottle.tell` at the time of
+:attr:`LogThrottle.due`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from ..typing import LoggerLike
 
 __all__ = ["LogThrottle"]
 
-# Seconds in which the first few of a series come together, so that the first line has a number already.
+# Seconds to collect the first events of a series, so that its first line already has a count.
 _FIRST = 1.0
 
-# Seconds between the lines of a series that goes on.
+# Seconds between the lines of a series.
 _INTERVAL = 60.0
 
-# How many series are told apart, if peers can make new ones; the others are one.
+# Maximum number of series that peers can create; further events share one series for each level.
 _MANY = 64
 
 
@@ -34,10 +35,10 @@ class _Series:
 
 
 class LogThrottle:
-    """Counts what happens, for a log that is not flooded.
+    """Counts events by series, and logs each series at most once a minute.
 
     Args:
-        logger: The log.
+        logger: The logger.
     """
 
     def __init__(self, logger: LoggerLike) -> None:
@@ -45,14 +46,14 @@ class LogThrottle:
         self._series: dict[object, _Series] = {}
 
     def add(self, kind: object, now: float, level: int, text: str, *arguments: Any) -> None:
-        """Count one. It is logged later, with the number of those that came until then, and the text of the last.
+        """Count an event. It is logged later, with the count and the arguments of the last event.
 
         Args:
-            kind: What is one series; there must be few of them.
-            now: The present time.
-            level: Of the line in the log.
-            text: The line, with places for the arguments.
-            *arguments: What it says of this one.
+            kind: Key of the series; callers use only few keys.
+            now: The current time.
+            level: Level of the log line.
+            text: Format string of the log line.
+            *arguments: Arguments of the format string.
         """
         series = self._series.get(kind)
         if series is None:
@@ -61,29 +62,29 @@ class LogThrottle:
         series.arguments = arguments
 
     def add_of(self, who: object, kind: str, now: float, level: int, text: str, *arguments: Any) -> None:
-        """Count one that somebody has caused. The first is logged at once, those that follow it later, as a number.
+        """Count an event that a client has caused. The first is logged at once, later ones as a count.
 
         Args:
-            who: Who it was.
-            kind: What it was, such as the error; of very many, some are told together.
-            now: The present time.
-            level: Of the line in the log.
-            text: The line, with places for the arguments.
-            *arguments: What it says of this one.
+            who: Origin of the client.
+            kind: Kind of event, such as the error. If there are too many series, some are counted together.
+            now: The current time.
+            level: Level of the log line.
+            text: Format string of the log line.
+            *arguments: Arguments of the format string.
         """
         if self.begins(who, kind, now, level, text, *arguments):
             self._logger.log(level, text, *arguments)
 
     def begins(self, who: object, kind: str, now: float, level: int, text: str, *arguments: Any) -> bool:
-        """Count one as :meth:`add_of` does; return whether it is a first one, which the caller has to log.
+        """Count an event like :meth:`add_of`; return whether it is the first, which the caller must log.
 
         Args:
-            who: Who it was.
-            kind: What it was.
-            now: The present time.
-            level: Of the line in the log.
-            text: The line, with places for the arguments.
-            *arguments: What it says of this one.
+            who: Origin of the client.
+            kind: Kind of event.
+            now: The current time.
+            level: Level of the log line.
+            text: Format string of the log line.
+            *arguments: Arguments of the format string.
         """
         if not self._logger.isEnabledFor(level):
             return False
@@ -100,20 +101,20 @@ class LogThrottle:
 
     @property
     def due(self) -> float | None:
-        """When :meth:`tell` has something to do, ``None`` for never."""
+        """The time at which to call :meth:`tell` next, ``None`` for never."""
         return min((series.due for series in self._series.values()), default=None)
 
     def tell(self, now: float) -> None:
-        """Log what is due.
+        """Log all series that are due.
 
         Args:
-            now: The present time.
+            now: The current time.
         """
         for kind, series in list(self._series.items()):
             if series.due > now:
                 continue
             if not series.count:
-                # A minute without: the series is over.
+                # Without an event for a minute, the series ends.
                 del self._series[kind]
                 continue
             self._say(series)
@@ -122,7 +123,7 @@ class LogThrottle:
             series.is_new = False
 
     def finish(self) -> None:
-        """Log what would not be said any more: of which there is no line yet, or no number."""
+        """Log the series that have no line or no count yet, and forget all series."""
         for series in self._series.values():
             if series.count and series.is_new:
                 self._say(series)

@@ -1,6 +1,6 @@
-"""Accepted sockets of a server whose request is not there yet: no task, no thread and no timer for each.
+"""Accepted sockets whose request has not arrived yet, without a task, a thread or a timer for each.
 
-It waits for nothing: the server's kind says when a socket can be read, and when time is over.
+It does not wait: the subclasses report when a socket is readable and when a timeout is over.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class GreetingsBase:
     """The sockets of a server that wait for their request.
 
     Args:
-        clock: Returns the present time.
+        clock: Returns the current time.
         patience: Seconds for the opening handshake, ``None`` for no limit.
-        limiter: Has a place for each of them.
-        make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.
+        limiter: Counts the pending handshakes.
+        make_opening: Creates the parser of a request; ``None`` with TLS, where the first record is awaited instead.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class GreetingsBase:
         self._patience = patience
         self._limiter = limiter
         self._make_opening = make_opening
-        # In the order in which their time runs out. An OrderedDict, as the first of it is looked for often.
+        # In the order of their deadlines. An OrderedDict, because the first item is looked up often.
         self._waiting: collections.OrderedDict[PendingHandshake, None] = collections.OrderedDict()
 
     def _admit(self, sock: socket_module.socket, address: Any) -> PendingHandshake | None:
-        """Wait for the request of a socket; return it if there is nothing to wait for."""
+        """Add a socket; return it if it need not wait, because its request or an error is there already."""
         deadline = None if self._patience is None else self._clock() + self._patience
         pending = PendingHandshake(sock, address, deadline, self._dropped)
         try:
@@ -53,16 +53,16 @@ class GreetingsBase:
             pass
         except OSError as exc:
             pending.is_lost = isinstance(exc, ConnectionError)
-            return pending  # it shows again
+            return pending  # the next read raises it again
         pending.entry = self._limiter.enter(pending, address)
         self._waiting[pending] = None
         self._watch(pending)
         return None
 
     def _receive(self, pending: PendingHandshake) -> bool:
-        """Take what came; return whether the waiting is over. Then nobody here has it any more."""
+        """Receive from a socket; return whether it need not wait any more, and is removed from this object."""
         if pending not in self._waiting:
-            return False  # dropped meanwhile, when its bytes were seen already
+            return False  # dropped in this iteration, after it was reported as readable
         try:
             if pending.receive(pending.sock.recv(READ_SIZE), self._make_opening):
                 if pending.entry is not None:
@@ -71,16 +71,16 @@ class GreetingsBase:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as exc:
-            pending.is_lost = isinstance(exc, ConnectionError)  # it shows again
+            pending.is_lost = isinstance(exc, ConnectionError)  # the next read raises it again
         self._forget(pending)
         return True
 
     def _deadline(self) -> float | None:
-        """Return when somebody's time is over, ``None`` for never."""
+        """Return the next deadline, ``None`` for never."""
         return next(iter(self._waiting)).deadline if self._waiting else None
 
     def _take(self, until: float | None = None) -> PendingHandshake | None:
-        """Return one that waits, if there is one: whose time is over by then, or any. Nobody here has it any more."""
+        """Remove and return the first socket, or ``None``. With ``until``, only if its deadline is not later."""
         if not self._waiting:
             return None
         pending = next(iter(self._waiting))
@@ -94,7 +94,7 @@ class GreetingsBase:
         pending.sock.close()
 
     def _watch(self, pending: PendingHandshake) -> None:
-        """See to it that :meth:`_receive` is called when something comes."""
+        """Arrange that :meth:`_receive` is called when the socket is readable."""
         raise NotImplementedError
 
     def _forget(self, pending: PendingHandshake) -> None:

@@ -1,6 +1,6 @@
-"""From an accepted socket to its request: TLS, if there is any, and the head.
+"""Receives the request on an accepted socket, after the TLS handshake if there is TLS.
 
-The native core reads and writes the bytes of each step. Nothing here waits: who drives :func:`reception` moves them.
+The native core produces and parses the bytes. The caller of :func:`reception` moves them over the socket.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["Refusal", "reception"]
 
 
 class Refusal(bytes):
-    """The last that a client is told, which is to have the time to read it.
+    """The last bytes sent to a client, which needs time to read them.
 
-    With bytes of its own unread, closing would reset the connection before it has.
+    Closing the socket with unread input would reset the connection, and the client might not see them.
     """
 
     __slots__ = ()
@@ -34,22 +34,23 @@ def reception(
     options: ServerOptions,
     limiter: HandshakeLimiterBase,
 ) -> Generator[bytes | None, bytes | None, Opened]:
-    """Make the TLS handshake, if there is TLS, and receive the request.
+    """Perform the TLS handshake, if there is TLS, and receive the request.
 
-    It yields what is to be sent, and ``None`` for what came next, empty at the end of the stream, which it takes back.
+    The generator yields bytes to send, or ``None`` to receive bytes, which the caller passes to ``send``; empty bytes
+    mean the end of the stream.
 
     Args:
-        pending: An accepted socket, and what was received already, if anything was.
-        settings: Those of the server.
-        tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for none.
-        options: Those of the server.
-        limiter: Is told what comes.
+        pending: An accepted socket, and the bytes received so far.
+        settings: The settings of the server.
+        tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for no TLS.
+        options: The options of the server.
+        limiter: Notified of progress.
 
     Returns:
-        The argument of a connection's constructor; the connection answers the request.
+        The argument of a connection's constructor. The connection answers the request.
 
     Raises:
-        InvalidHandshake: What came is no HTTP request. The client was told.
+        InvalidHandshake: The input is not an HTTP request. A response has been sent.
         ssl.SSLError: TLS failed.
     """
     data, opening = pending.data, pending.opening

@@ -1,4 +1,4 @@
-"""From the path of a request to a handler, by a map of werkzeug. It knows neither threads nor event loops."""
+"""Selects the handler for the path of a request, with a map of werkzeug. Used by both APIs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, TypeAlias
 from .._handshake.responses import plain_response
 from ..datastructures import MultipleValuesError, Request, Response
 
-# A werkzeug.routing.Map. Its own types are not needed to check this package.
+# A werkzeug.routing.Map. Type checkers of this package do not need werkzeug.
 Map: TypeAlias = Any
 
 __all__ = ["RouterBase"]
 
 
 class RouterBase:
-    """Base of routers, which :func:`route` makes.
+    """Base class of the routers that :func:`route` creates.
 
     Args:
         url_map: A ``werkzeug.routing.Map`` whose endpoints are handlers.
-        server_name: Name of the server as clients see it, ``None`` for the Host header.
+        server_name: Name of the server as clients see it; ``None`` to use the Host header.
         url_scheme: Scheme of the URIs in redirects.
 
     Raises:
@@ -43,7 +43,7 @@ class RouterBase:
     def arrange(
         cls, url_map: Map, server_name: str | None, ssl: object, kwargs: dict[str, Any]
     ) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return the handler and the keyword arguments of ``serve`` that make of it what ``route`` is.
+        """Return the handler and the keyword arguments with which ``route`` calls ``serve``.
 
         Args:
             url_map: As for ``route``.
@@ -61,7 +61,7 @@ class RouterBase:
         }
 
     def handler(self, connection: Any) -> Any:
-        """Run the handler that was chosen.
+        """Run the selected handler.
 
         Args:
             connection: The connection.
@@ -69,7 +69,7 @@ class RouterBase:
         return connection.handler(connection, **connection.handler_kwargs)
 
     def _after(self, first: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a ``process_request`` that chooses a handler if another one has no answer."""
+        """Return a ``process_request`` that selects a handler if ``first`` returns no response."""
 
         def process_request(connection: Any, request: Request) -> Response | None:
             response: Response | None = first(connection, request)
@@ -87,11 +87,11 @@ class RouterBase:
         return request.headers.get("Host", "") if self.server_name is None else self.server_name
 
     def redirect(self, connection: Any, url: str) -> Response:
-        """Return the response for a path that has moved.
+        """Return the redirect for a path that has moved.
 
         Args:
             connection: The connection.
-            url: Where it has moved.
+            url: The new URL.
         """
         response = plain_response(302, f"Found at {url}")
         response.headers["Location"] = url
@@ -106,7 +106,7 @@ class RouterBase:
         return plain_response(404, "Not Found")
 
     def route_request(self, connection: Any, request: Request) -> Response | None:
-        """Choose the handler of a connection: a ``process_request``.
+        """Select the handler of a connection; used as ``process_request``.
 
         Args:
             connection: The connection, which gets ``handler`` and ``handler_kwargs``.
@@ -141,13 +141,13 @@ class RouterBase:
 
 
 def _split_target(target: str) -> tuple[str, str]:
-    """Return path and query of a request target: RFC 9112, section 3.2.
+    """Return path and query of a request target (RFC 9112, section 3.2).
 
     Raises:
         ValueError: It is neither a path nor a URI.
     """
     if target.startswith("/"):
-        # What begins with two slashes is a path as well, and names no host.
+        # A target that begins with two slashes is a path too, and names no host.
         path, _, query = target.partition("?")
         return path, query
     from urllib.parse import urlsplit

@@ -1,6 +1,6 @@
-"""What servers of either kind have in common: what they were made of, how they end, and what they say of openings.
+"""The common base of both servers: arguments, closing, and logs of opening handshakes.
 
-It waits for nothing and accepts nobody.
+It does not accept connections and does not wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["AcceptedBase", "ServerBase"]
 
 
 class AcceptedBase(AcceptedStatus):
-    """Base of the connections of servers, before the native one."""
+    """Base class of server connections, before the native class."""
 
     __slots__ = ()
 
@@ -42,25 +42,25 @@ class AcceptedBase(AcceptedStatus):
 
 
 class ServerBase:
-    """Base of servers.
+    """Base class of servers.
 
     Args:
-        handler: What the user passed, checked.
-        options: What does not depend on where it listens.
-        ssl: What the user passed.
-        create_connection: What the user passed.
-        kind: What makes connections if that is ``None``.
+        handler: The handler of the user, checked.
+        options: The options that do not depend on the address.
+        ssl: The argument of the user.
+        create_connection: The argument of the user.
+        kind: Connection class to use if ``create_connection`` is ``None``.
 
     Attributes:
         logger: The logger given to ``serve``.
 
     Raises:
-        TypeError: ``ssl`` or ``create_connection`` is something else.
-        ValueError: ``ssl`` is no TLS configuration of a server.
+        TypeError: ``ssl`` or ``create_connection`` has a wrong type.
+        ValueError: ``ssl`` is not a TLS configuration for servers.
     """
 
     if TYPE_CHECKING:
-        # Its own kind's.
+        # Set by the subclass.
         _limiter: HandshakeLimiterBase
 
     def __init__(
@@ -81,25 +81,25 @@ class ServerBase:
         self._listeners = Listeners()
         self._connections: set[Any] = set()
         self._is_closing = False
-        # How connections are closed, once they are.
+        # Code and reason with which to close connections, once the server closes them.
         self._farewell: tuple[int, str] | None = None
 
     def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
-        """Use other certificates for the connections that are accepted from now on.
+        """Use other certificates for connections accepted from now on.
 
         Args:
-            ssl: The new settings; ``None`` to read the files of the present :class:`wirespeed.TLS` again.
+            ssl: The new settings; ``None`` to read the files of the current :class:`wirespeed.TLS` again.
 
         Raises:
             OSError: A file cannot be read. The old settings stay in use.
-            TypeError: The server has no TLS, or an ``ssl.SSLContext``, which reloads by itself: call its
-                ``load_cert_chain``.
-            ValueError: The settings are wrong. The old ones stay in use.
+            TypeError: The server has no TLS, or ``ssl`` is ``None`` and it uses an ``ssl.SSLContext``. Call
+                ``load_cert_chain`` of the context instead.
+            ValueError: The settings are wrong. The old settings stay in use.
         """
         self._ssl.reload(ssl)
 
     def _make_opening(self) -> Callable[[], ServerOpening] | None:
-        """Return what takes the bytes of a request, ``None`` with TLS."""
+        """Return a function that creates request parsers, ``None`` with TLS."""
         return functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
 
     def _log_listening(self) -> None:
@@ -111,7 +111,7 @@ class ServerBase:
             self.logger.debug("connection open (%s): %r", connection._label, connection.request)
 
     def _opening_failed(self, pending: PendingHandshake, connection: Any | None, exc: BaseException) -> None:
-        """End the connection, if it came so far, and log why."""
+        """Abort the connection, if it exists, and log the error."""
         if connection is not None:
             connection.abort()
         if isinstance(exc, Exception):

@@ -1,4 +1,7 @@
-"""The asyncio API: for tasks and callbacks on an event loop. Its names are those of the package itself."""
+"""The asyncio API: connections and servers for tasks and callbacks on an event loop.
+
+The package :mod:`wirespeed` itself exports the same names.
+"""
 
 import typing as _typing
 

@@ -17,21 +17,22 @@ def basic_auth(
     credentials: tuple[str, str] | Iterable[tuple[str, str]] | None = None,
     check_credentials: Callable[[str, str], Awaitable[bool] | bool] | None = None,
 ) -> Callable[[ServerConnection, Request], Awaitable[Response | None]]:
-    """Return a ``process_request`` for :func:`serve` that asks for HTTP Basic authentication (RFC 7617).
+    """Return a ``process_request`` for :func:`serve` that requires HTTP Basic authentication (RFC 7617).
 
-    Who has the right credentials is let through, and the connection has a ``username``; others get 401. One of
-    ``credentials`` and ``check_credentials`` must be given::
+    Clients with valid credentials are accepted, and their connection has a ``username``; others get status 401. Give
+    either ``credentials`` or ``check_credentials``::
 
         serve(handler, "localhost", 8765, process_request=basic_auth("staff", credentials=("hello", "iloveyou")))
 
     Args:
-        realm: Name of what is protected, which browsers show.
+        realm: Name of the protected area, which browsers show.
         credentials: Username and password, or a list of such pairs.
-        check_credentials: Function or coroutine function that receives both and returns whether they are right.
+        check_credentials: Function or coroutine function that receives both and returns whether they are valid.
 
     Raises:
         TypeError: An argument has a wrong type.
-        ValueError: Both ``credentials`` and ``check_credentials`` were given, or none; or a username contains a colon.
+        ValueError: Both ``credentials`` and ``check_credentials`` are given, or neither; or a username contains a
+            colon.
     """
     check = check_arguments(realm, credentials, check_credentials)
 

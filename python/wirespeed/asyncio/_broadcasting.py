@@ -1,4 +1,4 @@
-"""One message to many connections."""
+"""Broadcasting one message to many connections, and the log of connections that miss broadcasts."""
 
 from __future__ import annotations
 
@@ -31,27 +31,28 @@ def broadcast(
     raise_exceptions: bool = False,
     slow: Literal["skip", "drop", "close"] = "skip",
 ) -> int:
-    """Send a message to many connections, without waiting for any.
+    """Send a message to many connections without waiting for any of them.
 
-    It is encoded once, compressed at most once for each way of compressing that was negotiated, and written with one
-    system call for each connection. Connections that are not open are passed over.
+    The message is encoded once, and compressed at most once for each set of negotiated compression parameters. Each
+    connection takes one system call. Connections that are not open are ignored.
 
     Args:
-        connections: The connections; those of clients may be among them.
+        connections: The connections, of servers or clients.
         message: ``str`` for a text message, bytes-like for a binary message.
         text: ``True`` to send bytes as text, ``False`` to send ``str`` as binary.
-        raise_exceptions: Whether to raise an ``ExceptionGroup`` of one exception for each connection that did not get
-            the message, in Python 3.10 the first of them. Otherwise the first message that a connection misses is
-            logged, and when it gets them again, or is closed, how many there were.
-        slow: What to do with a connection for which more than ``write_limit`` waits to be sent, because its peer does
-            not read: ``"skip"`` to leave this message out, ``"drop"`` to end it at once, ``"close"`` to close it with
+        raise_exceptions: Whether to raise an ``ExceptionGroup`` with one exception for each connection that missed the
+            message (in Python 3.10, the first of these exceptions). Otherwise a connection that misses messages is
+            logged twice: at the first one, and with their number when it receives broadcasts again or is closed.
+        slow: What to do with a connection that has more than ``write_limit`` bytes unsent because its peer does not
+            read: ``"skip"`` to skip this message, ``"drop"`` to abort the connection, ``"close"`` to close it with
             code 1013.
 
     Returns:
-        How many connections the message was sent to.
+        The number of connections that the message was sent to.
 
     Raises:
-        TypeError: The message, or a connection, has another type.
+        TypeError: The message or a connection has a wrong type.
+        ValueError: ``slow`` is none of these values.
     """
     if slow not in ("skip", "drop", "close"):
         raise ValueError(f'slow must be "skip", "drop" or "close", not {slow!r}')
@@ -61,13 +62,13 @@ def broadcast(
     return sent
 
 
-# Lines in the log of that many seconds, of all connections together.
+# At most _LINES log lines in _INTERVAL seconds, over all connections.
 _LINES = 20
 _INTERVAL = 10.0
 
 
 class _Lines:
-    """No more lines than somebody reads, however many connections are slow, or come anew to be so."""
+    """Limits the rate of log lines over all connections."""
 
     def __init__(self) -> None:
         self._since = -_INTERVAL
@@ -86,7 +87,7 @@ class _Lines:
             text, arguments = text + "; %d lines like it were left out", (*arguments, self._left_out)
             self._left_out = 0
         if self._count == _LINES:
-            # There may never be another to tell of it.
+            # Announce the gap now: no later line may follow to report it.
             text, arguments = text + "; more like it in the next %d s are left out", (*arguments, _INTERVAL)
         logger.warning(text, *arguments)
 
@@ -95,10 +96,10 @@ _lines = _Lines()
 
 
 class _Stall:
-    """A connection that gets no broadcasts for a time: a line when that begins, and one when it ends.
+    """A period in which one connection misses broadcasts: logs one line at its beginning and one at its end.
 
-    A line for each message would be as many as a peer likes. When the time is over, this is kept for the next one:
-    each connection has one at most, as nothing but its end can take back what waits for that end.
+    A line for each missed message would let peers fill the log. The object is kept for the next such period, because
+    its callback on the end of the connection cannot be removed. So each connection has at most one.
     """
 
     def __init__(self, connection: Any, why: str) -> None:
@@ -132,29 +133,29 @@ class _Stall:
                 self.end("connection closed without broadcasts")
 
 
-# By the id of the connection: those that have ever missed one, until they are closed or forgotten.
+# By id of the connection: connections that have ever missed a broadcast, until they are closed or collected.
 _known: dict[int, _Stall] = {}
 
-# Those of them that have missed the last one.
+# The subset that has missed the last broadcast.
 _stalls: dict[int, _Stall] = {}
 
 
 def kept(connections: Iterable[Any]) -> Iterable[Any]:
-    """Return the connections of a broadcast in a form that can be gone through twice, if that will be needed.
+    """Return the connections of a broadcast, as a list if they must be iterated twice and are an iterator.
 
     Args:
-        connections: What the user passed.
+        connections: The argument of the user.
     """
     is_iterator = isinstance(connections, Iterable) and not isinstance(connections, Collection)
     return list(connections) if _stalls and is_iterator else connections
 
 
 def report(connections: Iterable[Any], missed: list[tuple[Any, str]], raise_exceptions: bool) -> None:
-    """Tell who has missed a broadcast, and who gets them again.
+    """Log, or raise, which connections missed a broadcast; log which receive broadcasts again.
 
     Args:
-        connections: Those that it was meant for: what :func:`kept` has returned.
-        missed: Those that have missed it, and why.
+        connections: The connections that :func:`kept` has returned.
+        missed: The connections that missed the message, with the reason.
         raise_exceptions: As for :func:`broadcast`.
 
     Raises:
@@ -168,7 +169,7 @@ def report(connections: Iterable[Any], missed: list[tuple[Any, str]], raise_exce
         present = {id(connection) for connection in connections}
         for key, stall in list(_stalls.items()):
             connection = stall.connection()
-            # One that is not open was passed over.
+            # A connection that is not open was ignored, and has not received the message.
             if key in present and key not in told and connection is not None and connection._state == State.OPEN:
                 stall.end()
     for connection, why in missed:
@@ -190,6 +191,6 @@ def _raise(missed: list[tuple[Any, str]]) -> None:
             exc.__cause__ = connection._closed_error()
         exceptions.append(exc)
     if exceptions:
-        # Python 3.10 has no groups: there, the first stands for all.
+        # Python 3.10 has no exception groups: raise the first exception.
         group = getattr(builtins, "ExceptionGroup", None)
         raise exceptions[0] if group is None else group("skipped broadcast", exceptions)

@@ -1,4 +1,4 @@
-"""The asyncio client: from a URI to a connection, and to the next one."""
+"""The asyncio client: ``connect`` opens one connection, or a new one in each round of ``async for``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
 class _Prepared(NamedTuple):
-    """The arguments of :class:`connect`, checked."""
+    """The checked arguments of :class:`connect`."""
 
     headers: HeadersLike | None
     network: Network
@@ -47,9 +47,9 @@ def _begin(connecting: connect, uri: str, prepared: _Prepared) -> None:
 class connect:  # noqa: N801 - it is used as a function
     """Connect to a WebSocket server.
 
-    It can be awaited, for a connection that the caller closes. It is an asynchronous context manager, which closes the
-    connection with code 1000, or 1011 after an exception. And it is an asynchronous iterator that connects again and
-    again: each round of the loop has a connection, which is closed at its end::
+    ``await connect(...)`` returns a connection that the caller closes. As an asynchronous context manager it closes the
+    connection with code 1000, or with 1011 after an exception. As an asynchronous iterator it reconnects: each round of
+    the loop has a new connection, which is closed at the end of the round::
 
         async for ws in connect(uri):
             try:
@@ -58,92 +58,93 @@ class connect:  # noqa: N801 - it is used as a function
             except ConnectionClosed:
                 continue
 
-    The iterator tries again after errors that ``process_exception`` takes for transient, with growing delays. After a
-    connection was lost, or closed by a server that goes away (1001), it connects at once; but the time that the
-    connection has lasted must exceed the next delay, or the rest of it is waited for. When the server or the caller
-    has closed the connection because it served its purpose, with code 1000 or none, the iteration ends, unless
-    ``reconnect_after_close`` is set. A round that leaves the connection open closes it, and gets another one at once.
+    The iterator tries again, with growing delays, after errors that ``process_exception`` classifies as transient.
+    After a connection is lost, or closed by the server with code 1001, it connects again. The time that the connection
+    has lasted is subtracted from the delay, so a connection that worked is usually replaced at once. The iteration ends
+    when either side has closed the connection with code 1000 or without a code, unless ``reconnect_after_close`` is
+    set. If a round leaves the connection open, the iterator closes it and opens the next one at once.
 
-    Redirects are followed, 10 at most. To another origin, user information and the headers ``Authorization``,
-    ``Proxy-Authorization``, ``Cookie`` and ``Host`` do not travel, but ``subprotocols``, ``origin`` and headers of
-    other names do, such as ``X-Api-Key``. User information in the URI becomes Basic authentication. An address that
-    does not answer does not keep the others of the same name waiting (Happy Eyeballs, RFC 8305). Wrong arguments raise
-    at once, everything else when it is awaited.
+    At most 10 redirects are followed. A redirect to another origin drops user information and the headers
+    ``Authorization``, ``Proxy-Authorization``, ``Cookie`` and ``Host``. It keeps ``subprotocols``, ``origin`` and all
+    other headers, such as ``X-Api-Key``. User information in the URI is sent as Basic authentication. The addresses of
+    a name are tried in parallel (Happy Eyeballs, RFC 8305). Wrong arguments raise in the call, all other errors when
+    the object is awaited.
 
     Args:
         uri: ``ws://`` or ``wss://`` URI.
-        sock: Connected TCP or Unix socket to use, once. The connection takes it over and closes it.
+        sock: Connected TCP or Unix socket to use. It serves one connection, which takes it over and closes it.
         ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
-            :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
-        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI. Where a
-            redirect leads to another host, that must have a certificate for its own name.
-        host: Host to connect to instead of that of the URI, by a proxy too. The certificate, and what the request says,
-            remain those of the URI.
-        port: Port to connect to instead of that of the URI.
+            :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (all its settings apply; slower).
+        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI. After a
+            redirect to another host, the certificate must have the name of that host.
+        host: Host to connect to instead of the host of the URI, also through a proxy. The certificate and the request
+            still use the host of the URI.
+        port: Port to connect to instead of the port of the URI.
         local_addr: Host and port to connect from.
-        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
-        happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a
-            failure.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses, 0 for both.
+        happy_eyeballs_delay: Seconds after which the next address of a name is tried in parallel; ``None`` to try it
+            only after a failure.
         origin: Value of the Origin header, for servers that check it.
         subprotocols: Subprotocols to offer, in order of preference.
         compression: ``"deflate"`` to offer permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to offer it with
             other settings, ``None`` for no compression.
         additional_headers: Headers to add to the request.
         user_agent_header: Value of the User-Agent header, ``None`` for no header.
-        proxy: ``True`` to use the proxy of the environment or the system, ``None`` to use none, or the URL of a proxy:
-            ``http``, ``https``, ``socks4``, ``socks4a``, ``socks5``, ``socks5h``. SOCKS needs ``wirespeed[socks]``.
-        proxy_ssl: TLS settings for an ``https`` proxy, as ``ssl``.
+        proxy: ``True`` to use the proxy of the environment or the system, ``None`` for no proxy, or the URL of a proxy
+            (``http``, ``https``, ``socks4``, ``socks4a``, ``socks5`` or ``socks5h``). SOCKS needs
+            ``wirespeed[socks]``.
+        proxy_ssl: TLS settings for an ``https`` proxy, as for ``ssl``.
         proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
-        process_exception: Tells the iterator whether an error of connecting is transient: it returns ``None`` to try
-            again, an exception to raise it.
-        reconnect_delays: Returns the seconds between the tries of the iterator, from the first one that fails on. A
-            server that asks for more by a Retry-After header gets it, up to six hours. When they come to an end, the
-            iterator gives up, with a warning in the log.
-        reconnect_after_close: Whether the iterator connects again after a connection that was closed with code 1000 or
-            none.
-        refresh: Called before each try, with a :class:`ConnectAttempt`, whose URI and headers it may change, for
-            example to get a new token. It may be a coroutine function. ``open_timeout`` covers it.
-        open_timeout: Seconds for everything until the connection is open, redirects included, in each try of the
-            iterator anew; ``None`` for no limit.
-        ping_interval: Seconds between keepalive pings, ``None`` for none.
-        ping_timeout: Seconds without progress after an unanswered ping: then the connection is closed with code 1011.
+        process_exception: Decides whether an error of connecting is transient: returns ``None`` to let the iterator
+            try again, or an exception to raise.
+        reconnect_delays: Returns an iterable of the seconds between the attempts of the iterator; a new one is made
+            after each success. The iterator waits longer, up to six hours, if a response has a Retry-After header. When
+            the delays end, the iterator logs a warning and stops.
+        reconnect_after_close: Whether the iterator reconnects after a connection was closed with code 1000 or without
+            a code.
+        refresh: Function or coroutine function, called before each attempt with a :class:`ConnectAttempt`. It may
+            change the URI and the headers, for example to set a new token. ``open_timeout`` includes it.
+        open_timeout: Seconds until the connection must be open, redirects included. Each attempt of the iterator has
+            its own timeout. ``None`` for no limit.
+        ping_interval: Seconds between keepalive pings, ``None`` for no pings.
+        ping_timeout: Seconds without progress after an unanswered ping until the connection is closed with code 1011.
             Bytes that arrive, or that the peer acknowledges, are progress. ``None`` disables the timeout.
         close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
-        max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
-            second limits fragments.
-        max_fragments: Fragments of a received message; ``None`` for no limit.
-        max_queue: Received messages that are kept for the application. When there are so many, and they have
-            ``max_queue_bytes``, reading from the socket stops until one of the two is down to a quarter. Or a pair of
-            the high and the low mark. Fragments count as messages. ``None`` to look at the bytes only.
-        max_queue_bytes: The same in bytes, to which each message adds 64. ``None`` to look at the messages only; with
-            both ``None``, there is no limit.
-        write_limit: Bytes that are kept for a server that does not read. With more, :meth:`ClientConnection.send` waits
-            until they are down to a quarter. Or a pair of the high and the low mark.
-        coalesce: Whether messages that are sent in one turn of the event loop, after the first, leave together at its
-            end: one system call instead of one each. With ``False`` the call that sends it hands each to the kernel.
-        yield_after: Messages that a task may send without being suspended before the event loop has a turn all the
-            same; it has one after 256 KiB too. Receiving gives it one with each read.
+        max_size: Maximum size in bytes of a received message, after decompression; ``None`` for no limit. A pair also
+            sets the maximum size of a fragment, as its second item.
+        max_fragments: Maximum number of fragments of a received message; ``None`` for no limit.
+        max_queue: Number of received messages, or fragments, to keep for the application. Reading from the socket stops
+            when both ``max_queue`` and ``max_queue_bytes`` are reached, and resumes when one of them is down to a
+            quarter. A pair sets the high and the low mark. With ``None``, only the bytes count.
+        max_queue_bytes: The same limit in bytes; each message counts 64 bytes more than its size. With ``None``, only
+            the number of messages counts; with both ``None``, there is no limit.
+        write_limit: Unsent bytes to keep when the server does not read. With more, :meth:`ClientConnection.send` waits
+            until they are down to a quarter. A pair sets the high and the low mark.
+        coalesce: Whether to collect the messages sent in one iteration of the event loop, except the first, and write
+            them at its end with one system call. With ``False``, each ``send`` writes its message at once.
+        yield_after: Number of messages that a task can send without being suspended. After them, or after 256 KiB,
+            ``send`` lets the event loop run. Receiving does so after each read from the socket.
         io_backend: How the connection uses the socket: ``"fd"`` for a file descriptor that the loop watches,
-            ``"transport"`` for a transport of the loop, ``None`` for the file descriptor wherever the loop can watch
-            it. :attr:`ClientConnection.port` tells.
-        listener: :class:`wirespeed.Listener` whose methods are called with what is received, in place of ``recv``.
+            ``"transport"`` for a transport of the loop, ``None`` for the file descriptor if the loop can watch it.
+            :attr:`ClientConnection.io_backend` returns the choice.
+        listener: :class:`wirespeed.Listener` whose methods receive messages and events, instead of ``recv``.
         zero_copy: Whether the listener gets binary messages as ``memoryview``, valid until its method returns.
-        logger: Logger for debugging, and for the iterator to say why it connects again; by default
+        logger: Logger for debugging, and for the reasons why the iterator reconnects; by default
             ``wirespeed.client``.
-        create_connection: Class to make the connection of, derived from :class:`ClientConnection`.
+        create_connection: Subclass of :class:`ClientConnection` to create.
 
     Raises:
         InvalidURI: ``uri`` is not a WebSocket URI.
-        InvalidProxy: The proxy is not one that is supported.
-        InvalidHandshake: The server, or the proxy, did not agree; its subclasses tell why.
+        InvalidProxy: The proxy is not supported.
+        InvalidHandshake: The server or the proxy refused the handshake; the subclass tells the reason.
         OSError: The connection could not be opened.
-        ssl.SSLError: TLS failed; ``ssl.SSLCertVerificationError`` for the certificate of the server.
-        TimeoutError: It took longer than ``open_timeout``.
-        TypeError, ValueError: An argument is wrong; the text names it.
+        ssl.SSLError: TLS failed; ``ssl.SSLCertVerificationError`` if the certificate of the server is not valid.
+        TimeoutError: Opening took longer than ``open_timeout``.
+        TypeError, ValueError: An argument is wrong; the message names it.
     """
 
     @opening("connect", PLAIN, _begin, "None")
-    def __init__(  # type: ignore[misc]  # what the decorator makes of it returns None
+    def __init__(  # type: ignore[misc]  # the decorated function returns None
         self,
         uri: str,
         *,
@@ -166,7 +167,7 @@ class connect:  # noqa: N801 - it is used as a function
         proxy: str | Literal[True] | None = True,
         proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
         proxy_server_hostname: str | None = None,
-        # Connecting again
+        # Reconnecting
         process_exception: Callable[[Exception], Exception | None] = process_exception,
         reconnect_delays: Callable[[], Iterable[float]] = backoff,
         reconnect_after_close: bool = False,
@@ -275,7 +276,7 @@ class connect:  # noqa: N801 - it is used as a function
                 opened = await open_websocket(chain, request, options, network, deadline)
                 connection = await establish(opened, options, create_connection=self._create_connection)
         finally:
-            # Taken over, if it came so far; closed otherwise.
+            # A connection has taken the socket over; without one, it is closed.
             if network.sock is not None:
                 network.sock.close()
         options.effective_logger.debug("connection open: %r", Heads(connection))
@@ -325,7 +326,7 @@ def unix_connect(
     create_connection: _Create = None,
     **options: Any,
 ) -> connect:
-    """Connect to a WebSocket server that listens on a Unix socket. The result is used as that of :class:`connect`.
+    """Connect to a WebSocket server that listens on a Unix socket. Use the result like that of :class:`connect`.
 
     Args:
         path: Path of the socket, ``None`` if ``sock`` is given.
@@ -337,12 +338,12 @@ def unix_connect(
         additional_headers: As for :class:`connect`.
         user_agent_header: As for :class:`connect`.
         create_connection: As for :class:`connect`.
-        **options: Those keyword arguments of :class:`connect` that do not concern TCP or proxies.
+        **options: The keyword arguments of :class:`connect` that do not concern TCP or proxies.
 
     Raises:
         OSError: The connection could not be opened.
-        InvalidHandshake: The server did not agree.
-        TypeError, ValueError: An argument is wrong; raised by the call.
+        InvalidHandshake: The server refused the handshake.
+        TypeError, ValueError: An argument is wrong; raised in the call.
     """
     if uri is None:
         uri = "ws://localhost/" if ssl is None else "wss://localhost/"

@@ -1,6 +1,6 @@
-"""The connection of event loops.
+"""The asyncio connection and its construction.
 
-What a message passes through is native; here is what is called seldom.
+The native base class implements messages; this module implements the methods that are called less often.
 """
 
 from __future__ import annotations
@@ -49,23 +49,28 @@ __all__ = ["ClientConnection", "Connection", "attach", "choose_io_backend", "est
 class Connection(ConnectionStatus, AsyncConnection):
     """A WebSocket connection on an event loop.
 
-    It is an asynchronous context manager that closes the connection, with code 1000, or 1011 after an exception.
-    Iterating over it yields messages until the connection is closed; a clean close, with code 1000 or 1001, ends the
-    iteration.
+    As an asynchronous context manager it closes the connection with code 1000, or with 1011 after an exception.
+    Iterating over it yields messages until the connection is closed. Codes 1000 and 1001 end the iteration; other
+    codes raise.
 
-    Any number of tasks may receive, first come first served, and send. Cancelling a call loses no message, splits no
-    frame, and leaves the connection usable. It belongs to its event loop: other threads use
+    Any number of tasks may receive, in the order of their calls, and send. Cancelling a call loses no message and
+    leaves the connection usable. The connection belongs to its event loop: other threads use
     ``loop.call_soon_threadsafe`` or ``asyncio.run_coroutine_threadsafe``.
+
+    1. Receive: ``recv()``, ``recv_many()``, ``recv_nowait()``, iteration, :meth:`recv_streaming`, :meth:`recv_json`.
+    2. Send: ``send()``, ``send_many()``, ``send_nowait()``, :meth:`send_json`. ``flush()`` waits until the system has
+       taken all bytes.
+    3. End: :meth:`close` and :meth:`wait_closed`, or ``abort()`` to end without the closing handshake.
 
     Attributes:
         id: A UUID, for logs.
         logger: The logger given to ``connect``.
         local_address: Address of this end, as ``socket.getsockname()`` returned it when the connection was opened.
-        remote_address: Address of the other end, that of the proxy if there is one.
+        remote_address: Address of the other end; with a proxy, the address of the proxy.
     """
 
     def __init__(self, opened: Opened, **options: Any) -> None:
-        # All of it is native: as long as nobody adds attributes, the connection has no dict.
+        # All state is native: the connection has no dict until attributes are added.
         pass
 
     async def __aenter__(self) -> Self:
@@ -86,26 +91,27 @@ class Connection(ConnectionStatus, AsyncConnection):
 
     def __del__(self) -> None:
         try:
-            # Most are; one whose constructor raised has no native part.
+            # A connection whose constructor raised has no native part.
             over = self._is_over
         except AttributeError:
             return
-        # Late in the end of the interpreter the names of this module are gone, and the system closes what is open.
+        # At the end of the interpreter the names of this module are gone; the system closes the socket.
         if over or contextlib is None:
             return
         try:
-            # One that is closing has told so by an exception: no second word. After a fork, the parent closes.
+            # A connection that is closing has already raised an exception, and needs no warning. After a fork, the
+            # parent process closes the connection.
             if self._state == State.OPEN and not self._is_forked:
-                with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
+                with contextlib.suppress(ImportError):  # the interpreter shuts down: warnings cannot be shown
                     warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 leave(self, CloseCode.GOING_AWAY)
 
-    # What it is.
+    # Socket.
 
     def fileno(self) -> int:
-        """Return the number of the socket's descriptor, -1 once it is closed."""
+        """Return the file descriptor of the socket, -1 once the connection is closed."""
         transport = self._transport
         if transport is None:
             return self._fileno()
@@ -115,7 +121,7 @@ class Connection(ConnectionStatus, AsyncConnection):
     # Receiving.
 
     def __aiter__(self) -> AsyncIterator[Data]:  # type: ignore[override]
-        # The native iterator does not call recv, which a subclass may have overridden, or a program replaced.
+        # The native iterator does not call recv, which may be overridden or replaced.
         return self if self.recv == AsyncConnection.recv.__get__(self) else self._received()
 
     async def _received(self) -> AsyncGenerator[Data, None]:
@@ -135,20 +141,20 @@ class Connection(ConnectionStatus, AsyncConnection):
         Leaving the iteration early drops the rest of the message.
 
         Args:
-            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
-                the one or the other.
+            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` for always ``str``,
+                ``False`` for always ``bytes``.
 
         Yields:
-            The fragments. Text is cut between characters, so a fragment may be shorter than it was on the wire.
+            The fragments. Text is split between characters, so a fragment may be shorter than the peer sent it.
 
         Raises:
             ConnectionClosed: The connection was closed before the end of the message.
-            ConcurrencyError: Another task is in this method.
+            ConcurrencyError: Another task is running this method.
         """
         if self._streaming_receiver:
             raise ConcurrencyError("recv_streaming is running in another place already")
-        # A signal handler may raise when the first fragment is taken, and not yet known here. Where none is, there is
-        # nothing to drop.
+        # A signal handler may raise before the first fragment arrives here: it is discarded too. If no message has
+        # begun, there is nothing to discard.
         fin = False
         try:
             self._streaming_receiver = True
@@ -186,7 +192,7 @@ class Connection(ConnectionStatus, AsyncConnection):
         if is_turn_due():
             await yield_to_loop()
         if self._state != State.OPEN:
-            await self._room()  # it raises, and nothing is taken
+            await self._room()  # raises, and takes no item
         kind: bool | None = None
         begun = False
         try:
@@ -194,7 +200,7 @@ class Connection(ConnectionStatus, AsyncConnection):
                 if not isinstance(fragment, (str, bytes, bytearray, memoryview)) and not _is_buffer(fragment):
                     raise TypeError(f"fragments must be str or bytes-like, not {type(fragment).__name__}")
                 if not begun:
-                    # Its turn begins here: the first one may take long to come, and others may send meanwhile.
+                    # Wait here: the first fragment may come late, and other messages can be sent until then.
                     await self._room()
                     self._begin_fragments()
                     begun = True
@@ -211,14 +217,14 @@ class Connection(ConnectionStatus, AsyncConnection):
                 kind = None
                 await sent
         except BaseException:
-            # The message cannot be completed, and nothing else can be sent before it is: as in the websockets
-            # library.
+            # The message cannot be completed, and no other message can be sent before it is. So the connection is
+            # closed, as in the websockets library.
             if kind is not None:
                 with contextlib.suppress(Exception):
                     try:
                         self._begin_close(CloseCode.INTERNAL_ERROR, "error in fragmented message")
                     except RuntimeError:
-                        # The coroutine ends in another thread, perhaps the collector's.
+                        # The coroutine is closed in another thread, perhaps by garbage collection.
                         self._leave(CloseCode.INTERNAL_ERROR)
             raise
         finally:
@@ -230,7 +236,7 @@ class Connection(ConnectionStatus, AsyncConnection):
     ) -> None:
         iterator = messages.__aiter__()
         while True:
-            # Before the next message is taken out: it could not be put back.
+            # Wait before taking the next message, which could not be put back.
             await self._room()
             try:
                 message = await iterator.__anext__()
@@ -239,17 +245,17 @@ class Connection(ConnectionStatus, AsyncConnection):
             await self.send(message, text=text, compress=compress)
         await self.flush()
 
-    # They are no coroutines themselves, what `send` returns is awaited: one object less for each message.
+    # Not a coroutine, but a function that returns the awaitable of `send`: one object less for each message.
     def send_json(self, value: Any, *, compress: bool | None = None) -> Coroutine[Any, Any, None]:
         """Send a value as JSON, in a text message. Needs ``wirespeed[codecs]``.
 
         Args:
-            value: What msgspec can encode: builtin types, dataclasses, ``msgspec.Struct``, datetimes and more.
+            value: Any value that msgspec can encode: builtin types, dataclasses, ``msgspec.Struct``, datetimes, ...
             compress: As for :meth:`send`.
 
         Raises:
             ConnectionClosed: The connection is closed.
-            TypeError: The value has no JSON form.
+            TypeError: The value cannot be encoded as JSON.
         """
         return self.send(codec.JSON.encode(value), text=True, compress=compress)
 
@@ -257,11 +263,11 @@ class Connection(ConnectionStatus, AsyncConnection):
         """Receive a message and decode it as JSON. Needs ``wirespeed[codecs]``.
 
         Args:
-            type: What it must be: any type that msgspec knows.
+            type: Expected type: any type that msgspec supports.
 
         Raises:
             ConnectionClosed: The connection is closed.
-            msgspec.ValidationError: The message is not of that type.
+            msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not JSON.
         """
         decode = codec.JSON.decoder(type)
@@ -276,7 +282,7 @@ class Connection(ConnectionStatus, AsyncConnection):
 
         Raises:
             ConnectionClosed: The connection is closed.
-            TypeError: The value has no MessagePack form.
+            TypeError: The value cannot be encoded as MessagePack.
         """
         return self.send(codec.MSGPACK.encode(value), compress=compress)
 
@@ -288,7 +294,7 @@ class Connection(ConnectionStatus, AsyncConnection):
 
         Raises:
             ConnectionClosed: The connection is closed.
-            msgspec.ValidationError: The message is not of that type.
+            msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not MessagePack.
         """
         decode = codec.MSGPACK.decoder(type)
@@ -300,10 +306,10 @@ class Connection(ConnectionStatus, AsyncConnection):
         """Send a ping.
 
         Args:
-            data: Payload, 125 bytes at most; random by default.
+            data: Payload of at most 125 bytes; random by default.
 
         Returns:
-            A future of the latency in seconds, done when the pong arrives. It need not be awaited::
+            A future for the latency in seconds, done when the pong arrives. It need not be awaited::
 
                 latency = await (await ws.ping())
 
@@ -315,10 +321,10 @@ class Connection(ConnectionStatus, AsyncConnection):
         return self._ping(data)
 
     async def pong(self, data: str | BytesLike = b"") -> None:
-        """Send a pong that nobody asked for; pings are answered without it.
+        """Send an unsolicited pong. Pings are answered without it.
 
         Args:
-            data: Payload, 125 bytes at most.
+            data: Payload of at most 125 bytes.
 
         Raises:
             ConnectionClosed: The connection is closed.
@@ -332,10 +338,10 @@ class Connection(ConnectionStatus, AsyncConnection):
         if self._state == State.CONNECTING:
             raise RuntimeError("the opening handshake is not complete: nothing can be sent or received yet")
         if self._state != State.OPEN:
-            # It raises how the connection ended, once it has.
+            # Raise how the connection ended, once it is closed.
             await self.wait_closed()
             raise self._closed_error()
-        # Not by the turn of messages, of which one may be under way in fragments.
+        # Control frames do not wait for a fragmented message to end.
         await self._drained()
         while self._is_mid_frame:
             await self._room()
@@ -343,16 +349,16 @@ class Connection(ConnectionStatus, AsyncConnection):
     # Closing.
 
     async def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
-        """Close the connection: RFC 6455, section 7.1.2. Return when it is closed, within ``close_timeout``.
+        """Close the connection (RFC 6455, section 7.1.2) and return when it is closed, within ``close_timeout``.
 
-        Messages that arrived before can still be received. Closing a closed connection does nothing.
+        Messages that have already arrived can still be received. Closing a closed connection does nothing.
 
         Args:
             code: Close code.
-            reason: Close reason, 123 bytes of UTF-8 at most.
+            reason: Close reason, at most 123 bytes of UTF-8.
 
         Raises:
-            ProtocolError: The code, or the reason, cannot be sent.
+            ProtocolError: The code or the reason is not allowed in a close frame.
         """
         self._begin_close(code, reason)
         await self._wait_for_end()
@@ -361,17 +367,17 @@ class Connection(ConnectionStatus, AsyncConnection):
         """Wait until the connection is closed.
 
         Raises:
-            Exception: What a method of the listener has raised.
+            Exception: The exception that a method of the listener raised.
         """
         await self._wait_for_end()
         if self._listener_error is not None:
             raise self._listener_error
 
     def _tell_listener_error(self, error: Exception) -> None:
-        """Log that a method of the listener has raised; called when it has, before the connection is closed for it."""
+        """Log the exception of a listener's method, before the connection is closed because of it."""
         if isinstance(error, ConnectionClosed) and error._origin == self._origin:
-            # It ended while there were messages to tell of, which the listener has answered: as for a handler, that is
-            # its own business, and not a line in the log for each client that goes so.
+            # The connection ended while messages were left for the listener, which sent a response. This is normal, so
+            # it is logged for debugging only.
             self.logger.debug("listener met the end of its connection (%s)", self._label, exc_info=error)
             return
         self.logger.error("listener failed (%s)", self._label, exc_info=error)
@@ -385,14 +391,14 @@ class Connection(ConnectionStatus, AsyncConnection):
 
 
 class ClientConnection(Connection):
-    """The connection of a client, made by :func:`wirespeed.connect`."""
+    """The connection of a client, created by :func:`wirespeed.connect`."""
 
 
 def native_arguments(options: AsyncOptions) -> dict[str, Any]:
-    """Return the arguments of a connection's constructor that options determine.
+    """Return the arguments of a connection's constructor that depend on options only.
 
     Args:
-        options: Of a client or a server.
+        options: The options of a client or a server.
     """
     return {
         "zero_copy": options.zero_copy,
@@ -404,21 +410,21 @@ def native_arguments(options: AsyncOptions) -> dict[str, Any]:
 
 
 def choose_io_backend(io_backend: str | None, loop: asyncio.AbstractEventLoop) -> str:
-    """Return the port that a connection is to use.
+    """Return the I/O backend that a connection uses.
 
     Args:
-        io_backend: What the user passed.
+        io_backend: The argument of the user.
         loop: The event loop.
     """
     return io_backend or ("fd" if watches_descriptors(loop) else "transport")
 
 
 async def attach(connection: Connection, sock: socket_module.socket | None, loop: asyncio.AbstractEventLoop) -> None:
-    """Let a connection begin: the loop watches its descriptor, or gives it a transport.
+    """Attach a connection to the loop, which watches its descriptor or gives it a transport.
 
     Args:
         connection: The connection.
-        sock: A socket for a transport, non-blocking; ``None``, or detached, if the connection has it.
+        sock: Non-blocking socket for a transport; ``None`` or detached if the connection owns the socket.
         loop: The event loop.
     """
     try:
@@ -436,10 +442,10 @@ async def establish(
     *,
     create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
 ) -> ClientConnection:
-    """Make a client's connection of what an opening handshake has opened.
+    """Create the connection of a client from a completed opening handshake.
 
     Args:
-        opening: What it has opened. Its socket is taken over.
+        opening: The completed handshake. Its socket is taken over.
         options: The keyword arguments of ``connect``.
         create_connection: As for ``connect``.
     """
@@ -467,7 +473,7 @@ async def establish(
         except BaseException:
             if sock is None:
                 ignore(descriptor)
-            # A traceback in a log may keep it for long.
+            # A logged traceback may keep it alive for long.
             opened._discard()
             raise
         await attach(connection, sock, loop)
@@ -490,13 +496,13 @@ _UNLIMITED = 2**62
 def _queue(
     messages: int | tuple[int | None, int | None] | None, size: int | None
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the marks of the queue. Reading stops above both, so the mark that does not count is always passed."""
+    """Return the high and low marks for messages and bytes. Reading stops above both: an unused limit has marks 0."""
     high = messages[0] if isinstance(messages, tuple) else messages
     if high is None and size is None:
         return (_UNLIMITED, _UNLIMITED), (_UNLIMITED, _UNLIMITED)
     by_messages = (0, 0) if high is None or messages is None else _marks(messages)
     by_size = (0, 0) if size is None else _marks(size)
-    # What always is above its high mark must not be below its low one.
+    # An unused limit is always above its high mark, and never below its low mark.
     return by_messages, by_size
 
 

@@ -1,6 +1,6 @@
-"""A deadline over everything that opens a connection.
+"""A timeout for everything that opens a connection.
 
-``asyncio.timeout`` is its model. Python 3.10 does not have that, and its exception does not say what took so long.
+It works like ``asyncio.timeout``, which Python 3.10 lacks, and its exception names the step that took too long.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def _opening() -> str:
 
 
 class Deadline:
-    """A block of a coroutine that raises ``TimeoutError`` when it takes too long.
+    """A context manager that raises ``TimeoutError`` in a coroutine when its block takes too long.
 
-    It cancels the task, so what runs in the block must let ``CancelledError`` through. A task that somebody else
-    cancels, even at the same time, stays cancelled.
+    It cancels the task, so code in the block must let ``CancelledError`` through. If the task is also cancelled by
+    another caller, even at the same time, it stays cancelled.
 
     Args:
-        seconds: How long the block may take, ``None`` for no limit.
+        seconds: Limit for the block, ``None`` for no limit.
 
     Attributes:
-        text: Returns the text of the exception: what goes on now.
-        explain: Returns what is to be raised instead, ``None`` for nothing. It is called when the time is up.
-        is_over: Whether the time is up.
+        text: Function that returns the text of the exception: which step is under way.
+        explain: Function that returns an exception to raise instead, or ``None``. It is called when the time is over.
+        is_over: Whether the time is over.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -45,7 +45,7 @@ class Deadline:
         self.is_over = False
 
     def opening(self) -> None:
-        """Let the exception name the opening handshake, as it does in the beginning."""
+        """Name the opening handshake in the exception, which is also the initial text."""
         self.text = _opening
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class Deadline:
         if self._timer is not None:
             self._timer.cancel()
         if self.is_over and _uncancel(self._task) <= self._cancelling and exc_type is asyncio.CancelledError:
-            # Before the explanation, which ends what the text is about.
+            # Before `explain`, which ends the step that the text describes.
             late = TimeoutError(self.text())
             raise (self.explain and self.explain()) or late from None
 
@@ -73,7 +73,7 @@ class Deadline:
         self._task.cancel()
 
 
-# Python 3.10 does not count who cancelled a task: there, of two at the same time, one is lost.
+# Python 3.10 does not count cancellations: if two happen at the same time, one of them is lost.
 
 
 def _cancelling(task: asyncio.Task[object]) -> int:

@@ -1,7 +1,7 @@
-"""Open connected sockets on an event loop.
+"""Opens connected sockets on an event loop.
 
-It knows nothing above TCP. The asyncio client calls it, for the server or for a proxy. It has no deadline of its own:
-cancelled, it closes every socket that it has opened, at once.
+The asyncio client calls it, for the server or for a proxy. It knows nothing above TCP and has no timeout. When it is
+cancelled, it closes every socket that it has opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["dial", "dial_address", "dial_unix"]
 
 
 async def dial_address(host: str, port: int, *, family: int = 0) -> ConnectedSocket | None:
-    """Connect to a TCP server by a numeric address, which needs no resolver.
+    """Connect to a TCP server by its numeric address, without a resolver.
 
     Args:
         host: Host name or address.
@@ -42,11 +42,11 @@ async def dial_address(host: str, port: int, *, family: int = 0) -> ConnectedSoc
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such an address, 0 for both.
 
     Returns:
-        A non-blocking socket, with ``TCP_NODELAY``, which the loop may still watch; ``None`` if the host is no such
-        address, or if the program has sockets of its own, which :func:`dial` uses.
+        A non-blocking socket with ``TCP_NODELAY``, which the loop may still watch; ``None`` if the host is not a
+        numeric address, or if the program has replaced ``socket.socket``. Use :func:`dial` then.
 
     Raises:
-        OSError: The connection failed; its type tells why, such as ``ConnectionRefusedError``.
+        OSError: The connection failed; the type tells the reason, such as ``ConnectionRefusedError``.
     """
     if is_socket_replaced():
         return None
@@ -76,29 +76,29 @@ async def dial(
     happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
     interleave: int = 1,
 ) -> socket.socket:
-    """Connect to a TCP server, by all its addresses if need be: Happy Eyeballs, RFC 8305.
+    """Connect to a TCP server, trying all its addresses (Happy Eyeballs, RFC 8305).
 
-    A loop without ``add_writer``, such as the proactor loop of Windows, tries one address after the other.
+    On a loop without ``add_writer``, such as the proactor loop of Windows, it tries one address after the other.
 
     Args:
         host: Host name or address.
         port: Port.
-        failures: Where to note the attempts that fail, for a caller that has to say so when it cancels this.
+        failures: Collects the failed attempts, for a caller that reports them after cancelling this call.
         local_addr: Host and port to connect from, ``None`` to let the system choose.
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only these addresses, 0 for both.
         proto: As for ``socket.getaddrinfo``.
         flags: As for ``socket.getaddrinfo``.
         happy_eyeballs_delay: Seconds after which the next address is tried while an attempt is still under way,
-            ``None`` to wait until it fails.
-        interleave: How many addresses of the first family come before one of the other, 0 to keep the order of the
-            resolver.
+            ``None`` to wait until the attempt fails.
+        interleave: Number of addresses of the first family before one of the other family, 0 to keep the order of
+            the resolver.
 
     Returns:
-        A non-blocking socket, with ``TCP_NODELAY``.
+        A non-blocking socket with ``TCP_NODELAY``.
 
     Raises:
-        OSError: No address could be connected to; the text lists them all. If all failed for the same reason, its type
-            tells it, such as ``ConnectionRefusedError``.
+        OSError: No address could be connected to; the text lists all attempts. If all failed for the same reason, the
+            type tells it, such as ``ConnectionRefusedError``.
         socket.gaierror: The name could not be resolved.
     """
     loop = asyncio.get_running_loop()
@@ -138,9 +138,8 @@ async def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         sock.setblocking(False)
-        # Linux answers EAGAIN while the queue of the server is full, and has no event that tells when there
-        # is room: https://man7.org/linux/man-pages/man2/connect.2.html. loop.sock_connect takes it for
-        # EINPROGRESS.
+        # Linux returns EAGAIN while the queue of the server is full, and has no event for room in it:
+        # https://man7.org/linux/man-pages/man2/connect.2.html. loop.sock_connect treats it like EINPROGRESS.
         while (error := sock.connect_ex(path)) == errno.EAGAIN:
             await asyncio.sleep(UNIX_RETRY)
         if error:
@@ -150,12 +149,12 @@ async def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -
 
 
 async def _writable(loop: asyncio.AbstractEventLoop, wait: Wait) -> list[socket.socket]:
-    """Return those that can be written to, none after the time."""
+    """Return the sockets that can be written to; an empty list after the time of ``wait``."""
     change: asyncio.Future[None] = loop.create_future()
     ready: list[socket.socket] = []
 
     def notify(*socks: socket.socket) -> None:
-        # It is called again in each turn of the loop.
+        # The loop calls it again in each iteration.
         ready.extend(sock for sock in socks if sock not in ready)
         if not change.done():
             change.set_result(None)
@@ -196,7 +195,7 @@ async def _resolve(
         return addresses
     kind = socket.SOCK_STREAM
     try:
-        # An address needs no resolver, and so no thread.
+        # A numeric address needs no resolver, and so no thread.
         no_resolver = flags | socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return from_infos(host, socket.getaddrinfo(host, port, family, kind, proto, no_resolver))
     except socket.gaierror:

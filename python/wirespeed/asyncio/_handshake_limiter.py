@@ -1,6 +1,6 @@
-"""The clients of an asyncio server that are in the opening handshake: places for them, and who has to give one back.
+"""The asyncio part of the handshake limiter: timers on the loop, and handshakes that run in tasks.
 
-What is done with them is :mod:`wirespeed._serving.handshake_limiter`; here are the loop, its clock and its tasks.
+The policy is in :mod:`wirespeed._serving.handshake_limiter`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["HandshakeLimiter", "InTask"]
 
 
 class HandshakeLimiter(HandshakeLimiterBase):
-    """Who is in the opening handshake, as far as it waits for the client.
+    """Limits the opening handshakes that wait for a client on an event loop.
 
     Args:
         loop: The event loop.
-        limit: How many there may be.
-        logger: For those that had to go.
+        limit: Maximum number of pending handshakes.
+        logger: Logger for closed handshakes.
 
     Attributes:
-        freed: Called when there is a place again after there was none.
+        freed: Called when the limiter is no longer full.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, logger: LoggerLike) -> None:
@@ -36,14 +36,14 @@ class HandshakeLimiter(HandshakeLimiterBase):
         self.freed: Callable[[], None] | None = None
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        # Runs while there are too many.
+        # Set while the limit is exceeded.
         self._trimmer: asyncio.TimerHandle | None = None
 
     def leave(self, entry: Entry | None) -> None:
-        """Take a place back.
+        """Remove a handshake.
 
         Args:
-            entry: The place, ``None`` for none; nothing happens if somebody else has it.
+            entry: Its entry; nothing happens with ``None``, or if the entry was removed before.
         """
         if entry is not None:
             was_full = self._admission.is_full
@@ -51,7 +51,7 @@ class HandshakeLimiter(HandshakeLimiterBase):
                 self.freed()
 
     def finish(self) -> None:
-        """Log what was not yet, and nothing more."""
+        """Log the pending counts, and stop the timers."""
         for timer in (self._timer, self._trimmer):
             if timer is not None:
                 timer.cancel()
@@ -79,11 +79,11 @@ class HandshakeLimiter(HandshakeLimiterBase):
 
 
 class InTask:
-    """A client whose opening handshake is made by a task of the server.
+    """A pending handshake that runs in a task of the server.
 
     Args:
-        sock: Its socket.
-        tasks: Those of the server, in which the task is.
+        sock: The socket.
+        tasks: The tasks of the server, which include this one.
 
     Attributes:
         task: The task.
@@ -97,11 +97,11 @@ class InTask:
         self._tasks = tasks
 
     def has_unread(self) -> bool:
-        """Return whether it has sent what nobody has read yet."""
+        """Return whether the socket has unread input."""
         return has_unread(self.sock)
 
     def drop(self) -> None:
-        """Close it at once; the task ends in the next turn of the loop."""
+        """Close the socket; the task ends in the next iteration of the loop."""
         if self.task is not None:
             descriptor = self.sock.fileno()
             if descriptor >= 0:
@@ -112,5 +112,5 @@ class InTask:
                     loop.remove_writer(descriptor)
                 self.sock.close()
             self.task.cancel()
-            # One that was cancelled before its first step takes nothing out.
+            # A task that is cancelled before its first step does not remove itself.
             self._tasks.discard(self.task)

@@ -1,4 +1,4 @@
-"""Leaving a connection where nothing can be awaited."""
+"""Closing a connection from code that cannot await: ``__del__``, and coroutines that are closed or collected."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["can_suspend", "leave"]
 
 _COROUTINES = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR
 
-# What an await is compiled to: SEND, with a cache behind it, YIELD_VALUE and RESUME; in Python 3.10 YIELD_FROM.
+# Opcodes of an await: SEND with its cache, YIELD_VALUE and RESUME; in Python 3.10 YIELD_FROM.
 _SEND, _YIELD_VALUE, _YIELD_FROM = (opcode.opmap.get(name) for name in ("SEND", "YIELD_VALUE", "YIELD_FROM"))
 
-# The coroutine functions of a loop by which asyncio.run ends it, after the tasks.
+# Coroutine functions of a loop that asyncio.run calls after the tasks have ended.
 _SHUTDOWN = ("shutdown_asyncgens", "shutdown_default_executor")
 
 
 def can_suspend(frame: FrameType) -> bool:
     """Return whether a coroutine that handles ``GeneratorExit`` may await something.
 
-    It may if an asynchronous generator is closed by ``aclose()``, which a task awaits. It may not if a coroutine is
-    closed by ``close()`` or collected as garbage. Where neither is certain, the answer is no.
+    It may if a task awaits ``aclose()`` of an asynchronous generator. It may not if the coroutine is closed by
+    ``close()`` or collected as garbage. If neither is certain, the result is ``False``.
 
     Args:
-        frame: That of the coroutine.
+        frame: The frame of the coroutine.
     """
     try:
         task = current_task()
@@ -47,7 +47,7 @@ def can_suspend(frame: FrameType) -> bool:
     while frame is not root:
         caller = frame.f_back
         if caller is None or not caller.f_code.co_flags & _COROUTINES:
-            # The task of loop.shutdown_asyncgens, or of a generator that was dropped, runs aclose() itself.
+            # The task of loop.shutdown_asyncgens, or of a collected generator, runs aclose() itself.
             owners = gc.get_referents(coroutine) if root is None else []
             return any(getattr(owner, "ag_frame", None) is frame for owner in owners)
         if not _awaits(caller):
@@ -57,18 +57,18 @@ def can_suspend(frame: FrameType) -> bool:
 
 
 def _awaits(frame: FrameType) -> bool:
-    """Return whether a frame is at an await, and not at a call."""
+    """Return whether a frame is suspended at an await rather than at a call."""
     code, at = frame.f_code.co_code, frame.f_lasti
     before, here, after = (code[place] if 0 <= place < len(code) else -1 for place in (at - 2, at, at + 2))
-    # A frame that an exception has entered is behind YIELD_VALUE in Python 3.13, and before YIELD_FROM in 3.10.
+    # After an exception was thrown in, the position is behind YIELD_VALUE in 3.13, and before YIELD_FROM in 3.10.
     return here in (_SEND, _YIELD_VALUE, _YIELD_FROM) or before in (_SEND, _YIELD_VALUE) or after == _YIELD_FROM
 
 
 def leave(connection: Connection, code: int) -> None:
-    """Begin to close a connection without waiting. What is queued is sent first, and the event loop goes on with it.
+    """Begin to close a connection without waiting. The event loop sends the queued messages, then closes it.
 
-    ``asyncio.run`` waits for the end of the connection before it returns, unless it closes asynchronous generators
-    already.
+    ``asyncio.run`` waits for the end of the connection before it returns, unless it is already closing asynchronous
+    generators.
 
     Args:
         connection: The connection.
@@ -81,25 +81,25 @@ def leave(connection: Connection, code: int) -> None:
     over = connection._closed_future()
     if over is None:
         return
-    # asyncio.run cancels the tasks that are left when main() returns, but closes asynchronous generators and waits for
-    # that.
+    # asyncio.run cancels the remaining tasks when main() returns, but closes asynchronous generators and waits for
+    # them.
     waiting = _wait_when_closed(over)
     _step(waiting.__anext__())
     over.add_done_callback(lambda _: _step(waiting.aclose()))
 
 
 def _is_shutting_down(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop has begun to close asynchronous generators: it warns of those that begin later."""
+    """Return whether the loop has begun to close asynchronous generators: it warns of generators that begin later."""
     called: bool | None = getattr(loop, "_asyncgens_shutdown_called", None)
     if called is None:
-        # uvloop does not show it.
+        # uvloop does not have this attribute.
         coroutines = [task.get_coro() for task in asyncio.all_tasks(loop)]
         return any(getattr(coroutine, "__name__", None) in _SHUTDOWN for coroutine in coroutines)
     return called
 
 
 def _step(generating: Awaitable[None]) -> None:
-    # RuntimeError: the loop is closing the generator already.
+    # RuntimeError: the loop is already closing the generator.
     with contextlib.suppress(StopIteration, RuntimeError):
         generating.__await__().__next__()
 

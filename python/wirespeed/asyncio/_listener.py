@@ -1,4 +1,4 @@
-"""Callbacks: the base class of what is told about a connection."""
+"""The callback API: ``Listener``, the base class for objects that receive the events of a connection."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ __all__ = ["Listener"]
 
 
 class Listener:
-    """What happens on a connection, as calls: give one to :func:`wirespeed.connect` as ``listener``.
+    """Receives messages and events of a connection. Pass an instance to :func:`wirespeed.connect` as ``listener``.
 
-    Derive from it and override what you need; what is not overridden costs nothing. The methods are called by the
-    event loop, one at a time, and must not block. With ``on_message``, messages go there, and ``recv`` and its kin
-    raise ``RuntimeError``; without it, they are received as without a listener. Messages do not wait for a listener:
-    ``max_queue`` does not count, and what keeps them needs a limit of its own.
+    Override the methods that you need; others cost nothing. The event loop calls them, one at a time, so they must not
+    block. If ``on_message`` is overridden, it receives all messages, and ``recv`` and similar methods raise
+    ``RuntimeError``; otherwise messages are received as without a listener. Messages are delivered at once, so
+    ``max_queue`` does not limit them: a listener that stores messages needs its own limit.
 
-    An exception in one of them closes the connection with code 1011, and is raised by
-    :meth:`ClientConnection.wait_closed`; after it, only ``on_close`` is called. ``KeyboardInterrupt`` and
-    ``SystemExit`` go to the event loop.
+    An exception in a method closes the connection with code 1011, and :meth:`ClientConnection.wait_closed` raises it.
+    After it, only ``on_close`` is called. ``KeyboardInterrupt`` and ``SystemExit`` propagate to the event loop.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -30,51 +29,50 @@ class Listener:
                 raise TypeError(f"{cls.__qualname__}.{name} must not be async: begin a task in it for what has to wait")
 
     def on_open(self, ws: Connection) -> None:
-        """The connection is open: before everything else.
+        """Called when the connection is open, before all other methods.
 
         Args:
             ws: The connection.
         """
 
-    # Any, so that an override may name the kinds that it gets: which they are, the peer and ``zero_copy``
-    # decide.
+    # Any, so that an override can declare the types that it gets. They depend on the peer and on ``zero_copy``.
     def on_message(self, ws: Connection, message: Any) -> None:
-        """A message has arrived.
+        """Called when a message has arrived.
 
         Args:
             ws: The connection.
             message: ``str`` for text, ``bytes`` for binary; with ``zero_copy``, a read-only ``memoryview`` for binary.
-                Such a view is meant for the duration of the call. One that is kept stays valid, but keeps the whole
-                read buffer.
+                The view is meant for use during the call. It stays valid if you keep it, but then keeps the whole
+                read buffer in memory.
         """
 
     def on_ping(self, ws: Connection, data: bytes) -> None:
-        """A ping has arrived; its pong is on its way.
+        """Called when a ping has arrived. The pong is sent automatically.
 
         Args:
             ws: The connection.
-            data: Its payload, 125 bytes at most.
+            data: Payload of at most 125 bytes.
         """
 
     def on_pong(self, ws: Connection, data: bytes) -> None:
-        """A pong has arrived.
+        """Called when a pong has arrived.
 
         Args:
             ws: The connection.
-            data: Its payload, 125 bytes at most.
+            data: Payload of at most 125 bytes.
         """
 
     def on_close(self, ws: Connection, code: int, reason: str) -> None:
-        """The connection is closed: after everything else, once.
+        """Called once when the connection is closed, after all other methods.
 
         Args:
             ws: The connection.
-            code: Code of the close frame that arrived; 1005 for one without a code, 1006 if none arrived.
-            reason: Its reason.
+            code: Code of the received close frame; 1005 if it has no code, 1006 if none was received.
+            reason: Reason of the received close frame.
         """
 
     def on_writable(self, ws: Connection) -> None:
-        """There is room to send again, after ``send_nowait`` was refused or had filled what ``write_limit`` allows.
+        """Called when there is room to send again, after ``send_nowait`` raised or reached ``write_limit``.
 
         Args:
             ws: The connection.

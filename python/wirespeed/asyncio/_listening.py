@@ -1,7 +1,4 @@
-"""The sockets that listening sockets accept.
-
-It knows nothing above TCP. The server calls it.
-"""
+"""Accepts sockets from listening sockets on an event loop. The server calls it. It knows nothing above TCP."""
 
 from __future__ import annotations
 
@@ -21,12 +18,13 @@ from ._handshake_limiter import HandshakeLimiter
 
 __all__ = ["Acceptor"]
 
-# Three milliseconds of opening handshakes, if all requests are there already. No more come in in a turn of the loop
-# than go in one: an epoll of ours tells 256 of what there is for them, and who fails at once is told of twice.
+# Handshakes to start in one iteration of the loop: some 3 ms, if all requests have arrived. An embedded epoll reports
+# 256 events in one iteration, and a handshake that fails at once takes two of them. So clients do not come in faster
+# than they are served.
 _LET_IN_AT_ONCE = 32
 
-# Three more, and as many as come while 256 are told of what there is for them, of thousands at once: whoever finds the
-# system's queue full is not answered for a second.
+# Sockets to accept in one iteration: some 3 ms, and as many as arrive while 256 events are handled in a burst. A client
+# that finds the system's queue full gets no answer for a second.
 _ACCEPTED_AT_ONCE = 512
 
 
@@ -40,18 +38,22 @@ def _half_of_descriptors() -> int:
 
 
 class Acceptor:
-    """Accepts what comes to listening sockets.
+    """Accepts connections from listening sockets.
 
-    It empties the system's queues faster than clients can be served, and hands on some in each turn of the loop. Those
-    that wait for that count among the clients in the opening handshake, of which there are no more than the gate says,
-    and than half of the descriptors: others need some.
+    It empties the queues of the system faster than clients can be served, and starts some handshakes in each iteration
+    of the loop. Accepted sockets whose handshake has not started count as pending handshakes. Their number is limited
+    by the handshake limiter, and to half of the process's descriptors.
+
+    1. :meth:`start`: listen and accept.
+    2. :meth:`stop`, then :meth:`hand_on_all`: stop, and start the handshakes of all accepted sockets.
+    3. :meth:`give_up` instead, if the loop is closed.
 
     Args:
-        socks: The sockets, bound. They stay the caller's.
-        backlog: Connections that the system keeps until they are accepted.
-        accepted: Called with each accepted socket, non-blocking, which it takes over, and the address of its other end.
-        limiter: Says whether there is a place for one more, and logs what may keep sockets from being accepted often.
-        logger: For what keeps them from it for ever.
+        socks: The bound sockets. The caller keeps and closes them.
+        backlog: Number of connections that the system keeps until they are accepted.
+        accepted: Called with each accepted non-blocking socket, which it takes over, and the address of its peer.
+        limiter: Limits the pending handshakes, and logs frequent errors of ``accept``.
+        logger: Logger for errors that end accepting on a socket.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Acceptor:
         logger: LoggerLike,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        # Those that can still accept, and how.
+        # The sockets that can still accept, with their accept functions.
         self._socks = {sock: accepting(sock) for sock in socks}
         self._backlog = backlog
         self._accepted = accepted
@@ -71,12 +73,12 @@ class Acceptor:
         self._logger = logger
         self._watching = False
         self._stopped = False
-        # Those that were accepted, and are to be handed on; by what, if that is planned.
+        # Accepted sockets whose handshake has not started, and the handle that starts them.
         self._ahead: deque[tuple[socket.socket, Any]] = deque()
         self._most = _half_of_descriptors()
         self._turn: asyncio.Handle | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        # Until it is over, nothing is accepted.
+        # Set while accepting is paused.
         self._pause: asyncio.TimerHandle | None = None
         self._is_full = False
         self._errors = AcceptErrors(limiter)
@@ -90,14 +92,14 @@ class Acceptor:
         """Listen and accept."""
         for sock in self._socks:
             if sock.family != getattr(socket, "AF_UNIX", None):
-                # Accepted sockets inherit it, on Linux and the BSDs.
+                # On Linux and the BSDs, accepted sockets inherit this option.
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.listen(self._backlog)
         self._limiter.freed = self._freed
         self._watch()
 
     def stop(self) -> None:
-        """Accept nothing more. What was accepted is handed on all the same: see :meth:`hand_on_all`."""
+        """Stop accepting. The handshakes of accepted sockets still start: see :meth:`hand_on_all`."""
         self._stopped, self._is_full = True, False
         if self._pause is not None:
             self._pause.cancel()
@@ -107,12 +109,12 @@ class Acceptor:
         self._plan()
 
     async def hand_on_all(self) -> None:
-        """Wait until all that was accepted is handed on; to be called once it is stopped."""
+        """Wait until the handshakes of all accepted sockets have started; call it after :meth:`stop`."""
         while self._ahead:
             await asyncio.sleep(0)
 
     def give_up(self) -> None:
-        """Close what was accepted: the loop is closed, and nobody takes it."""
+        """Close the accepted sockets, because the loop is closed and cannot start their handshakes."""
         while self._ahead:
             self._ahead.popleft()[0].close()
 
@@ -144,7 +146,7 @@ class Acceptor:
                 self._loop.remove_reader(sock.fileno())
 
     def _rest(self, seconds: float) -> None:
-        """Leave what comes to the system's queue for a time."""
+        """Pause accepting; new connections wait in the queue of the system."""
         self._unwatch()
         if self._pause is not None:
             self._pause.cancel()
@@ -165,14 +167,14 @@ class Acceptor:
         accept = self._socks[listening]
         limiter, ahead = self._limiter, len(self._ahead)
         room = min(limiter.room, self._most - len(limiter)) - ahead
-        # A limit of its own, whatever may wait: the loop has other things to do.
+        # Accept at most this number in one iteration, so that the loop can serve its other tasks.
         for _ in range(min(_ACCEPTED_AT_ONCE, max(room, _LET_IN_AT_ONCE - ahead))):
             try:
                 accepted = accept()
                 if accepted is None:
                     break
             except OSError as exc:
-                # Those who are here go first, and give back what they have if it comes to nothing.
+                # Start the waiting handshakes first: those that fail free their descriptors.
                 if exc.errno in EXHAUSTED and len(self._ahead) >= _LET_IN_AT_ONCE:
                     break
                 delay = self._after(exc, listening)
@@ -220,7 +222,7 @@ class Acceptor:
             await asyncio.sleep(delay)
 
     def _after(self, exc: OSError, listening: socket.socket) -> float | None:
-        """Return for how many seconds not to accept after an error; ``None`` for never more from this socket."""
+        """Return for how many seconds to pause after an error; ``None`` to stop accepting on this socket."""
         delay = self._errors.after(exc, str(exc.strerror))
         if delay is None:
             self._drop(listening, exc)

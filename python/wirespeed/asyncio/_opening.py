@@ -1,7 +1,7 @@
-"""From a URI to an open WebSocket on a socket: dialling, proxies, TLS, the opening handshake, redirects.
+"""Opens a WebSocket from a URI: dialling, proxies, TLS, the opening handshake and redirects.
 
-The native core reads and writes the bytes of each step and does no I/O; here they are moved over the socket. It does
-not know what the connection made of the socket is.
+The native core produces and parses the bytes without I/O; this module moves them over the socket. It does not know
+which connection is created from the socket.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from ._socks import connect_socks
 
 __all__ = ["Opening", "check_chain", "open_websocket"]
 
-# What the socket buffers of common systems hold of an answer; the rest comes with the next call.
+# A read of this size empties the receive buffer on common systems.
 _READ_SIZE = 2**16
 
-# What `ClientOpening.proceed` returns.
+# Returned by `ClientOpening.proceed`: wait until the socket is readable.
 _TO_READ = 1
 
 
 def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) -> ClientPlan:
-    """Raise what is wrong with the arguments for the URI that a chain is at.
+    """Check the arguments for the current URI of a redirect chain.
 
     Args:
         chain: The chain.
-        options: What does not depend on the URI.
-        network: How to reach the server.
+        options: The arguments that do not depend on the URI.
+        network: The arguments that tell how to reach the server.
 
     Returns:
-        What to ask the server for.
+        The request to send.
 
     Raises:
-        InvalidProxy: The proxy is not one that is supported.
-        TypeError, ValueError: An argument is wrong; the text names it.
+        InvalidProxy: The proxy is not supported.
+        TypeError, ValueError: An argument is wrong; the message names it.
     """
     request = options.request(chain.parsed, chain.headers)
-    # What the environment says now need not be what it says when the connection is opened.
+    # Check a given proxy only: the environment may change until the connection is opened.
     plan_opening(chain, network, None if network.proxy is True else network.proxy)
     return request
 
 
 class Opening(NamedTuple):
-    """An opening handshake that is complete.
+    """A completed opening handshake.
 
     Attributes:
-        handshake: What the connection is made of.
-        connected: Its socket, non-blocking, which the loop may still watch.
-        addresses: Of its ends, where they cannot be read off the socket later.
+        handshake: The native handshake, from which the connection is created.
+        connected: The non-blocking socket, which the loop may still watch.
+        addresses: Keyword arguments for the addresses of both ends, if the socket cannot tell them later.
     """
 
     handshake: ClientOpening
@@ -72,18 +72,18 @@ class Opening(NamedTuple):
 async def open_websocket(
     chain: RedirectChain, request: ClientPlan, options: ClientOptions, network: Network, deadline: Deadline
 ) -> Opening:
-    """Open a WebSocket, wherever redirects lead.
+    """Open a WebSocket, following redirects.
 
     Args:
-        chain: Where to begin.
-        request: What to ask the server for there: what :func:`check_chain` has returned.
-        options: What does not depend on the URI.
-        network: How to reach the server. Its socket, if there is one, is taken over.
-        deadline: What runs out meanwhile: it is told what goes on.
+        chain: The redirect chain, at its first URI.
+        request: The request for that URI, returned by :func:`check_chain`.
+        options: The arguments that do not depend on the URI.
+        network: The arguments that tell how to reach the server. Its socket, if it has one, is taken over.
+        deadline: The timeout of the caller; its text is set to the current step.
     """
     while True:
         plan = plan_opening(chain, network, network.proxy)
-        # Before a server waits for it.
+        # Prepare the request before connecting, so that the server need not wait for it.
         opening = plan.begin(request, chain.parsed, network, options.user_agent_header)
         connected, addresses = await _connect(chain, network, plan, deadline)
         try:
@@ -91,14 +91,14 @@ async def open_websocket(
             deadline.explain = opening.give_up
             while needs := opening.proceed(connected):
                 if opening.is_refused:
-                    # It ends as that of the blocking client: what has come is the refusal, or the redirect.
+                    # Read the body of the refusal or redirect, with the same timeout as the blocking client.
                     with Deadline(BODY_PATIENCE) as patience:
                         patience.explain = opening.give_up
                         while needs:
                             connected = await _ready(connected, opening, needs)
                             needs = opening.proceed(connected)
                     break
-                # As `_ready`, without a coroutine for each wait.
+                # Inlines `_ready`, which would be one more coroutine for each wait.
                 try:
                     await until_ready(connected.fileno(), to_write=needs != _TO_READ)
                 except NotImplementedError:
@@ -117,7 +117,7 @@ async def open_websocket(
 
 
 async def _ready(connected: ConnectedSocket, opening: ClientOpening, needs: int) -> ConnectedSocket:
-    """Wait until more can be moved; return the socket, which may be another object."""
+    """Wait until the socket is ready; return the socket, which may be another object."""
     try:
         await until_ready(connected.fileno(), to_write=needs != _TO_READ)
     except NotImplementedError:
@@ -126,13 +126,13 @@ async def _ready(connected: ConnectedSocket, opening: ClientOpening, needs: int)
 
 
 async def _move(connected: ConnectedSocket, opening: ClientOpening, needs: int) -> ConnectedSocket:
-    """Move bytes by a loop that watches no descriptors."""
+    """Move bytes on a loop that cannot watch descriptors."""
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket_module.socket(fileno=connected.detach()))
         if needs != _TO_READ:
             await loop.sock_sendall(sock, opening.take_output())
-        # The end of the stream is found once more, by the core.
+        # At the end of the stream this feeds empty bytes, and the core reads the end from the socket itself.
         opening.feed(await loop.sock_recv(sock, _READ_SIZE))
         stack.pop_all()
     return ConnectedSocket.adopt(sock.detach())
@@ -141,7 +141,7 @@ async def _move(connected: ConnectedSocket, opening: ClientOpening, needs: int) 
 async def _connect(
     chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: Deadline
 ) -> tuple[ConnectedSocket, dict[str, Any]]:
-    """Return a connected socket, and the addresses of its ends, if they cannot be read off it later."""
+    """Return a connected socket, and the addresses of its ends if the socket cannot tell them later."""
     if network.sock is not None:
         return _take_over(network.sock)
     if network.path is not None:
@@ -176,8 +176,8 @@ async def _connect(
 def _take_over(sock: socket_module.socket) -> tuple[ConnectedSocket, dict[str, Any]]:
     sock.setblocking(False)
     with contextlib.suppress(OSError):
-        # As on a socket of our own; a Unix socket does not know it.
+        # As on sockets that are opened here; Unix sockets do not have this option.
         sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
     addresses = ends_of(sock)
-    # The caller's object cannot close it from here on.
+    # After detach() the object of the caller cannot close the socket.
     return ConnectedSocket.adopt(sock.detach()), addresses

@@ -1,4 +1,4 @@
-"""Accepted sockets of an asyncio server whose request is not there yet: its loop watches them."""
+"""Accepted sockets whose request has not arrived yet, watched by the event loop of an asyncio server."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class PendingHandshakes(GreetingsBase):
     """The sockets of a server that wait for their request.
 
     Args:
-        loop: The event loop; it has ``add_reader``.
+        loop: The event loop; it must have ``add_reader``.
         patience: Seconds for the opening handshake, ``None`` for no limit.
-        limiter: Has a place for each of them.
-        make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.
-        came: Called with one that has waited enough, and whether its descriptor is watched: that must be ended, or a
-            connection that begins replaces it. It takes the socket over.
+        limiter: Counts the pending handshakes.
+        make_opening: Creates the parser of a request; ``None`` with TLS, where the first record is awaited instead.
+        came: Called with each socket that need not wait longer, and whether its descriptor is still watched. It takes
+            the socket over, and must call :meth:`ignore` or attach a connection that replaces the watch.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class PendingHandshakes(GreetingsBase):
 
         Args:
             sock: An accepted non-blocking socket.
-            address: Of its other end.
+            address: Address of its peer.
         """
         pending = self._admit(sock, address)
         if pending is not None:
             self._came(pending, False)
 
     def ignore(self, descriptor: int) -> None:
-        """Watch a descriptor no longer that was handed over.
+        """Stop watching the descriptor of a socket that was passed on.
 
         Args:
-            descriptor: Its number.
+            descriptor: The descriptor.
         """
         self._state._ignore(descriptor)
 
     def release(self) -> None:
-        """Hand over all sockets that wait."""
+        """Pass on all waiting sockets."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,8 +1,7 @@
-"""The outgoing half of a stream, and its end: what reader and writer of :func:`wirespeed.open_stream` share.
+"""The sending half of a stream, and its end: shared by reader and writer of :func:`wirespeed.open_stream`.
 
-It owns the bytes that were written and have not become a message yet, and knows whether the operating system has taken
-the rest. It knows nothing of bytes received. It starts no task, except while the server does not take what was written,
-and to close.
+It owns the written bytes that are not yet part of a message, and tracks whether the operating system has taken the
+messages. It knows nothing about received bytes. It starts tasks only while the server does not read, and to close.
 """
 
 from __future__ import annotations
@@ -27,40 +26,43 @@ __all__ = ["Pipe", "closed_error"]
 
 
 def closed_error(closed: ConnectionClosed) -> StreamClosedError:
-    """Return an exception that tells of the end of a connection: a new one, as one raised again keeps old frames."""
+    """Return a new exception for the end of a connection. Raising the same one again would keep old frames alive."""
     error = StreamClosedError(closed.rcvd, closed.sent, closed.rcvd_then_sent)
     error.__cause__ = closed.__cause__
     return error
 
 
 class Pipe:
-    """What reader and writer share. It does not refer to them: one that is forgotten goes at once.
+    """The state shared by reader and writer. It does not refer to them, so that they are freed when unused.
+
+    1. Write: :meth:`write`; :meth:`push` sends without waiting, :meth:`drain` waits until the system has taken all.
+    2. End: :meth:`close`, then :meth:`wait_closed`; :meth:`fail` if the connection has ended by itself.
 
     Args:
         connection: The connection.
-        message_size: Bytes of a message, at most.
-        close_timeout: Seconds without progress after which closing gives up what was written; ``None`` for no limit.
+        message_size: Maximum size of a message in bytes.
+        close_timeout: Seconds without progress after which closing drops unsent bytes; ``None`` for no limit.
 
     Attributes:
         connection: The connection.
-        failure: What ended the connection, as far as sending has met it; ``None`` before.
-        closing: The task that closes, once there is one.
+        failure: The exception by which sending noticed the end of the connection; ``None`` before.
+        closing: The task that closes, once it is started.
     """
 
     def __init__(self, connection: ClientConnection, message_size: int, close_timeout: float | None) -> None:
         self.connection = connection
         self.failure: ConnectionClosed | None = None
         self.closing: asyncio.Task[None] | None = None
-        # Whether bytes that were written did not become a message.
+        # Whether written bytes were dropped before they became a message.
         self._lost = False
-        # Messages that the connection was given, and how many of them it surely has handed on. What is between is lost
-        # if it ends: nothing can be asked about that afterwards.
+        # Numbers of messages passed to the connection, and of messages known to be flushed. The difference is lost if
+        # the connection ends, because it can no longer be asked about them then.
         self._sent = 0
         self._flushed = 0
         self._loop = asyncio.get_running_loop()
         self._message_size = message_size
         self._close_timeout = close_timeout
-        # Written, and not sent: their sum is size.
+        # Chunks that are written and not sent; their total is _size.
         self._chunks: deque[BytesLike] = deque()
         self._size = 0
         self._scheduled = False
@@ -69,7 +71,7 @@ class Pipe:
         self._keep = False
 
     def fail(self, failure: ConnectionClosed) -> None:
-        """Remember what ended the connection, and drop what can be sent no more."""
+        """Store the exception that ended the connection, and drop unsent bytes."""
         self.failure = self.failure or failure.with_traceback(None)
         self._lost = self._lost or self._size > 0
         self._chunks.clear()
@@ -78,7 +80,7 @@ class Pipe:
     # Sending
 
     def write(self, data: bytes) -> None:
-        """Take bytes to send, at the end of this iteration of the loop or when they fill a message."""
+        """Queue bytes to be sent at the end of this iteration of the loop, or once they fill a message."""
         if self.failure is not None or self.closing is not None:
             self._lost = self._lost or self.closing is None
             return
@@ -96,7 +98,7 @@ class Pipe:
         self._watch_rest()
 
     def push(self) -> None:
-        """Send what was written, as far as the connection has room; the rest follows when it has."""
+        """Send written bytes, as far as the connection has room. A task sends the rest."""
         self._push(whole=False)
         if self._is_in_doubt() and self._has_flushed():
             self._flushed = self._sent
@@ -106,11 +108,11 @@ class Pipe:
             self._pump = self.start(self._send_rest())
 
     def _is_in_doubt(self) -> bool:
-        """Return whether something was sent that is not known to be flushed, and no task is about to learn it."""
+        """Return whether a message may not be flushed yet, and no task is waiting to find out."""
         return self._sent != self._flushed and not _runs(self._pump) and not _runs(self._watch)
 
     def _has_flushed(self) -> bool:
-        """Ask whether the operating system has taken what was sent. A task for each write would cost more than it."""
+        """Return whether the operating system has taken all messages, without the cost of a task."""
         flushing = self.connection.flush()
         try:
             flushing.send(None)
@@ -122,7 +124,7 @@ class Pipe:
         return False
 
     def _watch_rest(self) -> None:
-        """Let a task learn what becomes of what is in doubt."""
+        """Start a task that waits for the flush, if some messages may not be flushed."""
         if self._is_in_doubt():
             self._watch = self.start(self._flush_rest())
 
@@ -134,7 +136,7 @@ class Pipe:
     async def _flush(self) -> None:
         sent = self._sent
         await self.connection.flush()
-        # Others may have waited for more meanwhile.
+        # Another task may have flushed more messages meanwhile.
         self._flushed = max(self._flushed, sent)
 
     def _send(self, *, whole: bool) -> bool:
@@ -174,19 +176,19 @@ class Pipe:
         except ConnectionClosed as exc:
             self.fail(exc)
         else:
-            # This task is about to end, and counts no more.
+            # This task is about to end, so it does not count as running.
             self._pump = None
             self._watch_rest()
 
     async def drain(self) -> None:
-        """Return when the operating system has taken what was written.
+        """Wait until the operating system has taken all written bytes.
 
         Raises:
             StreamClosedError: It could not be sent.
         """
         self._push(whole=False)
         if self._pump is not None:
-            # Whoever stops waiting for it does not stop it.
+            # Cancelling the caller does not cancel the task.
             await asyncio.shield(self._pump)
         if self.failure is None:
             try:
@@ -199,14 +201,14 @@ class Pipe:
     # Closing
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something in a task that lives until it is done."""
+        """Run a coroutine in a task that is kept alive until it is done."""
         return start_task(self._loop, work)
 
     def close(self, *, keep: bool = False) -> None:
         """Begin to close, if that has not happened yet.
 
         Args:
-            keep: Whether what arrives meanwhile is wanted: then the server must wait for a slow reader.
+            keep: Whether to keep data that arrives until the end: the server must then wait for a slow reader.
         """
         if self.closing is None:
             self._keep = keep
@@ -221,15 +223,15 @@ class Pipe:
         """Return when the connection is closed.
 
         Raises:
-            StreamClosedError: Something that was written was lost.
+            StreamClosedError: Written bytes were lost.
         """
         if self.closing is not None:
             await asyncio.shield(self.closing)
         else:
             await self.connection.wait_closed()
-            # What was written since then is refused.
+            # Drop bytes that were written after the end.
             self.push()
-        # Whoever sends or flushes ends with the connection, and tells whether something was left.
+        # These tasks end with the connection, and update the counters of lost messages.
         if tasks := [task for task in (self._pump, self._watch) if task is not None]:
             await asyncio.wait(tasks)
         if self._lost or self._sent != self._flushed:
@@ -243,7 +245,7 @@ class Pipe:
                 break
         self._watch_rest()
         if _runs(self._watch):
-            # It begins before the close frame is queued: it waits for what was written, and not for that.
+            # Let it run before the close frame is queued: it must wait for the written bytes only.
             await asyncio.sleep(0)
         self.connection._begin_close(CloseCode.NORMAL_CLOSURE, "", keep=self._keep)
         await self.connection.wait_closed()

@@ -1,6 +1,6 @@
-"""Connecting again: which errors are transient, how long to wait, what may change between tries.
+"""Reconnecting: which errors are transient, how long to wait, and what can change between attempts.
 
-It knows nothing of sockets or handshakes: it is given a function that connects.
+The caller provides the function that connects. This module knows nothing about sockets or handshakes.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectAttempt", "Policy", "Reconnection", "backoff", "process_exception"]
 
-# Statuses of servers, and of what stands before them, that are overloaded or restarting. Precedent:
-# websockets; and RFC 6585, section 4, which says when to come back.
+# Statuses of servers and proxies that are overloaded or restarting, as in websockets; RFC 6585, section 4, defines 429
+# and its Retry-After header.
 _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 
-# RFC 6455, section 7.4.1: 1000 and a close frame without a code mean that the connection has served its
-# purpose. 1001 means that the server goes down, or elsewhere: another connection is what it expects.
+# RFC 6455, section 7.4.1: code 1000, or a close frame without a code, means that the connection has fulfilled its
+# purpose. Code 1001 means that the server goes down: the client is expected to reconnect.
 _CLEAN = frozenset({CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD})
 
-# Seconds that are waited because a server says so. Precedent: urllib3.
+# Maximum delay in seconds that a Retry-After header can set, as in urllib3.
 _LONGEST = 6 * 3600.0
 
 
 def process_exception(exc: Exception) -> Exception | None:
-    """Tell whether an error of connecting is transient: the default of ``connect(process_exception=)``.
+    """Decide whether an error of connecting is transient: the default of ``connect(process_exception=)``.
 
-    Transient are ``OSError`` and ``TimeoutError``, a server that closes the connection instead of answering, and the
-    statuses 429, 500, 502, 503 and 504. A certificate that does not verify is not: it will not get better by itself,
-    and somebody may be listening.
+    Transient errors are ``OSError`` and ``TimeoutError``, a connection that the server closes before its response, and
+    the statuses 429, 500, 502, 503 and 504. A certificate that cannot be verified is not transient: it does not become
+    valid by itself, and may indicate an attack.
 
     Args:
-        exc: What connecting raised.
+        exc: The exception that connecting raised.
 
     Returns:
         ``None`` to try again, ``exc`` or another exception to raise it.
     """
     if isinstance(exc, ssl.SSLCertVerificationError):
         return exc
-    # Before Python 3.11, asyncio has a TimeoutError of its own.
+    # Before Python 3.11, asyncio.TimeoutError is a class of its own.
     if isinstance(exc, (OSError, asyncio.TimeoutError)):
         return None
     if isinstance(exc, InvalidMessage) and isinstance(exc.__cause__, EOFError):
@@ -68,32 +68,32 @@ def process_exception(exc: Exception) -> Exception | None:
 def backoff(
     initial_delay: float = 5.0, min_delay: float = 3.1, max_delay: float = 90.0, factor: float = 1.618
 ) -> Iterator[float]:
-    """Generate delays between tries: the default of ``connect(reconnect_delays=)``.
+    """Generate delays between attempts: the default of ``connect(reconnect_delays=)``.
 
-    All are random, so that the clients of a server that went down do not come back all at once: RFC 6455, section
-    7.2.3. They grow: each is at least as long as the one before it could be, until ``max_delay`` is reached.
+    All delays are random, so that the clients of a restarted server do not return all at once (RFC 6455, section
+    7.2.3). They grow until ``max_delay`` is reached: each is at least as long as the maximum of the one before.
 
     Args:
-        initial_delay: Upper limit of the first, which may be 0.
-        min_delay: Upper limit of the second.
-        max_delay: Upper limit of all.
-        factor: How much longer each can be than the one before.
+        initial_delay: Maximum of the first delay in seconds; it may be 0.
+        min_delay: Maximum of the second delay in seconds.
+        max_delay: Maximum of all delays in seconds.
+        factor: Factor by which the maximum grows with each delay.
 
     Yields:
         Seconds, without end.
     """
     import random
 
-    yield random.random() * initial_delay  # noqa: S311 - nobody gains by guessing it
+    yield random.random() * initial_delay  # noqa: S311 - not a secret
     delay = min_delay
     while True:
         delay = min(delay, max_delay)
-        yield random.uniform(delay / factor, delay)  # noqa: S311 - nor this one
+        yield random.uniform(delay / factor, delay)  # noqa: S311 - not a secret
         delay *= factor
 
 
 class _Replaceable(Headers):
-    """Headers that are set, not added: or each try would add its token to that of the try before."""
+    """Headers whose assignment replaces a value, so that tokens of earlier attempts do not add up."""
 
     __slots__ = ()
 
@@ -105,15 +105,16 @@ class _Replaceable(Headers):
 
 @dataclasses.dataclass(repr=False)
 class ConnectAttempt:
-    """What the next try to connect will use: the argument of ``connect(refresh=)``, which may change it.
+    """The next attempt to connect: the argument of ``connect(refresh=)``, which may change it.
 
-    ``repr`` masks credentials, and the query of the URI, so it may be logged.
+    ``repr`` masks credentials and the query of the URI, so it can be logged.
 
     Attributes:
-        uri: Where to connect to. Changes stay for the tries after this one.
-        additional_headers: Headers to add to the request. Changes stay, too. Setting one replaces those of that name.
-        number: How many tries this makes since the last one that succeeded, beginning with 1.
-        error: Why the try before this one failed; ``None`` if it did not, or if this is the first.
+        uri: URI to connect to. A change stays for later attempts.
+        additional_headers: Headers to add to the request. A change stays for later attempts. Setting a header replaces
+            all headers of that name.
+        number: Number of this attempt since the last success, beginning with 1.
+        error: Exception of the previous attempt; ``None`` if it succeeded or if this is the first attempt.
     """
 
     uri: str
@@ -129,18 +130,18 @@ class ConnectAttempt:
 
     @classmethod
     def first(cls, uri: str, headers: Headers | None) -> ConnectAttempt:
-        """Return what the arguments of ``connect`` say.
+        """Return the first attempt.
 
         Args:
             uri: The URI.
-            headers: The headers to add to the request. They will not be changed.
+            headers: The headers to add to the request. They are copied.
         """
         return cls(uri, _Replaceable.from_raw(() if headers is None else headers.raw_items()))
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class Policy:
-    """The keyword arguments of ``connect`` that concern more than one try. Their names are those of ``connect``.
+    """The keyword arguments of ``connect`` that concern reconnecting, with the same names.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -160,10 +161,10 @@ class Policy:
             raise TypeError(f"reconnect_after_close must be a bool, not {type(self.reconnect_after_close).__name__}")
 
     async def call_refresh(self, attempt: ConnectAttempt) -> None:
-        """Let the user change what the next try will use.
+        """Call ``refresh``, which may change the next attempt.
 
         Args:
-            attempt: What it will use.
+            attempt: The next attempt.
         """
         if self.refresh is None:
             return
@@ -177,14 +178,14 @@ class Policy:
 class Reconnection:
     """The iterator of ``async for ws in connect(...)``: one connection after another.
 
-    Each is closed when the next is asked for, and when the iterator is closed or forgotten, which is what leaving the
-    loop does to it.
+    It closes each connection when the next one is requested. It also closes the last one when it is closed or
+    collected, as happens when the loop is left.
 
     Args:
         connect: Opens a connection.
-        first: What the first try will use.
-        policy: When and how to go on.
-        logger: Where to say that it goes on.
+        first: The first attempt.
+        policy: Whether and when to reconnect.
+        logger: Logger for the reasons of reconnecting.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Reconnection:
     async def __anext__(self) -> ClientConnection:
         if self._finished:
             raise StopAsyncIteration
-        # Only a connection keeps it going.
+        # If this call raises, the iteration is finished.
         self._finished = True
         delay = await self._leave()
         if delay is None:
@@ -221,7 +222,7 @@ class Reconnection:
         return self._connection
 
     async def aclose(self) -> None:
-        """Close the connection and end the iteration, as leaving the loop does, but return when it is done."""
+        """Close the connection and end the iteration; return when the connection is closed."""
         self._finished = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -247,8 +248,8 @@ class Reconnection:
                 return connection
 
     def _fail(self, exc: Exception) -> float:
-        """Return how long to wait after a try that failed; raise if that is the end."""
-        # It is to return an exception. One that raises it means the same.
+        """Return the delay after a failed attempt; raise an exception to end the iteration."""
+        # A process_exception that raises is treated like one that returns the exception.
         try:
             fatal = self._policy.process_exception(exc)
         except Exception as raised:
@@ -267,13 +268,12 @@ class Reconnection:
             traceback.format_exception_only(type(exc), exc)[0].strip(),
         )
         self._attempt.number += 1
-        # Its traceback refers to this iterator, which closes its connection when it is forgotten: no cycle,
-        # please.
+        # Without its traceback, which refers to this iterator: the cycle would delay closing the connection.
         self._attempt.error = exc.with_traceback(None)
         return delay
 
     async def _leave(self) -> float | None:
-        """Close the connection of the round before. Return how long to wait; ``None``: the end."""
+        """Close the connection of the previous round. Return the delay to wait, ``None`` to end the iteration."""
         connection, self._connection = self._connection, None
         if connection is None:
             return 0.0
@@ -281,14 +281,14 @@ class Reconnection:
         left_open = connection.state is State.OPEN
         await _close(connection)
         if left_open:
-            # Whoever leaves a connection that works wants another one.
+            # The caller left a working connection to get another one: no delay.
             self._delays = None
             return 0.0
         reason = connection._closed_error()
         if _has_served(reason) and not self._policy.reconnect_after_close:
             return None
-        # A server that accepts connections and closes them is no better than one that does not accept them.
-        # The time that the connection has lasted counts, so one that worked is replaced at once.
+        # Accepting and then closing counts as a failure, so the delays grow. The lifetime of the connection is
+        # subtracted from the delay: a connection that worked is replaced at once.
         delay = self._next_delay(connection._label, reason)
         if delay is not None:
             if lived >= delay:
@@ -304,7 +304,7 @@ class Reconnection:
             self._delays = iter(self._policy.reconnect_delays())
         delay = next(self._delays, None)
         if delay is None:
-            # Of the end of a loop, nothing else tells.
+            # The loop ends without an exception, so the log is the only notice.
             self._logger.warning("not connecting again, as reconnect_delays has ended (%s): %s", who, reason)
         return delay
 
@@ -314,9 +314,9 @@ class Reconnection:
 
 
 def _has_served(end: ConnectionClosed) -> bool:
-    """Return whether either end has said by its close frame that the connection has served its purpose.
+    """Return whether either end has closed the connection because it fulfilled its purpose.
 
-    The first word counts: a server that is told so may answer with another code, or end TCP without an answer.
+    The first close frame counts: the other end may respond with another code, or without a close frame.
     """
     if end.rcvd is not None and end.rcvd.code in _CLEAN:
         return True
@@ -324,7 +324,7 @@ def _has_served(end: ConnectionClosed) -> bool:
 
 
 def _asked_for(response: Response) -> float:
-    """Return for how many seconds a server wants to be left alone: RFC 9110, section 10.2.3."""
+    """Return the seconds of a Retry-After header: RFC 9110, section 10.2.3."""
     import random
 
     text = response.headers.get("Retry-After", "") if len(response.headers.get_all("Retry-After")) == 1 else ""
@@ -338,17 +338,17 @@ def _asked_for(response: Response) -> float:
             date = email.utils.parsedate_to_datetime(text)
         except (ValueError, TypeError, IndexError, OverflowError):
             return 0.0
-        # One in an old form has no zone.
+        # Obsolete date formats have no time zone.
         date = date if date.tzinfo is not None else date.replace(tzinfo=datetime.timezone.utc)
         seconds = (date - datetime.datetime.now(datetime.timezone.utc)).total_seconds()
-    # All whom it has told the same would come back at once.
-    return min(max(seconds, 0.0) * random.uniform(1, 1.2), _LONGEST)  # noqa: S311 - nobody gains by guessing it
+    # Randomized, so that clients with the same header do not return all at once.
+    return min(max(seconds, 0.0) * random.uniform(1, 1.2), _LONGEST)  # noqa: S311 - not a secret
 
 
 async def _close(connection: ClientConnection) -> None:
     try:
         await connection.close(CloseCode.NORMAL_CLOSURE)
     except BaseException:
-        # Cancelled: nothing waits for the server any more.
+        # Cancelled: close without waiting for the server.
         leave(connection, CloseCode.NORMAL_CLOSURE)
         raise

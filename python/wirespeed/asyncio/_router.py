@@ -1,4 +1,4 @@
-"""A server whose handlers are chosen by path."""
+"""Routing for the asyncio server: a handler for each path."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Router", "route", "unix_route"]
 
 
 class Router(RouterBase):
-    """Chooses handlers for :func:`route`."""
+    """Selects handlers for :func:`route`."""
 
     async def handler(self, connection: ServerConnection) -> None:
-        """Run the handler that was chosen.
+        """Run the selected handler.
 
         Args:
             connection: The connection.
@@ -46,9 +46,9 @@ def route(
     create_router: type[Router] | None = None,
     **kwargs: Any,
 ) -> Server:
-    """Serve WebSocket connections by different handlers, which the path chooses. Needs ``wirespeed[routing]``.
+    """Serve WebSocket connections with a handler for each path. Needs ``wirespeed[routing]``.
 
-    Handlers receive the connection, and what the rule captures as keyword arguments::
+    Handlers receive the connection, and the values captured by the rule as keyword arguments::
 
         from werkzeug.routing import Map, Rule
 
@@ -57,12 +57,13 @@ def route(
             await server.serve_forever()
 
     Args:
-        url_map: A ``werkzeug.routing.Map`` whose endpoints are handlers.
+        url_map: ``werkzeug.routing.Map`` whose endpoints are handlers.
         *args: Host and port, as for :func:`serve`.
         server_name: Name of the server as clients see it, for redirects; ``None`` for the Host header.
-        ssl: As for :func:`serve`; ``True`` if a reverse proxy does TLS, so that redirects lead to ``wss://``.
-        create_router: Class to make the router of, derived from :class:`Router`.
-        **kwargs: Other keyword arguments of :func:`serve`. A ``process_request`` is asked before a handler is chosen.
+        ssl: As for :func:`serve`; ``True`` if a reverse proxy terminates TLS, so that redirects use ``wss://``.
+        create_router: Subclass of :class:`Router` to create.
+        **kwargs: Other keyword arguments of :func:`serve`. A ``process_request`` is called before a handler is
+            selected.
 
     Raises:
         ImportError: werkzeug is not installed.
@@ -80,7 +81,7 @@ def unix_route(
     create_router: type[Router] | None = None,
     **kwargs: Any,
 ) -> Server:
-    """Do what :func:`route` does on a Unix socket.
+    """Serve WebSocket connections on a Unix socket, with a handler for each path: see :func:`route`.
 
     Args:
         url_map: As for :func:`route`.

@@ -1,4 +1,4 @@
-"""Making servers: the keyword arguments, checked, and where to listen."""
+"""``serve`` and ``unix_serve``: check the arguments and create a server."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def serve(
 ) -> Server:
     """Serve WebSocket connections.
 
-    The result can be awaited, for a server that the caller closes. It is an asynchronous context manager, which closes
-    the server::
+    ``await serve(...)`` starts the server and returns it; the caller closes it. The result is also an asynchronous
+    context manager, which closes the server::
 
         async def echo(ws):
             async for message in ws:
@@ -88,28 +88,29 @@ def serve(
         async with serve(echo, "localhost", 8765) as server:
             await server.serve_forever()
 
-    The handler runs in a task for each connection. When it returns, the connection is closed with code 1000; when it
-    raises, with code 1011, and the exception is logged.
+    The handler runs in a task for each connection. When it returns, the connection is closed with code 1000. When it
+    raises, the exception is logged and the connection is closed with code 1011.
 
     Args:
-        handler: Coroutine function that receives the connection; ``None`` if there is a ``listener``.
+        handler: Coroutine function that receives the connection; ``None`` with a ``listener``.
         host: Name or address to listen on, or several; ``None`` for all interfaces.
-        port: Port; ``None`` or 0 for one that the system chooses.
-        origins: Values of the Origin header to accept: ``str`` as browsers send it, patterns of :mod:`re` that match it
-            as a whole, and ``None`` for its absence. It defends against other people's web pages; ``None`` accepts all.
+        port: Port; ``None`` or 0 to let the system choose.
+        origins: Accepted values of the Origin header: ``str`` for an exact value, patterns of :mod:`re` that must match
+            the whole value, ``None`` for a missing header. This protects against web pages of other sites. By default,
+            all are accepted.
         subprotocols: Subprotocols to accept, in order of preference.
-        select_subprotocol: Called with the connection and the list that the client offers; returns one of these, or
-            ``None``. It may raise :exc:`NegotiationError`.
+        select_subprotocol: Called with the connection and the list of subprotocols that the client offers; returns
+            one of them or ``None``. It may raise :exc:`NegotiationError`.
         compression: ``"deflate"`` to accept permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to accept it
             with other settings, ``None`` for no compression.
-        process_request: Called with the connection and the request; returns a response to send instead of accepting,
-            such as ``connection.respond(404, "...")``, or ``None``. It may be a coroutine function.
-        process_response: Called with the connection, the request and the response, which it may change or replace. It
-            may be a coroutine function.
+        process_request: Function or coroutine function, called with the connection and the request. Returns ``None`` to
+            go on, or a response to send instead, such as ``connection.respond(404, "...")``.
+        process_response: Function or coroutine function, called with the connection, the request and the response,
+            which it may change. Returns ``None``, or another response to send instead.
         server_header: Value of the Server header, ``None`` for no header.
         open_timeout: Seconds for the opening handshake, TLS and ``process_request`` included; ``None`` for no limit.
-        ping_interval: Seconds between keepalive pings, ``None`` for none.
-        ping_timeout: Seconds without progress after an unanswered ping: then the connection is closed with code 1011.
+        ping_interval: Seconds between keepalive pings, ``None`` for no pings.
+        ping_timeout: Seconds without progress after an unanswered ping until the connection is closed with code 1011.
             Bytes that arrive, or that the peer acknowledges, are progress. ``None`` disables the timeout.
         close_timeout: Seconds that closing waits for the client; ``None`` for no limit.
         max_size: As for :class:`wirespeed.connect`.
@@ -119,26 +120,27 @@ def serve(
         write_limit: As for :class:`wirespeed.connect`.
         coalesce: As for :class:`wirespeed.connect`.
         yield_after: As for :class:`wirespeed.connect`.
-        max_pending: Clients whose request is awaited at the same time, TLS included. Nobody has to wait for a place: of
-            too many, one that was silent for a second is closed, of the address that has most of them, the one that
-            was silent longest; of 16 times as many, without that second. A request that is complete takes no place.
+        max_pending: Number of clients whose request, or TLS handshake, may be incomplete at the same time. New clients
+            are accepted all the same: above the limit, the server closes a client that was silent for at least a
+            second. It selects the address with most pending clients, and of these the one that was silent longest.
+            Above 16 times the limit, a second of silence is not required. Complete requests do not count.
         io_backend: As for :class:`wirespeed.connect`.
-        listener: Makes a :class:`wirespeed.Listener` for each connection: its class, for example.
+        listener: Function that creates a :class:`wirespeed.Listener` for each connection, such as its class.
         zero_copy: Whether listeners get binary messages as ``memoryview``, valid until their method returns.
-        ssl: :class:`wirespeed.TLS` with a certificate (native, fast), or an ``ssl.SSLContext``; ``None`` for no TLS.
+        ssl: :class:`wirespeed.TLS` with a certificate (native, fast) or an ``ssl.SSLContext``; ``None`` for no TLS.
         sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
-        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses, 0 for both.
         flags: As for ``socket.getaddrinfo``.
-        backlog: Connections that the system keeps until they are accepted.
-        reuse_address: Whether to bind an address whose last connections are not forgotten; so by default on POSIX.
-        reuse_port: Whether several sockets may listen on the port, in several processes for example.
-        start_serving: Whether to accept connections at once, and not with :meth:`Server.start_serving` only.
+        backlog: Number of connections that the system keeps until they are accepted.
+        reuse_address: Whether to bind an address that has connections in the state TIME_WAIT; by default on POSIX.
+        reuse_port: Whether several sockets, for example of several processes, may listen on the port.
+        start_serving: Whether to accept connections at once; if not, call :meth:`Server.start_serving`.
         logger: Logger of the server and its connections; by default ``wirespeed.server``.
-        create_connection: Class to make the connections of, derived from :class:`ServerConnection`.
+        create_connection: Subclass of :class:`ServerConnection` to create.
 
     Raises:
-        OSError: The address cannot be listened on; raised when the server is awaited.
-        TypeError, ValueError: An argument is wrong; the text names it. Raised by the call.
+        OSError: The server cannot listen on the address; raised when it is awaited.
+        TypeError, ValueError: An argument is wrong; the message names it. Raised in the call.
     """
     options = AsyncServerOptions(
         origins=origins,
@@ -190,22 +192,22 @@ def unix_serve(
     create_connection: Callable[..., ServerConnection] | None = None,
     **options: Any,
 ) -> Server:
-    """Serve WebSocket connections on a Unix socket, behind a reverse proxy for example.
+    """Serve WebSocket connections on a Unix socket, for example behind a reverse proxy.
 
     Args:
         handler: As for :func:`serve`.
-        path: Path of the socket, ``None`` if ``sock`` is given. A socket that was left there is replaced.
+        path: Path of the socket, ``None`` if ``sock`` is given. An unused socket file at the path is replaced.
         sock: Bound Unix socket to listen on. The server closes it.
         ssl: As for :func:`serve`.
         server_header: As for :func:`serve`.
         backlog: As for :func:`serve`.
         start_serving: As for :func:`serve`.
         create_connection: As for :func:`serve`.
-        **options: Those keyword arguments of :func:`serve` that do not concern TCP.
+        **options: The keyword arguments of :func:`serve` that do not concern TCP.
 
     Raises:
-        OSError: The path cannot be listened on; raised when the server is awaited.
-        TypeError, ValueError: An argument is wrong; the text names it. Raised by the call.
+        OSError: The server cannot listen on the path; raised when it is awaited.
+        TypeError, ValueError: An argument is wrong; the message names it. Raised in the call.
     """
     checked = AsyncServerOptions.of_unix(server_header=server_header, **options)
     place = Place(path=path, sock=sock, is_unix=True)

@@ -1,4 +1,4 @@
-"""The asyncio server: a handler, or a listener, for every connection."""
+"""The asyncio server: runs a handler or a listener for every connection."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ Handler = Callable[["ServerConnection"], Awaitable[None]]
 
 
 class ServerConnection(AcceptedBase, Connection):
-    """The connection of a server, which its handler receives.
+    """The connection of a server, which is passed to its handler.
 
-    While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
-    ``CONNECTING``, and nothing can be sent or received.
+    ``process_request`` and ``process_response`` receive it during the opening handshake. Its state is then
+    ``CONNECTING``, and it cannot send or receive.
 
     Attributes:
         username: Set by :func:`basic_auth`.
@@ -68,15 +68,18 @@ class ServerConnection(AcceptedBase, Connection):
 
 
 class Server(ServerBase):
-    """A WebSocket server, made by :func:`serve`.
+    """A WebSocket server, created by :func:`serve`.
 
-    ``await`` starts it and returns it. As an asynchronous context manager, it is closed at the end.
+    1. Start: ``await`` it, which returns it, or use it as an asynchronous context manager, which also closes it.
+       :meth:`start_serving` accepts connections, if the server was created with ``start_serving=False``.
+    2. Run: :meth:`serve_forever`; :meth:`close_on_signals` installs signal handlers.
+    3. Stop: :meth:`close`, then :meth:`wait_closed`.
 
     Attributes:
         logger: The logger given to ``serve``.
     """
 
-    # Once it is started.
+    # Set when the server is started.
     _limiter: HandshakeLimiter
     _task_drain: TaskDrain
     _has_factory: bool
@@ -164,7 +167,7 @@ class Server(ServerBase):
         )
 
     async def start_serving(self) -> None:
-        """Accept connections; for a server made with ``start_serving=False``."""
+        """Accept connections, if the server was created with ``start_serving=False``."""
         if self._acceptor is None:
             raise RuntimeError("the server is not started: await it first")
         if not self._serving and not self._is_closing:
@@ -175,7 +178,7 @@ class Server(ServerBase):
             await yield_to_loop()
 
     async def serve_forever(self) -> None:
-        """Serve until the server is closed: by :meth:`close`, or by cancelling this."""
+        """Serve until :meth:`close` is called or this coroutine is cancelled, which closes the server."""
         try:
             await self.start_serving()
             await self.wait_closed()
@@ -185,21 +188,21 @@ class Server(ServerBase):
             raise
 
     def close_on_signals(self, *signals: int, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
-        """Close the server when one of these signals comes.
+        """Close the server when one of these signals arrives.
 
-        A second one cancels its handlers, and ends the connections of its listeners.
+        A second signal cancels its handlers, and aborts the connections of its listeners.
 
         Args:
-            *signals: By default SIGTERM and SIGINT.
+            *signals: Signal numbers; by default SIGTERM and SIGINT.
             code: As for :meth:`close`.
             reason: As for :meth:`close`.
 
         Raises:
-            ProtocolError: The code, or the reason, cannot be sent.
-            NotImplementedError: The loop has no signal handlers.
-            RuntimeError: This is not the main thread.
+            ProtocolError: The code or the reason is not allowed in a close frame.
+            NotImplementedError: The loop does not support signal handlers.
+            RuntimeError: The call is not in the main thread.
         """
-        # Inside a signal handler, it would be too late.
+        # Check here: a signal handler cannot raise to the caller.
         check_farewell(code, reason)
         loop = self.get_loop()
 
@@ -215,7 +218,7 @@ class Server(ServerBase):
             loop.add_signal_handler(number, handle, number)
             self._signals.append(number)
 
-    # What it is.
+    # Status.
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop."""
@@ -224,13 +227,13 @@ class Server(ServerBase):
         return self._loop
 
     def is_serving(self) -> bool:
-        """Return whether it accepts connections."""
+        """Return whether the server accepts connections."""
         is_broken = self._acceptor is not None and self._acceptor.is_broken
         return self._serving and not self._is_closing and not is_broken
 
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
-        """The listening sockets; none once it is closed."""
+        """The listening sockets; empty once the server is closed."""
         return self._listeners.sockets
 
     @property
@@ -241,17 +244,17 @@ class Server(ServerBase):
     # Closing.
 
     def close(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
-        """Begin to close: accept nothing more, refuse with 503 who is in the opening handshake, close what is open.
+        """Begin to close: stop accepting, refuse pending handshakes with status 503, close open connections.
 
-        A second call closes the connections that the first has left open, and nothing else.
+        A second call only closes the connections that the first call has left open.
 
         Args:
-            close_connections: Whether to close the connections that are open; they are waited for if not.
+            close_connections: Whether to close the open connections. If not, :meth:`wait_closed` waits until they end.
             code: Close code for them.
             reason: Close reason for them.
 
         Raises:
-            ProtocolError: The code, or the reason, cannot be sent.
+            ProtocolError: The code or the reason is not allowed in a close frame.
         """
         check_farewell(code, reason)
         if self._loop is None:
@@ -265,14 +268,14 @@ class Server(ServerBase):
                 self._loop.call_soon(self._begin_farewell)
         if not self._is_closing:
             self._is_closing = True
-            # Not by the loop's factory, which may raise: this has to run.
+            # Not created by the task factory of the loop, which may raise: this task must run.
             self._closing = asyncio.Task(self._close(), loop=self._loop)
 
     async def wait_closed(self) -> None:
-        """Wait until the server is closed: all connections are, and all handlers have returned.
+        """Wait until the server is closed: all connections are closed and all handlers have returned.
 
-        Called by a handler, it does not wait for this one, nor for others that wait here. Another task does, though a
-        handler has made it: a handler that waits for such a task waits for itself.
+        When a handler calls it, it does not wait for that handler, nor for other handlers that call it. This does not
+        apply to a task that the handler has created: a handler that waits for such a task waits for itself.
         """
         if self._closed is not None:
             task = current_task()
@@ -305,7 +308,7 @@ class Server(ServerBase):
 
     async def _wait_for_tasks(self) -> None:
         try:
-            # What they had to send is not waited for without limit.
+            # Handshakes must end within a limit, even without an open_timeout.
             if self._options.open_timeout is None:
                 if await self._task_drain.ended(self.get_loop().time() + HandshakeLimiter.closing_patience):
                     return
@@ -320,7 +323,7 @@ class Server(ServerBase):
                 connection._begin_close(*self._farewell)
 
     def _give_up(self, code: int) -> None:
-        """End at once, where the loop is closed and nothing can be waited for."""
+        """Close everything at once, because the loop is closed and cannot wait."""
         self._is_closing = True
         if self._acceptor is not None:
             self._acceptor.give_up()
@@ -338,7 +341,7 @@ class Server(ServerBase):
     # Connections.
 
     async def _take_accepted(self) -> None:
-        """Take over all that was accepted before it stopped to listen."""
+        """Start the handshakes of all sockets that were accepted before listening stopped."""
         if self._acceptor is not None:
             await self._acceptor.hand_on_all()
 
@@ -349,7 +352,7 @@ class Server(ServerBase):
             self._pending_handshakes.add(sock, address)
 
     def _on_request(self, pending: PendingHandshake, watched: bool) -> None:
-        # Most often there is nothing to wait for: not for more of the request, the application or TLS.
+        # Fast path: the request is complete, and neither hooks nor TLS are configured.
         if pending.opening is not None and pending.opening.done:
             self._limiter.leave(pending.entry)
             if pending.is_bare and self._ssl.native is None and not self._is_closing and not self._options.has_hooks:
@@ -371,7 +374,7 @@ class Server(ServerBase):
             connection, error = self._make_connection(opening.finish(), pending)
             if error is None:
                 error = answer(connection, self._options)
-            # The watch is replaced, or has to go.
+            # A connection replaces the watch, unless it is closed already.
             if watched and connection._state == State.CLOSED:
                 self._ignore(descriptor)
             connection._attach()
@@ -392,7 +395,7 @@ class Server(ServerBase):
     def _start_opening(self, pending: PendingHandshake) -> None:
         candidate = InTask(pending.sock, self._tasks)
         if pending.is_complete:
-            # From here on it waits for the application, and not for its client.
+            # It now waits for the application, so it is not a pending handshake any more.
             pending.entry = None
         elif pending.entry is None:
             pending.entry = self._limiter.enter(candidate, pending.address)
@@ -406,11 +409,11 @@ class Server(ServerBase):
         pending: PendingHandshake,
         connection: ServerConnection | None = None,
     ) -> asyncio.Task[None] | None:
-        """Run it in a task of the server, which it must take out at its end; ``None`` if the loop's factory raises."""
+        """Run a coroutine in a task of the server, which must call `_ended`; ``None`` if the task factory raises."""
         try:
             task = self.get_loop().create_task(coroutine)
         except BaseException as exc:
-            # Nobody else knows of the client.
+            # The client belongs to no task: release it here.
             coroutine.close()
             self._limiter.leave(pending.entry)
             self._connections.discard(connection)
@@ -419,20 +422,20 @@ class Server(ServerBase):
             if not isinstance(exc, Exception):
                 raise
             return None
-        # An eager task may be over before it is here.
+        # An eager task may be done already.
         if not task.done():
             self._tasks.add(task)
         return task
 
     def _began(self) -> None:
-        # An eager task, which a factory makes, is here before whoever makes it has it.
+        # An eager task runs before create_task returns.
         if self._has_factory:
             task = current_task(self._loop)
             if task is not None:
                 self._tasks.add(task)
 
     def _ended(self) -> None:
-        # Of the loop by name: there is none that runs when a coroutine is collected as garbage.
+        # Pass the loop: none is running when a coroutine is collected as garbage.
         task = current_task(self._loop)
         if task is not None:
             self._tasks.discard(task)
@@ -451,7 +454,7 @@ class Server(ServerBase):
         self._connections.add(connection)
         try:
             if self._farewell is not None:
-                # It was accepted before the server began to close, and attached after.
+                # The connection was accepted before the server began to close, and attached afterwards.
                 connection._begin_close(*self._farewell)
                 await connection.wait_closed()
             elif self._handler is None:
@@ -459,12 +462,11 @@ class Server(ServerBase):
             else:
                 await self._run_handler(self._handler, connection)
         except Exception as exc:
-            # The listener's, which has been told when it was raised, or that of a subclass which closes in
-            # its own way.
+            # The exception of the listener is already logged. Others come from a subclass that overrides closing.
             if exc is not connection._listener_error:
                 log_handler_error(connection, exc)
         except asyncio.CancelledError:
-            # While it was closed, or by a second signal: nobody waits for its end any more.
+            # Cancelled during closing, or by a second signal: do not wait for the closing handshake.
             connection.abort()
             raise
         finally:
@@ -481,7 +483,7 @@ class Server(ServerBase):
                         raise not_awaitable(result)
                     await result
                 except Exception as exc:
-                    # Now: closing takes its time, and may be cancelled.
+                    # Log before closing, which takes time and may be cancelled.
                     log_handler_error(connection, exc)
                     told = exc
                     raise
@@ -489,11 +491,11 @@ class Server(ServerBase):
             if exc is not told:
                 raise
         finally:
-            # Its traceback refers to this frame: no cycle, please.
+            # Break the cycle: the traceback of the exception refers to this frame.
             told = None
 
     async def _open(self, pending: PendingHandshake) -> ServerConnection | None:
-        """Make the opening handshake; ``None`` if it failed, which was logged."""
+        """Perform the opening handshake; return ``None`` if it failed, which is logged."""
         connection: ServerConnection | None = None
         options = self._options
         sock, remote = pending.sock, pending.address
@@ -506,7 +508,7 @@ class Server(ServerBase):
                     if opened is None:
                         steps = reception(pending, self._settings, self._ssl.native, options, self._limiter)
                         opened = await receive_request(sock, steps)
-                    # Nobody closes it any more for another client: it has said all that it has to say.
+                    # The request is complete, so the limiter must not close the client any more.
                     self._limiter.leave(pending.entry)
                     connection, error = self._make_connection(opened, pending)
                     if error is None:
@@ -516,7 +518,7 @@ class Server(ServerBase):
                 if connection._state == State.CLOSED:
                     return None  # a hook has ended it
                 await attach(connection, sock, self.get_loop())
-                # The socket is the connection's.
+                # The connection owns the socket now.
                 stack.pop_all()
             if error is None:
                 self._log_open(connection)
@@ -531,7 +533,7 @@ class Server(ServerBase):
         return None
 
     async def _refused(self, connection: ServerConnection, remote: Any, error: Exception) -> None:
-        """Let the response leave, and the client read it."""
+        """Log a refusal, send the response, and give the client time to read it."""
         entry = self._limiter.enter(LingeringSocket(connection.abort), remote)
         try:
             say_refused(connection, error, self._limiter)
@@ -543,9 +545,9 @@ class Server(ServerBase):
             self._ended()
 
     def _make_connection(self, opened: Opened, pending: PendingHandshake) -> tuple[ServerConnection, Exception | None]:
-        """Make the connection; if the application cannot, one that says so to its client, and what it has raised."""
+        """Create the connection. If the application raises, return one that sends status 500, and the error."""
         sock, remote = pending.sock, pending.address
-        # Where it is of the internet, the connection can tell it by itself.
+        # The connection itself finds the local address of an internet socket.
         local = None
         if self._port != "fd":
             local = sock.getsockname()
@@ -568,7 +570,7 @@ class Server(ServerBase):
                     **self._arguments,
                 ), None
             except Exception as exc:
-                # If nobody has taken over what was opened, there is still somebody to be told.
+                # If the handshake is still unused, send the client a response.
                 addresses = {"local_address": local, "remote_address": remote}
                 with contextlib.suppress(RuntimeError):
                     connection = ServerConnection(
@@ -579,6 +581,6 @@ class Server(ServerBase):
                     return connection, exc
                 raise
         except BaseException:
-            # The traceback in a log may keep it for long.
+            # A logged traceback may keep it alive for long.
             opened._discard()
             raise

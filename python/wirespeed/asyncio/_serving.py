@@ -1,7 +1,7 @@
-"""From an accepted socket to a connection whose opening handshake is answered.
+"""The opening handshake of a server on an event loop: moves bytes over the accepted socket and awaits hooks.
 
-The bytes of each step are moved over the socket here, and what the application returns is awaited. Who may connect, and
-what is done with a connection, is not known here: the server says so.
+The rules are in :mod:`wirespeed._serving.reception` and :mod:`wirespeed._handshake.negotiation`; the server calls both
+functions.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["negotiate", "receive_request"]
 
 
 async def receive_request(sock: socket_module.socket, steps: Generator[bytes | None, bytes | None, Opened]) -> Opened:
-    """Drive :func:`wirespeed._serving.reception.reception`; return and raise what that does.
+    """Run :func:`wirespeed._serving.reception.reception`; return its result, and raise its exceptions.
 
     Args:
         sock: The accepted non-blocking socket.
-        steps: What it has returned.
+        steps: The generator that it returned.
 
     Raises:
         OSError: The socket failed.
@@ -59,10 +59,10 @@ async def _send_last(sock: socket_module.socket, output: bytes) -> None:
 
 
 async def negotiate(steps: Generator[Any, Any, Exception | None]) -> Exception | None:
-    """Drive :func:`wirespeed._handshake.negotiation.negotiation`; return what that does.
+    """Run :func:`wirespeed._handshake.negotiation.negotiation`; return its result.
 
     Args:
-        steps: What it has returned.
+        steps: The generator that it returned.
     """
     try:
         result = next(steps)

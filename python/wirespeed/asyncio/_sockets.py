@@ -1,7 +1,7 @@
-"""Bytes from and to a non-blocking socket, for coroutines that open a connection.
+"""Reading and writing non-blocking sockets, for coroutines that open a connection.
 
-What ``loop.sock_recv`` and ``loop.sock_sendall`` do, by ``add_reader`` and ``add_writer`` alone. Those of rloop leave a
-descriptor registered, which ends the process when its number is used again.
+It does what ``loop.sock_recv`` and ``loop.sock_sendall`` do, but uses only ``add_reader`` and ``add_writer``. The
+methods of rloop leave a descriptor registered, which ends the process when its number is used again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .._native import ConnectedSocket, LoopState
 
 __all__ = ["abandon", "ignore", "ready", "receive", "send_all", "until_ready", "watches_descriptors"]
 
-# Only Windows has it.
+# The proactor loop exists on Windows only.
 _Proactor: type | tuple[()] = getattr(asyncio, "ProactorEventLoop", ())
 
 
@@ -32,11 +32,11 @@ def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 async def receive(sock: socket.socket, size: int) -> bytes:
-    """Return what arrives next, empty at the end of the stream.
+    """Receive bytes; the result is empty at the end of the stream.
 
     Args:
         sock: A connected non-blocking socket.
-        size: How many bytes at most.
+        size: Maximum number of bytes.
 
     Raises:
         OSError: The socket failed.
@@ -53,7 +53,7 @@ async def receive(sock: socket.socket, size: int) -> bytes:
 
 
 async def send_all(sock: socket.socket, data: bytes) -> None:
-    """Return when the system has taken all of the data.
+    """Send bytes, and return when the system has taken all of them.
 
     Args:
         sock: A connected non-blocking socket.
@@ -75,35 +75,35 @@ async def send_all(sock: socket.socket, data: bytes) -> None:
 
 
 async def ready(sock: socket.socket, *, to_read: bool = True, to_write: bool = False) -> None:
-    """Return when a socket can be read from or, if this is asked for, written to. It is watched no longer then.
+    """Wait until a socket is ready for reading or writing. Afterwards it is not watched any more.
 
     Args:
         sock: A connected non-blocking socket.
-        to_read: Whether to wait until it can be read from.
-        to_write: Whether to wait until it can be written to.
+        to_read: Whether to wait until the socket is readable.
+        to_write: Whether to wait until the socket is writable.
 
     Raises:
-        NotImplementedError: The loop watches no descriptors.
+        NotImplementedError: The loop cannot watch descriptors.
     """
     descriptor = sock.fileno()
     try:
         await until_ready(descriptor, to_read=to_read, to_write=to_write)
     finally:
-        # Closed by somebody else, its number may be another socket's already.
+        # If the socket was closed meanwhile, another socket may have the same descriptor.
         if sock.fileno() >= 0:
             ignore(descriptor)
 
 
 async def until_ready(descriptor: int, *, to_read: bool = True, to_write: bool = False) -> None:
-    """Return when a descriptor can be read from or written to. It may be watched on, until it is ignored.
+    """Wait until a descriptor is ready for reading or writing. The loop may watch it until :func:`ignore` is called.
 
     Args:
-        descriptor: Its number. It is open, and is not closed meanwhile, unless it is ignored first.
-        to_read: Whether to wait until it can be read from.
-        to_write: Whether to wait until it can be written to.
+        descriptor: The descriptor. Do not close it meanwhile, unless :func:`ignore` is called first.
+        to_read: Whether to wait until it is readable.
+        to_write: Whether to wait until it is writable.
 
     Raises:
-        NotImplementedError: The loop watches no descriptors.
+        NotImplementedError: The loop cannot watch descriptors.
     """
     loop = asyncio.get_running_loop()
     waiting = LoopState.of(loop)._ready(descriptor, to_read, to_write)
@@ -126,10 +126,10 @@ async def until_ready(descriptor: int, *, to_read: bool = True, to_write: bool =
 
 
 def ignore(descriptor: int) -> None:
-    """Have the loop watch a descriptor no longer.
+    """Stop watching a descriptor.
 
     Args:
-        descriptor: Its number.
+        descriptor: The descriptor.
     """
     with contextlib.suppress(NotImplementedError):
         LoopState.of(asyncio.get_running_loop())._ignore(descriptor)
@@ -139,7 +139,7 @@ def abandon(connected: ConnectedSocket) -> None:
     """Close a socket that the loop may watch.
 
     Args:
-        connected: The socket. Nothing happens if somebody has taken it.
+        connected: The socket. If it is detached, nothing happens.
     """
     with contextlib.suppress(OSError):
         ignore(connected.fileno())
@@ -147,6 +147,6 @@ def abandon(connected: ConnectedSocket) -> None:
 
 
 def _set(ready: asyncio.Future[Any]) -> None:
-    # It is called again in each turn of the loop, until it is removed.
+    # The loop calls it in each iteration, until it is removed.
     if not ready.done():
         ready.set_result(None)

@@ -1,4 +1,4 @@
-"""SOCKS proxies on an event loop, through ``python-socks``, an optional dependency."""
+"""SOCKS proxies on an event loop, using the optional dependency ``python-socks``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ._sockets import receive, send_all
 __all__ = ["connect_socks"]
 
 
-# python-socks takes None for 60 seconds. The caller has a deadline.
+# For python-socks, None means 60 seconds. The caller has its own timeout.
 _FOREVER = 365 * 86400.0
 
 
 class _Loop:
-    """What ``python-socks`` asks of an event loop."""
+    """The methods of an event loop that ``python-socks`` calls."""
 
     def __init__(self) -> None:
         self.getaddrinfo = asyncio.get_running_loop().getaddrinfo
@@ -53,7 +53,7 @@ async def connect_socks(sock: socket.socket, proxy: Proxy, host: str, port: int)
 
     loop = cast("asyncio.AbstractEventLoop", _Loop())
     address = proxy.host, proxy.port
-    # It negotiates on the connection that another proxy gives it: here, the one which exists already.
+    # python-socks negotiates on the connection of a forwarding proxy: this one returns the existing connection.
     forward = ConnectedSocket(kind, *address, loop=loop)
     socks = SocksProxy(kind, *address, proxy.username, proxy.password, proxy.remote_dns, forward=forward, loop=loop)
     try:

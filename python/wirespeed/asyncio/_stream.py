@@ -1,6 +1,6 @@
-"""A WebSocket as a pipe of bytes: a reader and a writer in the way of ``asyncio.open_connection``.
+"""A WebSocket as a stream of bytes: a reader and a writer like those of ``asyncio.open_connection``.
 
-It owns the bytes of a message that was not read whole. It knows nothing of frames: a connection receives on demand.
+This module owns the received bytes that are not read yet; :mod:`._pipe` owns the sending half.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from ._yielding import is_turn_due, yield_to_loop
 __all__ = ["StreamReader", "StreamWriter", "open_stream"]
 
 
-# Below it, joining messages costs less than keeping each: measured, between 1 and 16 KiB.
+# Messages below this size are joined, which costs less than keeping each (measured between 1 and 16 KiB).
 _SMALL = 4096
 
 
 async def open_stream(
     uri: str, *, limit: int = 2**16, message_size: int = 2**16, **connect_options: Any
 ) -> tuple[StreamReader, StreamWriter]:
-    """Connect to a WebSocket server that carries a stream of bytes, such as VNC, SSH, MQTT or a database's protocol.
+    """Connect to a WebSocket server that carries a stream of bytes, such as VNC, SSH, MQTT or a database protocol.
 
-    What is written leaves in binary messages; what is read comes from messages of either kind, of text its UTF-8.
-    Where messages begin and end has no meaning.
+    Written bytes are sent in binary messages. The reader gets the bytes of binary messages, and the UTF-8 of text
+    messages. Message boundaries have no meaning.
 
     Args:
         uri: ``ws://`` or ``wss://`` URI.
-        limit: Bytes that are received ahead of the application; beyond it, reading from the socket stops, and the
-            server has to wait. Also the longest line, or chunk up to a separator, that is read.
-        message_size: Bytes of a message that is sent, at most. Servers limit the messages that they accept, some to
+        limit: Bytes to receive ahead of the application; beyond it, reading from the socket stops, and the server has
+            to wait. Also the maximum length of a line, or of a chunk up to a separator.
+        message_size: Maximum size in bytes of a sent message. Servers limit the messages that they accept, some to
             64 KiB.
-        **connect_options: Keyword arguments of :func:`wirespeed.connect`. Here ``compression`` is ``None`` unless
-            given: most such protocols encrypt or compress by themselves.
+        **connect_options: Keyword arguments of :func:`wirespeed.connect`. ``compression`` is ``None`` by default,
+            because most such protocols encrypt or compress by themselves.
 
     Raises:
-        TypeError, ValueError: An argument is wrong; the text names it.
-        Exception: What :func:`wirespeed.connect` raises.
+        TypeError, ValueError: An argument is wrong; the message names it.
+        Exception: As for :func:`wirespeed.connect`.
     """
     for name, value in (("limit", limit), ("message_size", message_size)):
         if not isinstance(value, int) or isinstance(value, bool):
@@ -62,12 +62,12 @@ async def open_stream(
 
 
 class StreamReader:
-    """The reading end of :func:`open_stream`, with the methods of ``asyncio.StreamReader``.
+    """The receiving half of :func:`open_stream`, with the methods of ``asyncio.StreamReader``.
 
-    Iterating over it yields lines. One coroutine may read at a time. Cancelling a method that reads loses no bytes.
+    Iterating over it yields lines. One coroutine may read at a time. Cancelling a read loses no bytes.
 
-    A connection that the server closes properly, with code 1000, 1001 or none, is the end of the stream. One that ends
-    otherwise raises :exc:`StreamClosedError`, after everything that was received before has been read.
+    The stream ends when the server closes the connection with code 1000, 1001 or without a code. If the connection
+    ends otherwise, reading raises :exc:`StreamClosedError`, after all received bytes have been read.
     """
 
     __slots__ = ("__weakref__", "_buffer", "_limit", "_messages", "_pipe", "_size", "_waiting")
@@ -75,7 +75,7 @@ class StreamReader:
     def __init__(self, pipe: Pipe, limit: int) -> None:
         self._pipe = pipe
         self._limit = limit
-        # What was searched for a separator, and the messages behind it. Their sum is size.
+        # Bytes already searched for a separator, and the messages after them. Their total is _size.
         self._buffer = bytearray()
         self._messages: deque[bytes | memoryview] = deque()
         self._size = 0
@@ -85,16 +85,16 @@ class StreamReader:
         return f"<{type(self).__name__} {self._size} bytes buffered, {self._pipe.connection!r}>"
 
     async def read(self, n: int = -1) -> bytes:
-        """Read what has arrived, and wait for it if nothing has.
+        """Read available bytes; wait if there are none.
 
         Args:
-            n: Bytes to read at most; -1 to read until the end of the stream.
+            n: Maximum number of bytes; -1 to read until the end of the stream.
 
         Returns:
-            One byte at least, unless the stream has ended or ``n`` is 0.
+            At least one byte, unless the stream has ended or ``n`` is 0.
 
         Raises:
-            StreamClosedError: The connection did not end properly.
+            StreamClosedError: The connection did not end cleanly.
             RuntimeError: Another coroutine is reading.
         """
         if is_turn_due():
@@ -108,14 +108,14 @@ class StreamReader:
         return self._take(n)
 
     async def readexactly(self, n: int) -> bytes:
-        """Read a number of bytes, neither less nor more.
+        """Read exactly ``n`` bytes.
 
         Args:
-            n: Bytes to read.
+            n: Number of bytes.
 
         Raises:
-            asyncio.IncompleteReadError: The stream ended before; ``partial`` holds what there was.
-            StreamClosedError: The connection did not end properly. What was received is kept, for :meth:`read`.
+            asyncio.IncompleteReadError: The stream ended before; ``partial`` holds the remaining bytes.
+            StreamClosedError: The connection did not end cleanly. Received bytes are kept for :meth:`read`.
             RuntimeError: Another coroutine is reading.
         """
         if n < 0:
@@ -131,13 +131,13 @@ class StreamReader:
         """Read up to and including a separator.
 
         Args:
-            separator: The separator, or several, of which the one that ends first counts.
+            separator: The separator, or several. The one that ends first counts.
 
         Raises:
-            asyncio.IncompleteReadError: The stream ended before; ``partial`` holds what there was.
-            asyncio.LimitOverrunError: The bytes before the separator exceed ``limit``. They are kept, for another
-                method to read them.
-            StreamClosedError: The connection did not end properly. What was received is kept, for :meth:`read`.
+            asyncio.IncompleteReadError: The stream ended before; ``partial`` holds the remaining bytes.
+            asyncio.LimitOverrunError: There are more than ``limit`` bytes before the separator. They are kept for
+                another method.
+            StreamClosedError: The connection did not end cleanly. Received bytes are kept for :meth:`read`.
             RuntimeError: Another coroutine is reading.
         """
         separators = separator if isinstance(separator, tuple) else (separator,)
@@ -160,7 +160,7 @@ class StreamReader:
                 if start > self._limit:
                     raise asyncio.LimitOverrunError("Separator is found, but chunk is longer than limit", start)
                 return self._take(end)
-            # The longest separator may have begun.
+            # The end of the buffer may be the beginning of the longest separator.
             searched = max(0, len(self._buffer) + 1 - max(lengths))
             if searched > self._limit:
                 raise asyncio.LimitOverrunError("Separator is not found, and chunk exceed the limit", searched)
@@ -170,11 +170,11 @@ class StreamReader:
                 raise asyncio.IncompleteReadError(self._take(self._size), None)
 
     async def readline(self) -> bytes:
-        r"""Read a line with its ``\n``, which only the last one may lack; nothing at the end of the stream.
+        r"""Read a line including its ``\n``. Only the last line may lack it; the result is empty at the end.
 
         Raises:
-            ValueError: The line is longer than ``limit``. As much of it as has arrived is dropped.
-            StreamClosedError: The connection did not end properly. What was received is kept, for :meth:`read`.
+            ValueError: The line is longer than ``limit``. The part that has arrived is dropped.
+            StreamClosedError: The connection did not end cleanly. Received bytes are kept for :meth:`read`.
             RuntimeError: Another coroutine is reading.
         """
         try:
@@ -182,13 +182,13 @@ class StreamReader:
         except asyncio.IncompleteReadError as exc:
             return exc.partial
         except asyncio.LimitOverrunError as exc:
-            # Up to and including the end of the line, if that has arrived.
+            # Drop the line with its end, if that has arrived.
             end = exc.consumed + 1
             self._take(end if self._buffer.startswith(b"\n", exc.consumed) else len(self._buffer))
             raise ValueError(exc.args[0]) from None
 
     def at_eof(self) -> bool:
-        """Return whether the stream has ended and everything was read."""
+        """Return whether the stream has ended and all bytes were read."""
         connection = self._pipe.connection
         while not self._size and not self._waiting and connection.state is not State.OPEN:
             try:
@@ -209,10 +209,10 @@ class StreamReader:
         return line
 
     async def _receive(self, name: str) -> bool:
-        """Wait for bytes, and keep them; ``False`` at the end of the stream."""
+        """Receive and keep messages; return ``False`` at the end of the stream."""
         if self._waiting:
             raise RuntimeError(f"{name}() called while another coroutine is already waiting for incoming data")
-        # What the answer depends on need not wait for the end of the iteration.
+        # Send written bytes first, as the peer may wait for them before it responds.
         self._pipe.push()
         self._waiting = True
         try:
@@ -228,7 +228,7 @@ class StreamReader:
             self._waiting = False
 
     def _keep(self, messages: list[bytes]) -> bool:
-        """Keep messages; ``False`` if they are empty."""
+        """Keep messages; return ``False`` if all are empty."""
         if len(messages) > 1 and len(messages[0]) < _SMALL:
             messages = [b"".join(messages)]
         before = self._size
@@ -239,7 +239,7 @@ class StreamReader:
         return self._size > before
 
     def _take(self, size: int) -> bytes:
-        """Return up to so many bytes. Each is copied once, or not at all if they are a message."""
+        """Return up to ``size`` bytes. They are copied once; a whole message is not copied."""
         size = min(size, self._size)
         self._size -= size
         if size < len(self._buffer):
@@ -264,10 +264,10 @@ class StreamReader:
 
 
 class StreamWriter:
-    """The writing end of :func:`open_stream`, with the methods of ``asyncio.StreamWriter``.
+    """The sending half of :func:`open_stream`, with the methods of ``asyncio.StreamWriter``.
 
-    Bytes that are written in one iteration of the event loop, or up to the next :meth:`drain` or to a read, leave in
-    one message.
+    Bytes written in one iteration of the event loop are sent in one message, if they fit. :meth:`drain` and reading
+    send them earlier.
     """
 
     __slots__ = ("__weakref__", "_eof", "_pipe")
@@ -281,21 +281,21 @@ class StreamWriter:
 
     @property
     def connection(self) -> ClientConnection:
-        """The connection, for its latency, pings, counters and :meth:`abort`. Do not receive or send with it."""
+        """The connection, for its latency, pings, counters and ``abort()``. Do not receive or send with it."""
         return self._pipe.connection
 
     def write(self, data: BytesLike) -> None:
         """Send bytes.
 
-        This never waits, and keeps what cannot be sent yet: await :meth:`drain` after it. Bytes for a stream that has
-        ended, or is closing, are dropped; :meth:`drain` tells.
+        It never waits, and keeps bytes that cannot be sent yet: await :meth:`drain` after it. If the stream has ended
+        or is closing, the bytes are dropped, and :meth:`drain` raises.
 
         Args:
-            data: The bytes. They may be changed afterwards.
+            data: The bytes, which are copied.
 
         Raises:
             RuntimeError: :meth:`write_eof` was called before.
-            TypeError: ``data`` has no buffer.
+            TypeError: ``data`` is not bytes-like.
         """
         if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")
@@ -305,7 +305,7 @@ class StreamWriter:
             self._pipe.write(data)
 
     def writelines(self, data: Iterable[BytesLike]) -> None:
-        """Send the bytes of several objects, as :meth:`write` does.
+        """Send the bytes of several objects.
 
         Args:
             data: The objects.
@@ -314,7 +314,7 @@ class StreamWriter:
             self.write(each)
 
     async def drain(self) -> None:
-        """Wait until the operating system has taken what was written: until there is room for more.
+        """Wait until the operating system has taken all written bytes.
 
         Raises:
             StreamClosedError: The stream has ended.
@@ -322,45 +322,45 @@ class StreamWriter:
         await self._pipe.drain()
 
     def can_write_eof(self) -> bool:
-        """Return ``False``: a WebSocket, like TLS, cannot end one direction and keep the other for long."""
+        """Return ``False``: like TLS, a WebSocket cannot end only one direction for long."""
         return False
 
     def write_eof(self) -> None:
-        """Send what was written, and then a close frame with code 1000.
+        """Send the written bytes, then a close frame with code 1000.
 
-        What the server still sends before its own close frame can be read, within ``close_timeout``. Most servers send
-        nothing more, so ask for what you need before.
+        Bytes that the server sends before its own close frame can still be read, within ``close_timeout``. Most
+        servers send nothing more, so request everything you need before.
         """
         self._eof = True
         self._pipe.close(keep=True)
 
     def close(self) -> None:
-        """Send what was written, then make the closing handshake, without waiting for it: see :meth:`wait_closed`.
+        """Send the written bytes, then begin the closing handshake. :meth:`wait_closed` waits for it.
 
-        What the server does not take within ``close_timeout`` is dropped.
+        Bytes that the server does not take within ``close_timeout`` are dropped.
         """
         self._pipe.close()
 
     def is_closing(self) -> bool:
-        """Return whether nothing more can be written: the stream has ended, or is about to."""
+        """Return whether writing has ended: the stream has ended or is closing."""
         return self._pipe.closing is not None or self._pipe.connection.state is not State.OPEN
 
     async def wait_closed(self) -> None:
         """Wait until the connection is closed.
 
         Raises:
-            StreamClosedError: Bytes that were written could not be sent.
+            StreamClosedError: Some written bytes could not be sent.
         """
         if is_turn_due():
             await yield_to_loop()
         await self._pipe.wait_closed()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return something about the connection.
+        """Return information about the connection.
 
         Args:
             name: ``"peername"``, ``"sockname"``, ``"subprotocol"`` or ``"connection"``.
-            default: What to return for other names.
+            default: The value to return for other names.
         """
         connection = self._pipe.connection
         match name:

@@ -1,4 +1,4 @@
-"""The tasks of a server that closes: who waits for them, from outside or as one of them."""
+"""Waiting for the tasks of a closing server, from outside or from one of these tasks."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ __all__ = ["TaskDrain"]
 
 
 class TaskDrain:
-    """The tasks of a server, and those among them that wait for its end.
+    """Waits until the tasks of a server have ended. Tasks that wait for it themselves do not hold up each other.
 
     Args:
         loop: The event loop.
-        tasks: Those of the server. Whoever has ended is taken out, sooner or later.
+        tasks: The tasks of the server. Ended tasks are removed, sooner or later.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[None]]) -> None:
         self._loop = loop
         self._tasks = tasks
-        # In :meth:`join`, and what lets them go on.
+        # Tasks that wait in :meth:`join`, and the future that releases them.
         self._joined: set[asyncio.Task[None]] = set()
         self._alone = loop.create_future()
-        # Waited for in :meth:`ended`, and what tells that there are none.
+        # Tasks that :meth:`ended` waits for, and the future that is done when all of them have ended or joined.
         self._others: set[asyncio.Task[None]] = set()
         self._settled = loop.create_future()
 
     async def join(self, task: asyncio.Task[None]) -> None:
-        """Wait, as one of the tasks, until all have ended but those that wait here; the server closes by then.
+        """Wait, in one of the tasks of a closing server, until all other tasks have ended or wait here too.
 
         Args:
-            task: The current one.
+            task: The current task.
         """
         self._joined.add(task)
         self._leave(task)
@@ -39,15 +39,15 @@ class TaskDrain:
             self._joined.discard(task)
 
     async def ended(self, until: float | None = None) -> bool:
-        """Wait until all have ended. Those that have joined are told when there are no others.
+        """Wait until all tasks have ended. Tasks in :meth:`join` are released when only they are left.
 
         Args:
-            until: Time of the loop at which to give up, ``None`` for never.
+            until: Time of the loop at which to stop waiting, ``None`` for no limit.
 
         Returns:
-            Whether they have.
+            Whether all tasks have ended.
         """
-        # One that was cancelled before its first step has taken nothing out.
+        # A task that is cancelled before its first step does not remove itself, so look at done().
         while tasks := {task for task in self._tasks if not task.done()}:
             others = tasks - self._joined
             if not others:
@@ -58,16 +58,16 @@ class TaskDrain:
         return True
 
     def release(self) -> None:
-        """Let all go on that have joined."""
+        """Release all tasks in :meth:`join`."""
         if not self._alone.done():
             self._alone.set_result(None)
         self._alone = self._loop.create_future()
 
     async def _wait_for(self, others: set[asyncio.Task[None]], until: float | None) -> bool:
-        """Wait until each of these has ended or joined; ``False`` if that takes too long."""
+        """Wait until each of these tasks has ended or joined; return ``False`` after the time ``until``."""
         self._others = others
         self._settled = self._loop.create_future()
-        # They may be many, and end one by one: a callback for each, and not a list of them each time.
+        # They may be many and end one by one, so each gets a callback instead of a scan of all.
         for task in others:
             task.add_done_callback(self._leave)
         try:

@@ -1,4 +1,4 @@
-"""Tasks: which one runs now, whoever has written it, and those that nobody else refers to."""
+"""Tasks: the current task, also of a task class written in Python, and tasks that are kept alive until they end."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 __all__ = ["current_task", "start_task"]
 
-# From Python 3.14 on, tasks in Python are kept where ``asyncio.current_task``, a C function, does not look.
-# They are those of ``asyncio.tasks._PyTask``, with which some programs replace ``asyncio.Task``.
+# From Python 3.14 on, ``asyncio.current_task``, a C function, does not find tasks written in Python. These are
+# instances of ``asyncio.tasks._PyTask``, which some programs use instead of ``asyncio.Task``.
 _current_python_task: Callable[[Any], asyncio.Task[Any] | None] | None = getattr(
     asyncio.tasks, "_py_current_task", None
 )
 
 
 def current_task(loop: asyncio.AbstractEventLoop | None = None) -> asyncio.Task[Any] | None:
-    """Return the task that runs now, ``None`` outside of any.
+    """Return the current task, ``None`` outside of a task.
 
     Args:
         loop: The event loop; ``None`` for the one that runs in this thread.
@@ -30,18 +30,18 @@ def current_task(loop: asyncio.AbstractEventLoop | None = None) -> asyncio.Task[
     return task
 
 
-# A loop refers to its tasks weakly. Each loop's are changed in its own thread.
+# A loop refers to its tasks weakly, so they are kept here. Each set is changed in the thread of its loop only.
 _started: dict[asyncio.AbstractEventLoop, set[asyncio.Task[None]]] = {}
 
 
 def start_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run something in a task that lives until it is done, though nobody refers to it.
+    """Run a coroutine in a task that is kept alive until it is done.
 
-    Those of a loop that was closed are kept until the next one begins, of any loop.
+    Tasks of a closed loop are kept until the next call, on any loop.
 
     Args:
         loop: The event loop that runs in this thread.
-        work: What is run.
+        work: The coroutine.
     """
     for other in tuple(_started):
         if other.is_closed():

@@ -1,9 +1,8 @@
-"""The standard event loop on a selector that serves WebSocket connections inside :meth:`Selector.select`.
+"""An asyncio event loop whose selector serves WebSocket connections inside :meth:`Selector.select`.
 
 It owns the selector, the loop class and the ways to get a loop: ``run``, ``new_event_loop``, ``EventLoopPolicy``.
-Timers, signals, subprocesses, threads and transports are the standard library's. It does not know what a connection is:
-the native selector and the native connections find each other. Where the system has no epoll, the loops are those of
-``asyncio``.
+Timers, signals, subprocesses, threads and transports are those of the standard library. The native selector finds the
+native connections by itself. On a system without epoll, the loops are those of ``asyncio``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from .._native import NativeSelector
 else:
-    # Type hints are evaluated at run time too. The system may have no epoll.
+    # Type hints are also evaluated at run time, and the system may have no epoll.
     FileDescriptorLike = Any
     NativeSelector = getattr(_native, "NativeSelector", None)
 
@@ -39,7 +38,7 @@ _EVENTS = selectors.EVENT_READ | selectors.EVENT_WRITE
 
 
 class Selector(selectors.BaseSelector):
-    """A stand-in for :class:`selectors.EpollSelector` which also serves WebSocket connections.
+    """A replacement for :class:`selectors.EpollSelector` that also serves WebSocket connections.
 
     Args:
         busy_poll: Seconds to poll without sleeping before :meth:`select` blocks.
@@ -49,7 +48,7 @@ class Selector(selectors.BaseSelector):
     """
 
     native_class: ClassVar[Callable[[float], NativeSelector] | None] = getattr(_native, "NativeSelector", None)
-    """What does the work; ``None`` where the system has no epoll."""
+    """The native implementation; ``None`` if the system has no epoll."""
 
     def __init__(self, *, busy_poll: float = 0.0) -> None:
         _check_busy_poll(busy_poll)
@@ -63,8 +62,8 @@ class Selector(selectors.BaseSelector):
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Serve the connections of a loop, which must use this selector and no other.
 
-        Connections look for ``loop._wirespeed_selector``. A loop that does not keep its callbacks as those of the
-        standard library do gets no such attribute; it works without.
+        It sets ``loop._wirespeed_selector``, where connections look for it. A loop that does not store its callbacks
+        like the standard library gets no such attribute; its connections work without.
 
         Args:
             loop: The loop.
@@ -132,7 +131,7 @@ class Selector(selectors.BaseSelector):
 
 
 class _KeysByFile(Mapping["FileDescriptorLike", selectors.SelectorKey]):
-    """A view of the keys of a selector, by file object or descriptor."""
+    """A mapping from file objects or descriptors to the keys of a selector."""
 
     def __init__(self, keys: dict[int, selectors.SelectorKey]) -> None:
         self._keys = keys
@@ -149,13 +148,13 @@ class _KeysByFile(Mapping["FileDescriptorLike", selectors.SelectorKey]):
             raise KeyError(f"{fileobj!r} is not registered")
         return key
 
-    # That of Mapping raises and catches a KeyError; the loop asks here whenever it adds or removes a reader.
+    # Mapping.get raises and catches a KeyError; the loop calls this method whenever it adds or removes a reader.
     def get(self, fileobj: FileDescriptorLike, default: Any = None) -> Any:
         return self._keys.get(_descriptor(fileobj, self._keys), default)
 
 
 def _descriptor(fileobj: FileDescriptorLike, keys: Mapping[int, selectors.SelectorKey]) -> int:
-    """Return the descriptor of a file object; of one that was closed, the descriptor that it is registered with."""
+    """Return the descriptor of a file object; for a closed file, the descriptor that it was registered with."""
     if isinstance(fileobj, int):
         fd, problem = fileobj, "descriptor"
     else:
@@ -172,11 +171,11 @@ def _descriptor(fileobj: FileDescriptorLike, keys: Mapping[int, selectors.Select
 
 
 class EventLoop(asyncio.SelectorEventLoop):
-    """The selector loop of the standard library, on a :class:`Selector`.
+    """The selector event loop of the standard library, on a :class:`Selector`.
 
     Args:
-        selector: The selector to use and to close with the loop; by default a new :class:`Selector`, or that of the
-            standard library where the system has no epoll.
+        selector: The selector to use, closed with the loop; by default a new :class:`Selector`, or the selector of
+            the standard library if the system has no epoll.
     """
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
@@ -194,15 +193,15 @@ class EventLoop(asyncio.SelectorEventLoop):
 
 @contextlib.contextmanager
 def _signals_wake(loop: EventLoop) -> Iterator[None]:
-    """Let every signal end a wait of the loop, those of handlers set with ``signal.signal`` too.
+    """Let every signal end a wait of the loop, also if its handler is set with ``signal.signal``.
 
-    The interpreter runs such a handler between two instructions. A signal that comes between the last one and the
-    system call that waits, or in another thread, would wait as long as the loop does: Ctrl+C, for example.
+    The interpreter runs such a handler between two instructions. If a signal, such as Ctrl+C, arrives between the last
+    instruction and the system call that waits, or in another thread, its handler would be delayed until the wait ends.
     """
     if loop.is_closed() or threading.current_thread() is not threading.main_thread():
         yield
         return
-    # What the loop does for its own handlers, and what it reads there means nothing to it without them.
+    # The loop does the same for its own signal handlers, and ignores bytes for which it has no handler.
     mine = loop._csock.fileno()  # type: ignore[attr-defined]
     previous = signal.set_wakeup_fd(mine, warn_on_full_buffer=False)
     if previous not in (-1, mine):
@@ -215,15 +214,15 @@ def _signals_wake(loop: EventLoop) -> Iterator[None]:
 
 
 def new_event_loop(*, busy_poll: float = 0.0) -> asyncio.AbstractEventLoop:
-    """Return a new event loop, the fastest for this library; ``loop_factory`` of :class:`asyncio.Runner`.
+    """Return a new event loop, the fastest for this library. Usable as ``loop_factory`` of :class:`asyncio.Runner`.
 
     Args:
         busy_poll: Seconds to poll without sleeping before the loop blocks: lower latency at the price of a busy core.
-            Has no effect where the system has no epoll.
+            It has no effect if the system has no epoll.
     """
     _check_busy_poll(busy_poll)
     if Selector.native_class is None:
-        # Not EventLoop(): the loop of asyncio's choice need not be a selector loop.
+        # Not EventLoop(): the default loop of asyncio need not be a selector loop.
         return asyncio.new_event_loop()
     return EventLoop(Selector(busy_poll=busy_poll))
 
@@ -238,8 +237,8 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None, busy_poll: 
 
     Raises:
         RuntimeError: A loop is running in this thread.
-        ValueError: ``main`` is not a coroutine. As ``asyncio.run``, from Python 3.14 on this takes every awaitable, and
-            raises TypeError for anything else.
+        ValueError: ``main`` is not a coroutine. From Python 3.14 on, like ``asyncio.run``, any awaitable is accepted,
+            and other objects raise TypeError.
     """
     _check_busy_poll(busy_poll)
     if asyncio._get_running_loop() is not None:
@@ -247,8 +246,8 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None, busy_poll: 
 
     def loop_factory() -> asyncio.AbstractEventLoop:
         loop = new_event_loop(busy_poll=busy_poll)
-        # The runner does so only with loops of its own. Child watchers, before Python 3.12, learn the loop
-        # this way.
+        # The runner sets only loops that it created itself. Child watchers, before Python 3.12, need the loop to be
+        # set.
         asyncio.set_event_loop(loop)
         return loop
 
@@ -262,7 +261,7 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None, busy_poll: 
 
 
 def _run(main: Coroutine[Any, Any, _T], debug: bool | None, loop_factory: Callable[[], Any]) -> _T:
-    """Do what ``asyncio.run`` does in Python 3.10, which takes no loop from its caller."""
+    """Like ``asyncio.run`` in Python 3.10, which does not accept a loop factory."""
     if not asyncio.iscoroutine(main):
         raise ValueError(f"a coroutine was expected, got {main!r}")
     loop: asyncio.AbstractEventLoop = loop_factory()
@@ -302,12 +301,11 @@ if sys.version_info < (3, 16):
     __all__ += ["EventLoopPolicy"]
 
     with warnings.catch_warnings():
-        # Python 3.14 deprecates policies, and warns whoever sets one. To import this module is not to set
-        # one.
+        # Python 3.14 deprecates policies and warns when one is set; importing this module must not warn.
         warnings.simplefilter("ignore", DeprecationWarning)
 
         class EventLoopPolicy(asyncio.DefaultEventLoopPolicy):
-            """The default policy of ``asyncio``, with the loops of :func:`new_event_loop`.
+            """The default policy of ``asyncio``, with loops from :func:`new_event_loop`.
 
             Python 3.14 deprecates policies, and Python 3.16 has none: prefer :func:`run`, or
             ``asyncio.Runner(loop_factory=wirespeed.new_event_loop)``.
@@ -324,7 +322,7 @@ if sys.version_info < (3, 16):
             def new_event_loop(self) -> asyncio.AbstractEventLoop:
                 """Return a new event loop."""
                 if Selector.native_class is None:
-                    # Not new_event_loop(), which would ask this policy again.
+                    # Not new_event_loop(), which would call this policy again.
                     return super().new_event_loop()
                 return EventLoop(Selector(busy_poll=self._busy_poll))
 

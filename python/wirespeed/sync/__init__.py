@@ -1,4 +1,4 @@
-"""The blocking API: for programs and threads that wait."""
+"""The blocking API: connections and servers for programs and threads that wait."""
 
 import typing as _typing
 

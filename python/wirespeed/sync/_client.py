@@ -1,4 +1,4 @@
-"""The blocking client: from a URI to a connection."""
+"""The blocking client: ``connect`` opens a connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
 class _Prepared(NamedTuple):
-    """The arguments of :func:`connect`, checked."""
+    """The checked arguments of :func:`connect`."""
 
     headers: HeadersLike | None
     network: Network
@@ -83,59 +83,60 @@ def connect(
 ) -> _Prepared:
     """Connect to a WebSocket server.
 
-    Redirects are followed, 10 at most. To another origin, user information and the headers ``Authorization``,
-    ``Proxy-Authorization``, ``Cookie`` and ``Host`` do not travel, but ``subprotocols``, ``origin`` and headers of
-    other names do, such as ``X-Api-Key``. User information in the URI becomes Basic authentication. An address that
-    does not answer does not keep the others of the same name waiting (Happy Eyeballs, RFC 8305). No thread is started.
+    At most 10 redirects are followed. A redirect to another origin drops user information and the headers
+    ``Authorization``, ``Proxy-Authorization``, ``Cookie`` and ``Host``. It keeps ``subprotocols``, ``origin`` and all
+    other headers, such as ``X-Api-Key``. User information in the URI is sent as Basic authentication. The addresses of
+    a name are tried in parallel (Happy Eyeballs, RFC 8305). No thread is started.
 
     Args:
         uri: ``ws://`` or ``wss://`` URI.
         sock: Connected TCP or Unix socket to use. The connection takes it over and closes it.
         ssl: TLS settings of a ``wss://`` URI: ``None`` or ``True`` for the authorities that the system trusts, a
-            :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (honoured whole, slower).
-        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI. Where a
-            redirect leads to another host, that must have a certificate for its own name.
-        host: Host to connect to instead of that of the URI, by a proxy too. The certificate, and what the request says,
-            remain those of the URI.
-        port: Port to connect to instead of that of the URI.
+            :class:`wirespeed.TLS` (native, fast), or an ``ssl.SSLContext`` (all its settings apply; slower).
+        server_hostname: Name that the certificate of the server must have, if it is not the host of the URI. After a
+            redirect to another host, the certificate must have the name of that host.
+        host: Host to connect to instead of the host of the URI, also through a proxy. The certificate and the request
+            still use the host of the URI.
+        port: Port to connect to instead of the port of the URI.
         local_addr: Host and port to connect from.
-        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses.
-        happy_eyeballs_delay: Seconds after which the next address of a name is tried too; ``None`` to wait for a
-            failure.
+        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses, 0 for both.
+        happy_eyeballs_delay: Seconds after which the next address of a name is tried in parallel; ``None`` to try it
+            only after a failure.
         origin: Value of the Origin header, for servers that check it.
         subprotocols: Subprotocols to offer, in order of preference.
         compression: ``"deflate"`` to offer permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to offer it with
             other settings, ``None`` for no compression.
         additional_headers: Headers to add to the request.
         user_agent_header: Value of the User-Agent header, ``None`` for no header.
-        proxy: ``True`` to use the proxy of the environment or the system, ``None`` to use none, or the URL of a proxy:
-            ``http``, ``https``, ``socks4``, ``socks4a``, ``socks5``, ``socks5h``. SOCKS needs ``wirespeed[socks]``.
-        proxy_ssl: TLS settings for an ``https`` proxy, as ``ssl``.
+        proxy: ``True`` to use the proxy of the environment or the system, ``None`` for no proxy, or the URL of a proxy
+            (``http``, ``https``, ``socks4``, ``socks4a``, ``socks5`` or ``socks5h``). SOCKS needs
+            ``wirespeed[socks]``.
+        proxy_ssl: TLS settings for an ``https`` proxy, as for ``ssl``.
         proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
-        open_timeout: Seconds for everything until the connection is open, redirects included; ``None`` for no limit.
-            Resolving a name is up to the system, and may take longer.
-        ping_interval: Seconds between keepalive pings, ``None`` for none. They are sent while a thread receives or
+        open_timeout: Seconds until the connection must be open, redirects included; ``None`` for no limit. Resolving a
+            name is done by the system, and may take longer.
+        ping_interval: Seconds between keepalive pings, ``None`` for no pings. They are sent while a thread receives or
             waits.
-        ping_timeout: Seconds without progress after an unanswered ping: then the connection is closed with code 1011.
+        ping_timeout: Seconds without progress after an unanswered ping until the connection is closed with code 1011.
             Bytes that arrive, or that the peer acknowledges, are progress. ``None`` disables the timeout.
         close_timeout: Seconds that closing waits for the server; ``None`` for no limit.
-        max_size: Bytes of a received message, after decompression; ``None`` for no limit. Or a pair, of which the
-            second limits fragments.
-        max_fragments: Fragments of a received message; ``None`` for no limit.
-        max_queue: Received messages that are kept while the application does not receive: when it waits for a pong or
-            for room to send, and when it closes. More are kept as long as they are below 4 MiB together. ``None`` for
-            no limit. Of a pair, the first counts.
+        max_size: Maximum size in bytes of a received message, after decompression; ``None`` for no limit. A pair also
+            sets the maximum size of a fragment, as its second item.
+        max_fragments: Maximum number of fragments of a received message; ``None`` for no limit.
+        max_queue: Number of received messages to keep while no thread receives: during waits for a pong or for room to
+            send, and during closing. More messages are kept while their total is below 4 MiB. ``None`` for no limit.
+            Of a pair, the first item counts.
         logger: Logger for debugging, by default ``wirespeed.client``.
-        create_connection: Class to make the connection of, derived from :class:`ClientConnection`.
+        create_connection: Subclass of :class:`ClientConnection` to create.
 
     Raises:
         InvalidURI: ``uri`` is not a WebSocket URI.
-        InvalidProxy: The proxy is not one that is supported.
-        InvalidHandshake: The server, or the proxy, did not agree; its subclasses tell why.
+        InvalidProxy: The proxy is not supported.
+        InvalidHandshake: The server or the proxy refused the handshake; the subclass tells the reason.
         OSError: The connection could not be opened.
-        ssl.SSLError: TLS failed; ``ssl.SSLCertVerificationError`` for the certificate of the server.
-        TimeoutError: It took longer than ``open_timeout``.
-        TypeError, ValueError: An argument is wrong; the text names it.
+        ssl.SSLError: TLS failed; ``ssl.SSLCertVerificationError`` if the certificate of the server is not valid.
+        TimeoutError: Opening took longer than ``open_timeout``.
+        TypeError, ValueError: An argument is wrong; the message names it.
     """
     network = checked_network(
         sock=sock,
@@ -192,11 +193,11 @@ def unix_connect(
         additional_headers: As for :func:`connect`.
         user_agent_header: As for :func:`connect`.
         create_connection: As for :func:`connect`.
-        **options: Those keyword arguments of :func:`connect` that do not concern TCP or proxies.
+        **options: The keyword arguments of :func:`connect` that do not concern TCP or proxies.
 
     Raises:
         OSError: The connection could not be opened.
-        InvalidHandshake: The server did not agree.
+        InvalidHandshake: The server refused the handshake.
     """
     if uri is None:
         uri = "ws://localhost/" if ssl is None else "wss://localhost/"
@@ -217,7 +218,7 @@ def _connect(
     try:
         return _open(chain, network, options, deadline, create_connection)
     finally:
-        # Taken over, if it came so far; closed otherwise.
+        # A connection has taken the socket over; without one, it is closed.
         if network.sock is not None:
             network.sock.close()
 
@@ -233,14 +234,14 @@ def _open(
     while True:
         plan = plan_opening(chain, network, network.proxy)
         request = options.request(chain.parsed, chain.headers)
-        # Before a server waits for it.
+        # Prepare the request before connecting, so that the server need not wait for it.
         opening = plan.begin(request, chain.parsed, network, options.user_agent_header)
         connected, addresses = _reach(chain, network, plan, deadline)
         try:
             opened = opening.run(connected, _task_drain(deadline))
         except InvalidStatus as exc:
             if _task_drain(deadline) == 0:
-                # Its body has not ended in time: it is what there is to say, where it leads to is too far.
+                # The body of the redirect was cut off by the deadline, so no time is left to follow it.
                 raise
             chain.follow(exc)
             logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
@@ -252,7 +253,7 @@ def _open(
                 create_connection or ClientConnection, ClientConnection, opened, logger=logger, **addresses
             )
         except BaseException:
-            # A traceback in a log may keep it for long.
+            # A logged traceback may keep it alive for long.
             opened._discard()
             raise
         logger.debug("connection open: %r", Heads(connection))
@@ -262,7 +263,7 @@ def _open(
 def _reach(
     chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: float | None
 ) -> tuple[ConnectedSocket, dict[str, Any]]:
-    """Return a connected socket, and the addresses of its ends, if they cannot be read off it later."""
+    """Return a connected socket, and the addresses of its ends if the socket cannot tell them later."""
     if network.sock is not None:
         network.sock.setblocking(True)
         return _take_over(network.sock)

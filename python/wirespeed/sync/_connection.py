@@ -1,6 +1,6 @@
-"""The connection of the blocking API.
+"""The blocking connection.
 
-What a message passes through is native; here is what is called seldom.
+The native base class implements messages; this module implements the methods that are called less often.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ __all__ = ["ClientConnection", "Connection", "Ping"]
 
 
 class _Turn:
-    """That of a ``recv_streaming``: it ends with its generator."""
+    """Marks a running ``recv_streaming``; it is freed together with the generator."""
 
 
 class Connection(ConnectionStatus, BlockingConnection):
-    """A WebSocket connection for threads that wait.
+    """A WebSocket connection with blocking calls.
 
-    It is a context manager that closes the connection, with code 1000, or 1011 after an exception. Iterating over it
-    yields messages until the connection is closed; a clean close, with code 1000 or 1001, ends the iteration.
+    As a context manager it closes the connection with code 1000, or with 1011 after an exception. Iterating over it
+    yields messages until the connection is closed. Codes 1000 and 1001 end the iteration; other codes raise.
 
-    Threads may share it: any number may send and receive at once. It has no threads of its own: pings are answered, and
-    its own keepalive is sent, while a thread receives, waits for a pong, or waits for room to send.
+    Threads may share it: any number may send and receive at the same time. It starts no threads. Pings are answered,
+    and keepalive pings are sent, while a thread receives, waits for a pong, or waits for room to send.
 
     Attributes:
         logger: The logger given to ``connect`` or ``serve``.
         local_address: Address of this end, as ``socket.getsockname()`` returned it when the connection was opened.
-        remote_address: Address of the other end, that of the proxy if there is one.
+        remote_address: Address of the other end; with a proxy, the address of the proxy.
     """
 
     def __init__(
@@ -65,29 +65,29 @@ class Connection(ConnectionStatus, BlockingConnection):
         self.close(CloseCode.NORMAL_CLOSURE if exc_type is None else CloseCode.INTERNAL_ERROR)
 
     def __del__(self) -> None:
-        # Late in the end of the interpreter the names of this module are gone, and the system closes what is open.
+        # At the end of the interpreter the names of this module are gone; the system closes the socket.
         if contextlib is None:
             return
-        # A constructor that raised leaves an object without attributes.
+        # The object has no attributes if its constructor raised.
         with contextlib.suppress(AttributeError):
-            # One that is closing has told so by an exception: it needs no second word. After a fork, the
-            # parent closes.
+            # A connection that is closing has already raised an exception, and needs no warning. After a fork, the
+            # parent process closes the connection.
             if self._state == State.OPEN and self._pid == os.getpid():
-                with contextlib.suppress(ImportError):  # the interpreter ends: nobody would be told
+                with contextlib.suppress(ImportError):  # the interpreter shuts down: warnings cannot be shown
                     warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self, stacklevel=1)
             self._leave(CloseCode.GOING_AWAY)
 
     @functools.cached_property
     def id(self) -> uuid.UUID:
         """A UUID, for logs."""
-        # Made when somebody asks. Of two threads that ask at once, both get the one that came first.
+        # Created on first use. If two threads create it at the same time, both get the first.
         made: uuid.UUID = vars(self).setdefault("id", uuid.uuid4())
         return made
 
     # Receiving.
 
     def __iter__(self) -> Iterator[Data]:  # type: ignore[override]
-        # The native iterator does not call recv, which a subclass may have overridden, or a program replaced.
+        # The native iterator does not call recv, which may be overridden or replaced.
         return self if self.recv == BlockingConnection.recv.__get__(self) else self._received()
 
     def _received(self) -> Generator[Data, None, None]:
@@ -107,21 +107,21 @@ class Connection(ConnectionStatus, BlockingConnection):
         Leaving the iteration early drops the rest of the message.
 
         Args:
-            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for always
-                the one or the other.
+            decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` for always ``str``,
+                ``False`` for always ``bytes``.
 
         Yields:
-            The fragments. Text is cut between characters, so a fragment may be shorter than it was on the wire.
+            The fragments. Text is split between characters, so a fragment may be shorter than the peer sent it.
 
         Raises:
             ConnectionClosed: The connection was closed before the end of the message.
-            ConcurrencyError: Another thread is in this method.
+            ConcurrencyError: Another thread is running this method.
         """
-        # A signal handler may raise anywhere: if it keeps this from giving its turn back, the turn ends with it.
+        # If the exception of a signal handler prevents the cleanup below, the weak reference dies with this generator.
         turn = _Turn()
         mine: weakref.ref[_Turn] | None = None
-        # It may raise when the first fragment is taken, too, and not yet known here. Where none is, there is nothing to
-        # drop.
+        # A signal handler may also raise before the first fragment arrives here: it is discarded too. If no message
+        # has begun, there is nothing to discard.
         fin = False
         try:
             mine = weakref.ref(turn)
@@ -151,18 +151,18 @@ class Connection(ConnectionStatus, BlockingConnection):
                 finally:
                     del self._streaming
 
-    # Values.
+    # JSON and MessagePack.
 
     def send_json(self, value: Any, *, compress: bool | None = None) -> None:
         """Send a value as JSON, in a text message. Needs ``wirespeed[codecs]``.
 
         Args:
-            value: What msgspec can encode: builtin types, dataclasses, ``msgspec.Struct``, datetimes and more.
+            value: Any value that msgspec can encode: builtin types, dataclasses, ``msgspec.Struct``, datetimes, ...
             compress: As for :meth:`send`.
 
         Raises:
             ConnectionClosed: The connection is closed.
-            TypeError: The value has no JSON form.
+            TypeError: The value cannot be encoded as JSON.
         """
         self.send(codec.JSON.encode(value), text=True, compress=compress)
 
@@ -170,13 +170,13 @@ class Connection(ConnectionStatus, BlockingConnection):
         """Receive a message and decode it as JSON. Needs ``wirespeed[codecs]``.
 
         Args:
-            type: What it must be: any type that msgspec knows.
+            type: Expected type: any type that msgspec supports.
             timeout: Seconds to wait, ``None`` for no limit.
 
         Raises:
             TimeoutError: No message arrived in time.
             ConnectionClosed: The connection is closed.
-            msgspec.ValidationError: The message is not of that type.
+            msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not JSON.
         """
         decode = codec.JSON.decoder(type)
@@ -191,7 +191,7 @@ class Connection(ConnectionStatus, BlockingConnection):
 
         Raises:
             ConnectionClosed: The connection is closed.
-            TypeError: The value has no MessagePack form.
+            TypeError: The value cannot be encoded as MessagePack.
         """
         self.send(codec.MSGPACK.encode(value), compress=compress)
 
@@ -205,7 +205,7 @@ class Connection(ConnectionStatus, BlockingConnection):
         Raises:
             TimeoutError: No message arrived in time.
             ConnectionClosed: The connection is closed.
-            msgspec.ValidationError: The message is not of that type.
+            msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not MessagePack.
         """
         decode = codec.MSGPACK.decoder(type)
@@ -213,4 +213,4 @@ class Connection(ConnectionStatus, BlockingConnection):
 
 
 class ClientConnection(Connection):
-    """The connection of a client, made by :func:`wirespeed.sync.connect`."""
+    """The connection of a client, created by :func:`wirespeed.sync.connect`."""

@@ -1,6 +1,6 @@
-"""Open connected sockets, blocking, without threads.
+"""Opens connected sockets with blocking calls, without threads.
 
-It knows nothing above TCP. Blocking clients call it, for the server or for a proxy.
+The blocking client calls it, for the server or for a proxy. It knows nothing above TCP.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["dial", "dial_address", "dial_unix"]
 
 
 def dial_address(host: str, port: int, *, deadline: float | None, family: int = 0) -> ConnectedSocket | None:
-    """Connect to a TCP server by a numeric address, which needs no resolver.
+    """Connect to a TCP server by its numeric address, without a resolver.
 
     Args:
         host: Host name or address.
@@ -40,12 +40,12 @@ def dial_address(host: str, port: int, *, deadline: float | None, family: int = 
         family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such an address, 0 for both.
 
     Returns:
-        A socket in blocking mode, with ``TCP_NODELAY``; ``None`` if the host is no such address, or if the program has
-        sockets of its own, which :func:`dial` uses.
+        A socket in blocking mode with ``TCP_NODELAY``; ``None`` if the host is not a numeric address, or if the program
+        has replaced ``socket.socket``. Use :func:`dial` then.
 
     Raises:
-        OSError: The connection failed; its type tells why, such as ``ConnectionRefusedError``.
-        TimeoutError: The deadline passed.
+        OSError: The connection failed; the type tells the reason, such as ``ConnectionRefusedError``.
+        TimeoutError: The deadline has passed.
     """
     if is_socket_replaced():
         return None
@@ -75,9 +75,9 @@ def dial(
     happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
     interleave: int = 1,
 ) -> socket.socket:
-    """Connect to a TCP server, by all its addresses if need be: Happy Eyeballs, RFC 8305.
+    """Connect to a TCP server, trying all its addresses (Happy Eyeballs, RFC 8305).
 
-    Name resolution blocks for as long as the system takes: the deadline is looked at again after it.
+    Name resolution takes the time that the system needs; the deadline is checked after it.
 
     Args:
         host: Host name or address.
@@ -88,18 +88,18 @@ def dial(
         proto: As for ``socket.getaddrinfo``.
         flags: As for ``socket.getaddrinfo``.
         happy_eyeballs_delay: Seconds after which the next address is tried while an attempt is still under way,
-            ``None`` to wait until it fails.
-        interleave: How many addresses of the first family come before one of the other, 0 to keep the order of the
-            resolver.
+            ``None`` to wait until the attempt fails.
+        interleave: Number of addresses of the first family before one of the other family, 0 to keep the order of
+            the resolver.
 
     Returns:
-        A socket in blocking mode, with ``TCP_NODELAY``.
+        A socket in blocking mode with ``TCP_NODELAY``.
 
     Raises:
-        OSError: No address could be connected to; the text lists them all. If all failed for the same reason, its type
-            tells it, such as ``ConnectionRefusedError``.
+        OSError: No address could be connected to; the text lists all attempts. If all failed for the same reason, the
+            type tells it, such as ``ConnectionRefusedError``.
         socket.gaierror: The name could not be resolved.
-        TimeoutError: The deadline passed.
+        TimeoutError: The deadline has passed.
     """
     addresses = interleaved(_resolve(host, port, family=family, proto=proto, flags=flags), interleave)
     local = None
@@ -133,13 +133,13 @@ def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, dead
 
     Raises:
         OSError: The connection failed.
-        TimeoutError: The deadline passed.
+        TimeoutError: The deadline has passed.
     """
     path = os.fspath(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Linux answers EAGAIN to a socket that must not block while the queue of the server is full, and has
-        # no event that tells when there is room: https://man7.org/linux/man-pages/man2/connect.2.html
+        # Linux returns EAGAIN on a non-blocking socket while the queue of the server is full, and has no event for
+        # room in it: https://man7.org/linux/man-pages/man2/connect.2.html
         sock.setblocking(deadline is None)
         while (error := sock.connect_ex(path)) == errno.EAGAIN:
             if deadline is not None and time.monotonic() >= deadline:
@@ -155,11 +155,11 @@ def dial_unix(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, dead
 
 
 def _writable(wait: Wait, deadline: float | None) -> list[socket.socket]:
-    """Return those that can be written to, none after the time or the deadline."""
+    """Return the sockets that can be written to; an empty list after the time of ``wait`` or the deadline."""
     until = wait.until if deadline is None else min(wait.until, deadline)
     with selectors.DefaultSelector() as selector:
         for sock in wait.socks:
-            # Windows reports a failed connection as an exceptional event; selectors adds that one by itself.
+            # Windows reports a failed connection as an exceptional event, which selectors includes.
             selector.register(sock, selectors.EVENT_WRITE, sock)
         events = selector.select(None if until == math.inf else max(0, until - time.monotonic()))
     return [key.data for key, _ in events]

@@ -1,6 +1,6 @@
-"""The clients of a blocking server that are in the opening handshake: places for them, and who has to give one back.
+"""The blocking part of the handshake limiter: a lock, and handshakes that run in threads.
 
-What is done with them is :mod:`wirespeed._serving.handshake_limiter`; here are the lock, the clock and the threads.
+The policy is in :mod:`wirespeed._serving.handshake_limiter`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def _locked(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
-    """Return a method of the gate that holds its lock."""
+    """Return a method of the limiter that holds its lock."""
 
     @functools.wraps(method)
     def locked(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -36,17 +36,17 @@ def _locked(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[
 
 
 class HandshakeLimiter(HandshakeLimiterBase):
-    """Who is in the opening handshake, as far as it waits for the client.
+    """Limits the opening handshakes that wait for a client, for threads.
 
-    One thread accepts, and that alone calls :meth:`enter`, :meth:`evict_one` and :meth:`trim`, which close others; any
-    thread may call the rest.
+    Only the accepting thread calls :meth:`enter`, :meth:`evict_one` and :meth:`trim`, which close handshakes. Any
+    thread may call the other methods.
 
     Args:
-        lock: Held in each call, and while somebody is closed. One thread may take it more than once.
-        limit: How many there may be.
-        logger: For those that had to go.
-        freed: Called, with the lock, when a place is given back.
-        wake: Called, with the lock, when :meth:`tell` will have something to do earlier than it has said.
+        lock: Reentrant lock, held in each call and while a handshake is closed.
+        limit: Maximum number of pending handshakes.
+        logger: Logger for closed handshakes.
+        freed: Called with the lock held when a handshake is removed.
+        wake: Called with the lock held when :meth:`tell` must be called earlier than it returned.
     """
 
     _relief = 0.01
@@ -79,22 +79,22 @@ class HandshakeLimiter(HandshakeLimiterBase):
 
     @_locked
     def join(self, candidate: Candidate, address: Any) -> Entry:
-        """Give somebody a place; nobody goes for it at once.
+        """Add a handshake without closing others.
 
         Args:
-            candidate: Who comes.
-            address: Its address.
+            candidate: The new handshake.
+            address: Address of the client.
         """
         return self._admission.add(candidate, address, self._clock())
 
     def leave(self, entry: Entry | None) -> bool:
-        """Take a place back.
+        """Remove a handshake.
 
         Args:
-            entry: The place, ``None`` for none.
+            entry: Its entry, ``None`` for no handshake.
 
         Returns:
-            Whether nobody else had got it.
+            Whether it was still there, and was not closed by the limiter.
         """
         if entry is None:
             return True
@@ -109,10 +109,10 @@ class HandshakeLimiter(HandshakeLimiterBase):
 
 
 class InThread:
-    """A client whose opening handshake is made by a thread, which gives its place back before it closes the socket.
+    """A pending handshake that runs in a thread, which removes the entry before it closes the socket.
 
     Args:
-        sock: Its socket.
+        sock: The socket.
     """
 
     __slots__ = ("_sock",)
@@ -121,9 +121,9 @@ class InThread:
         self._sock = sock
 
     def has_unread(self) -> bool:
-        """Return whether it has sent what nobody has read yet."""
-        # Not recv with MSG_PEEK: it would wait, as long as the thread means to. Not select.select, which
-        # knows no descriptor above 1023, where there is another way.
+        """Return whether the socket has unread input."""
+        # recv with MSG_PEEK would wait for the timeout of the socket. select.select does not support descriptors above
+        # 1023, so it is used only without poll.
         if not hasattr(select, "poll"):
             return bool(select.select([self._sock], [], [], 0)[0])
         poll = select.poll()
@@ -131,6 +131,6 @@ class InThread:
         return bool(poll.poll(0))
 
     def drop(self) -> None:
-        """End it: the thread, which may wait for it, wakes up and closes it."""
+        """Shut the socket down: this wakes the thread if it waits, and the thread closes the socket."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Accepted sockets of a blocking server whose request is not there yet: the thread that accepts waits for all."""
+"""Accepted sockets whose request has not arrived yet: the accepting thread of a blocking server waits for all."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["PendingHandshakes"]
 
 
 class PendingHandshakes(GreetingsBase):
-    """The sockets of a server that wait for their request. One thread calls this.
+    """The sockets of a server that wait for their request. Only the accepting thread calls it.
 
     Args:
         selector: Selector of that thread. The data of each key is a ``PendingHandshake``.
         patience: Seconds for the opening handshake, ``None`` for no limit.
-        limiter: Has a place for each of them.
-        make_opening: Makes what takes the bytes of a request; ``None`` with TLS, whose first record is waited for.
+        limiter: Counts the pending handshakes.
+        make_opening: Creates the parser of a request; ``None`` with TLS, where the first record is awaited instead.
     """
 
     def __init__(
@@ -37,33 +37,33 @@ class PendingHandshakes(GreetingsBase):
         self._selector = selector
 
     def add(self, sock: socket_module.socket, address: Any) -> PendingHandshake | None:
-        """Wait for the request of a socket; return it if there is nothing to wait for.
+        """Add a socket; return it if it need not wait, because its request or an error is there already.
 
         Args:
             sock: An accepted non-blocking socket.
-            address: Of its other end.
+            address: Address of its peer.
         """
         return self._admit(sock, address)
 
     def readable(self, pending: PendingHandshake) -> bool:
-        """Receive; return whether the waiting is over. Then nobody here has it any more.
+        """Receive from a socket; return whether it need not wait any more, and is removed from this object.
 
         Args:
-            pending: One whose socket is ready.
+            pending: A handshake whose socket is readable.
         """
         return self._receive(pending)
 
     def timeout(self) -> float | None:
-        """Return in how many seconds somebody's time is over, ``None`` for never."""
+        """Return in how many seconds the next deadline is, ``None`` for never."""
         deadline = self._deadline()
         return None if deadline is None else max(0.001, deadline - self._clock())
 
     def expired(self) -> PendingHandshake | None:
-        """Return one whose time is over, if there is one. Nobody here has it any more."""
+        """Remove and return a handshake whose deadline has passed, ``None`` without one."""
         return self._take(self._clock())
 
     def release(self) -> PendingHandshake | None:
-        """Return any one that waits, if there is one. Nobody here has it any more."""
+        """Remove and return any handshake, ``None`` without one."""
         return self._take()
 
     def _watch(self, pending: PendingHandshake) -> None:

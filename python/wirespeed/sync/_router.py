@@ -1,4 +1,4 @@
-"""A blocking server whose handlers are chosen by path."""
+"""Routing for the blocking server: a handler for each path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Router", "route", "unix_route"]
 
 
 class Router(RouterBase):
-    """Chooses handlers for :func:`route`."""
+    """Selects handlers for :func:`route`."""
 
 
 def route(
@@ -26,15 +26,16 @@ def route(
     create_router: type[Router] | None = None,
     **kwargs: Any,
 ) -> Server:
-    """Serve WebSocket connections by different handlers, which the path chooses. Needs ``wirespeed[routing]``.
+    """Serve WebSocket connections with a handler for each path. Needs ``wirespeed[routing]``.
 
     Args:
-        url_map: A ``werkzeug.routing.Map`` whose endpoints are handlers.
+        url_map: ``werkzeug.routing.Map`` whose endpoints are handlers.
         *args: Host and port, as for :func:`serve`.
         server_name: Name of the server as clients see it, for redirects; ``None`` for the Host header.
-        ssl: As for :func:`serve`; ``True`` if a reverse proxy does TLS, so that redirects lead to ``wss://``.
-        create_router: Class to make the router of, derived from :class:`Router`.
-        **kwargs: Other keyword arguments of :func:`serve`. A ``process_request`` is asked before a handler is chosen.
+        ssl: As for :func:`serve`; ``True`` if a reverse proxy terminates TLS, so that redirects use ``wss://``.
+        create_router: Subclass of :class:`Router` to create.
+        **kwargs: Other keyword arguments of :func:`serve`. A ``process_request`` is called before a handler is
+            selected.
 
     Raises:
         ImportError: werkzeug is not installed.
@@ -52,7 +53,7 @@ def unix_route(
     create_router: type[Router] | None = None,
     **kwargs: Any,
 ) -> Server:
-    """Do what :func:`route` does on a Unix socket.
+    """Serve WebSocket connections on a Unix socket, with a handler for each path: see :func:`route`.
 
     Args:
         url_map: As for :func:`route`.

@@ -1,4 +1,4 @@
-"""The blocking server: a thread for every connection, which runs the handler."""
+"""The blocking server: runs the handler in a thread for every connection."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ __all__ = ["Handler", "Server", "ServerConnection"]
 
 Handler = Callable[["ServerConnection"], None]
 
-# Before others are looked after: requests that came, and threads that ended.
+# Sockets to accept before the thread serves other events: requests that arrived, threads that ended.
 _ACCEPTED_AT_ONCE = 64
 
 
 class ServerConnection(AcceptedBase, Connection):
-    """The connection of a server, which its handler receives.
+    """The connection of a server, which is passed to its handler.
 
-    While the opening handshake is under way, ``process_request`` and ``process_response`` receive it; its state is
-    ``CONNECTING``, and nothing can be sent or received.
+    ``process_request`` and ``process_response`` receive it during the opening handshake. Its state is then
+    ``CONNECTING``, and it cannot send or receive.
 
     Attributes:
         server: The server.
@@ -59,13 +59,14 @@ class ServerConnection(AcceptedBase, Connection):
 
 
 class Server(ServerBase):
-    """A WebSocket server, made by :func:`wirespeed.sync.serve`. It listens, and accepts in :meth:`serve_forever`.
+    """A WebSocket server, created by :func:`wirespeed.sync.serve`. It is listening already.
 
-    It is a context manager that shuts it down.
+    1. Run: :meth:`serve_forever` accepts connections.
+    2. Stop: :meth:`shutdown`, or use it as a context manager, which calls it.
 
     Attributes:
         logger: The logger given to ``serve``.
-        socket: The first of the listening sockets.
+        socket: The first listening socket.
     """
 
     _limiter: HandshakeLimiter
@@ -99,21 +100,21 @@ class Server(ServerBase):
             raise
         self._woken.setblocking(False)
         self._waker.setblocking(False)
-        # Of all that follows. A signal handler may run while its own thread has it.
+        # Protects all attributes below. Reentrant, because a signal handler may run in a thread that holds it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._acceptor: threading.Thread | None = None
-        # Whether the thread in serve_forever waits for somebody to go.
+        # Whether the thread in serve_forever waits until a handshake or thread has ended.
         self._paused = False
         self._starting: set[threading.Thread] = set()
         self._limiter = HandshakeLimiter(self._lock, options.max_pending, self.logger, self._freed, self._tell)
         self._errors = AcceptErrors(self._limiter)
         self._pending_handshakes: PendingHandshakes | None = None
         self._threads: set[threading.Thread] = set()
-        # Until when they may take to read why, once the server shuts down.
+        # Refused connections, with the time until which their clients may read the response during a shutdown.
         self._refused: dict[ServerConnection, float] = {}
         self._waiting: set[threading.Thread] = set()
-        # Threads that close connections, of calls of `shutdown` that an exception has left.
+        # Threads that close connections, from calls of `shutdown` that were left by an exception.
         self._closers: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
@@ -127,34 +128,34 @@ class Server(ServerBase):
     ) -> None:
         self.shutdown()
 
-    # What it is.
+    # Status.
 
     @property
     def sockets(self) -> tuple[socket_module.socket, ...]:
-        """The listening sockets; none once it is shut down."""
+        """The listening sockets; empty once the server is shut down."""
         return () if self._is_closing else self._listeners.sockets
 
     @property
     def connections(self) -> set[ServerConnection]:
-        """The connections that are open, in a new set."""
+        """The open connections, in a new set."""
         with self._lock:
             connections = list(self._connections)
         return {connection for connection in connections if connection._state == State.OPEN}
 
     def fileno(self) -> int:
-        """Return the number of the first listening socket's descriptor, -1 once it is closed."""
+        """Return the descriptor of the first listening socket, -1 once it is closed."""
         return self.socket.fileno()
 
     # Accepting.
 
     def serve_forever(self) -> None:
-        """Accept connections until :meth:`shutdown` is called, by another thread or a signal handler.
+        """Accept connections until :meth:`shutdown` is called in another thread or a signal handler.
 
         After an exception, such as ``KeyboardInterrupt``, it may be called again.
 
         Raises:
             OSError: A listening socket failed.
-            RuntimeError: Another thread is in this method.
+            RuntimeError: Another thread is running this method.
         """
         with self._lock:
             if self._acceptor is not None:
@@ -191,7 +192,7 @@ class Server(ServerBase):
         self._pending_handshakes = pending_handshakes
         accepts = {sock: accepting(sock) for sock in self._listeners.sockets}
         watching = False
-        # Seconds for which nothing is to be accepted. Whoever comes meanwhile waits in the system's queue.
+        # Seconds for which accepting is paused; new connections wait in the queue of the system.
         rest = 0.0
         while True:
             with self._lock:
@@ -225,7 +226,7 @@ class Server(ServerBase):
                     rest = self._accept_some(accept, pending_handshakes)
 
     def _accept_some(self, accept: Accept, pending_handshakes: PendingHandshakes) -> float:
-        """Accept what waits, or some of it; return for how many seconds not to do so again."""
+        """Accept some waiting connections; return for how many seconds to pause."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if self._is_closing or self._limiter.delay():
                 break
@@ -235,7 +236,7 @@ class Server(ServerBase):
                     break
             except OSError as exc:
                 with self._lock:
-                    # If a thread has the descriptor that is to be freed, that says when it has ended.
+                    # If a thread holds the descriptor to be freed, it wakes this thread when it has ended.
                     self._paused = self._paused or exc.errno in EXHAUSTED
                     delay = self._errors.after(exc, str(exc))
                 if delay is None:
@@ -250,15 +251,15 @@ class Server(ServerBase):
         return 0.0
 
     def _begin(self, pending: PendingHandshake) -> float:
-        """Let a thread go on with a client; return for how many seconds not to accept others."""
+        """Start a thread for a client; return for how many seconds to pause accepting."""
         if pending.look():
-            # There is nothing to wait for, and no handler to call: thousands that come and go get no threads.
+            # The client has disconnected: log it here, so that such clients cause no threads.
             self._open(pending)
             return 0.0
         thread = threading.Thread(target=self._serve, args=(pending,))
         with self._lock:
             if pending.is_complete:
-                # From here on it waits for the application, and not for its client.
+                # It now waits for the application, so it is not a pending handshake any more.
                 self._limiter.leave(pending.entry)
                 pending.entry = None
             elif pending.entry is None:
@@ -270,7 +271,7 @@ class Server(ServerBase):
         try:
             thread.start()
         except BaseException as exc:
-            # Interrupted, it may have started all the same.
+            # Interrupted by a signal handler, the thread may have started all the same.
             with self._lock:
                 is_new = isinstance(exc, RuntimeError) or not self._changed.wait_for(
                     lambda: thread not in self._starting, RETRY_DELAY
@@ -289,7 +290,7 @@ class Server(ServerBase):
         return 0.0
 
     def _release(self) -> None:
-        """Let threads go on with all clients that are in the opening handshake."""
+        """Start threads for all pending handshakes."""
         while self._pending_handshakes is not None and (pending := self._pending_handshakes.release()) is not None:
             self._begin(pending)
 
@@ -298,12 +299,12 @@ class Server(ServerBase):
             self._wake()
 
     def _tell(self) -> None:
-        # The thread that accepts asks what is to be told before it waits; woken, it would end a pause.
+        # The accepting thread checks the log before it waits; waking it would end a pause early.
         if threading.current_thread() is not self._acceptor:
             self._wake()
 
     def _wake(self) -> None:
-        # If there is no room for a byte, it will wake anyway; if it is closed, nobody sleeps.
+        # If the buffer is full, the thread wakes anyway; if it is closed, no thread is waiting.
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
@@ -312,18 +313,18 @@ class Server(ServerBase):
     def shutdown(self, close_connections: bool = True, code: int = CloseCode.GOING_AWAY, reason: str = "") -> None:
         """Shut the server down, and wait until all handlers have returned.
 
-        Nothing more is accepted, who is in the opening handshake is refused with 503, and open connections are closed.
-        It may be called more than once, and by any thread; called by a handler, it does not wait for this one, nor for
-        others that call it. If a signal handler raises, the exception leaves this method, connections go on closing,
-        and the next call waits for the rest.
+        It stops accepting, refuses pending handshakes with status 503 and closes open connections. Any thread may call
+        it, more than once. When a handler calls it, it does not wait for that handler, nor for other handlers that call
+        it. If a signal handler raises, the exception leaves this method, connections continue to close, and the next
+        call waits for the rest.
 
         Args:
-            close_connections: Whether to close the connections that are open; they are waited for if not.
+            close_connections: Whether to close the open connections. If not, it waits until they end.
             code: Close code for them.
             reason: Close reason for them.
 
         Raises:
-            ProtocolError: ``code`` or ``reason`` must not be sent.
+            ProtocolError: The code or the reason is not allowed in a close frame.
         """
         check_farewell(code, reason)
         me = threading.current_thread()
@@ -336,14 +337,14 @@ class Server(ServerBase):
                 self._farewell = (code, reason)
             self._wake()
             if self._acceptor is me:
-                # A signal handler, which is going to wait for those threads.
+                # This is a signal handler in the accepting thread: start the threads that it waits for.
                 self._release()
             else:
-                # Interrupted by a signal handler which shuts down too, it accepts nothing either.
+                # The accepting thread may itself be in `shutdown`, in a signal handler: it does not accept either.
                 self._changed.wait_for(lambda: self._acceptor is None or self._acceptor in self._waiting)
             self._close_sockets()
         if close_connections:
-            # Those that open from now on see the farewell.
+            # Connections that open from now on see `_farewell`.
             self._close_all(self.connections, code, reason)
         self._wait_for_handlers(me)
         if first:
@@ -351,8 +352,8 @@ class Server(ServerBase):
 
     def _close_sockets(self) -> None:
         self._listeners.close()
-        # The thread in serve_forever, interrupted by a signal handler, may go back to sleep: it is to be
-        # woken.
+        # While serve_forever runs, the waker stays open: a signal handler may have interrupted the thread, which must
+        # be woken if it waits again.
         if self._acceptor is None:
             self._woken.close()
             self._waker.close()
@@ -368,7 +369,7 @@ class Server(ServerBase):
 
         with self._lock:
             closers, self._closers = self._closers, []
-        # Not in this thread, if there are others: what is raised here is a signal handler's, and not for the log.
+        # Close in other threads if possible: an exception in this thread must be one of a signal handler.
         threadless = []
         try:
             for connection in connections:
@@ -381,7 +382,7 @@ class Server(ServerBase):
             for connection in threadless:
                 connection.close(code, reason)
             while closers:
-                if closers[-1].ident is not None:  # else a signal handler has kept it from starting
+                if closers[-1].ident is not None:  # otherwise a signal handler prevented its start
                     closers[-1].join()
                 closers.pop()
         except BaseException:
@@ -395,10 +396,10 @@ class Server(ServerBase):
         def is_over() -> bool:
             left = set(self._threads)
             if me in left:
-                # Two handlers that wait for each other would do so for ever.
+                # Two handlers must not wait for each other.
                 left -= self._waiting
             if me is self._acceptor:
-                left -= self._starting  # this is a signal handler: they start later
+                left -= self._starting  # this is a signal handler, and they start after it
             seen.update(left)
             return not left
 
@@ -412,7 +413,7 @@ class Server(ServerBase):
                     if due is not None and (left := due - time.monotonic()) > 0:
                         limits.append(left)
                     elif due is not None:
-                        # What they had to send is not waited for without limit.
+                        # Handshakes must end within a limit, even without an open_timeout.
                         due = None
                         self._limiter.close_all()
                     self._changed.wait(min((limit for limit in limits if limit is not None), default=None))
@@ -424,14 +425,14 @@ class Server(ServerBase):
             thread.join()
 
     def _drop_refused(self) -> float | None:
-        """Do not wait longer for those that were refused; return the seconds until the next is due."""
+        """Abort refused connections whose time is over; return the seconds until the next one, ``None`` for none."""
         now = time.monotonic()
         for connection in [connection for connection, until in self._refused.items() if until <= now]:
             del self._refused[connection]
             connection.abort()
         return min(self._refused.values()) - now if self._refused else None
 
-    # Connections: each in its own thread.
+    # Connections, each in its own thread.
 
     def _serve(self, pending: PendingHandshake) -> None:
         me = threading.current_thread()
@@ -459,7 +460,7 @@ class Server(ServerBase):
             else:
                 self._run_handler(connection)
         except Exception as exc:
-            # That of a subclass which closes in its own way.
+            # Raised by a subclass that overrides closing.
             log_handler_error(connection, exc)
         finally:
             with self._lock:
@@ -472,7 +473,7 @@ class Server(ServerBase):
                 try:
                     self._handler(connection)
                 except Exception as exc:
-                    # Now: closing takes its time.
+                    # Log before closing, which takes time.
                     log_handler_error(connection, exc)
                     told = exc
                     raise
@@ -480,11 +481,11 @@ class Server(ServerBase):
             if exc is not told:
                 raise
         finally:
-            # Its traceback refers to this frame: no cycle, please.
+            # Break the cycle: the traceback of the exception refers to this frame.
             told = None
 
     def _open(self, pending: PendingHandshake) -> ServerConnection | None:
-        """Make the opening handshake; ``None`` if it failed, which was logged."""
+        """Perform the opening handshake; return ``None`` if it failed, which is logged."""
         connection: ServerConnection | None = None
         options = self._options
         sock, remote = pending.sock, pending.address
@@ -500,8 +501,7 @@ class Server(ServerBase):
                         steps = reception(pending, self._settings, self._ssl.native, options, self._limiter)
                         opened = receive_request(sock, pending.deadline, steps)
                 finally:
-                    # Before the descriptor is closed or the connection's: from here on nobody else touches
-                    # it.
+                    # Before closing the descriptor or passing it on: afterwards the limiter must not touch it.
                     is_kept = self._limiter.leave(pending.entry)
                 if not is_kept:
                     return None
@@ -511,7 +511,7 @@ class Server(ServerBase):
             try:
                 made = construct(self._create_connection, ServerConnection, opened, logger=self.logger, **addresses)
             except Exception:
-                # If it did not take over what was opened, there is still somebody to be told.
+                # If the handshake is still unused, send the client a response.
                 with contextlib.suppress(RuntimeError):
                     connection = ServerConnection(opened, logger=self.logger, **addresses)
                     refuse(connection)
@@ -533,7 +533,7 @@ class Server(ServerBase):
         return None
 
     def _let_read(self, connection: ServerConnection) -> None:
-        """Send the response that refuses, and wait for the client to read it."""
+        """Send the response of a refusal, and give the client time to read it."""
         with self._lock:
             self._refused[connection] = time.monotonic() + LINGER
             entry = self._limiter.join(LingeringSocket(connection.abort), connection.remote_address)

@@ -1,7 +1,7 @@
-"""From an accepted socket to a connection whose opening handshake is answered, for a thread that waits.
+"""The opening handshake of a server in a thread: moves bytes over the accepted socket.
 
-The bytes of each step are moved over the socket here. Who may connect, and what is done with a connection, is not known
-here: the server says so.
+The rules are in :mod:`wirespeed._serving.reception` and :mod:`wirespeed._handshake.negotiation`; the server calls both
+functions.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["negotiate", "receive_request"]
 def receive_request(
     sock: socket_module.socket, deadline: float | None, steps: Generator[bytes | None, bytes | None, Opened]
 ) -> Opened:
-    """Drive :func:`wirespeed._serving.reception.reception`; return and raise what that does.
+    """Run :func:`wirespeed._serving.reception.reception`; return its result, and raise its exceptions.
 
     Args:
         sock: The accepted socket. Its timeout is changed.
-        deadline: Time of ``time.monotonic`` by which it must be over, ``None`` for no limit.
-        steps: What it has returned.
+        deadline: Time of ``time.monotonic`` at which to stop, ``None`` for no limit.
+        steps: The generator that it returned.
 
     Raises:
         OSError: The socket failed.
-        TimeoutError: The deadline passed.
+        TimeoutError: The deadline has passed.
     """
     try:
         output = next(steps)
@@ -56,7 +56,7 @@ def receive_request(
 
 
 def _limit(sock: socket_module.socket, deadline: float | None) -> None:
-    """Let the next call on a socket end by a deadline."""
+    """Set the timeout of a socket so that its next call ends at the deadline."""
     if deadline is None:
         sock.settimeout(None)
         return
@@ -82,16 +82,16 @@ def _send_last(sock: socket_module.socket, output: bytes) -> None:
 
 
 def negotiate(steps: Generator[Any, Any, Exception | None]) -> Exception | None:
-    """Drive :func:`wirespeed._handshake.negotiation.negotiation`; return what that does.
+    """Run :func:`wirespeed._handshake.negotiation.negotiation`; return its result.
 
     Args:
-        steps: What it has returned.
+        steps: The generator that it returned.
     """
     try:
         result = next(steps)
         while True:
             if inspect.iscoroutine(result):
-                result.close()  # it is refused for its type: no second word about it
+                result.close()  # avoids the warning about a coroutine that was never awaited
             result = steps.send(result)
     except StopIteration as stop:
         error: Exception | None = stop.value
