@@ -21,10 +21,10 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the gates are ours")
 
 if IS_WIRESPEED:
-    from wirespeed._handshake.admission import BURST, GRACE, PATIENCE
+    from wirespeed._handshake.eviction import BURST, GRACE, PATIENCE
     from wirespeed._handshake.pending_handshake import PendingHandshake
     from wirespeed.asyncio._handshake_limiter import HandshakeLimiter as LoopGate
-    from wirespeed.asyncio._handshake_limiter import InTask
+    from wirespeed.asyncio._handshake_limiter import HandshakeTask
     from wirespeed.sync import _handshake_limiter as sync_gate
 
     class Silent(PendingHandshake):
@@ -239,7 +239,7 @@ def test_client_that_somebody_serves_may_have_spoken(kind: str) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        candidate = InTask(ours, set()) if kind == "task" else sync_gate.InThread(ours)
+        candidate = HandshakeTask(ours, set()) if kind == "task" else sync_gate.HandshakeThread(ours)
         assert not candidate.has_unread()
         theirs.send(b"x")
         assert candidate.has_unread()
@@ -262,7 +262,7 @@ def test_thread_looks_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "select", look)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        candidate = sync_gate.InThread(ours)
+        candidate = sync_gate.HandshakeThread(ours)
         assert not candidate.has_unread()
         theirs.send(b"x")
         assert candidate.has_unread()
@@ -276,7 +276,7 @@ def test_thread_looks_at_any_descriptor() -> None:
         pytest.skip("the hard limit of descriptors is below 1,200")
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1100)) as high:
-        candidate = sync_gate.InThread(high)
+        candidate = sync_gate.HandshakeThread(high)
         assert not candidate.has_unread()
         theirs.send(b"x")
         assert candidate.has_unread()
@@ -286,7 +286,7 @@ def test_thread_wakes_up_when_its_client_goes() -> None:
     """The socket stays its own: it closes it, be it late."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        candidate = sync_gate.InThread(ours)
+        candidate = sync_gate.HandshakeThread(ours)
         candidate.drop()
         assert (ours.recv(1), theirs.recv(1)) == (b"", b"")
         assert ours.fileno() >= 0
@@ -307,7 +307,7 @@ def test_task_ends_when_its_client_goes(state: str) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             tasks: set[asyncio.Task[None]] = set()
-            candidate = InTask(ours, tasks)
+            candidate = HandshakeTask(ours, tasks)
             candidate.drop()  # it has not begun
             candidate.task = loop.create_task(asyncio.sleep(60))
             tasks.add(candidate.task)
@@ -453,16 +453,16 @@ def test_thread_that_is_to_close_takes_its_time(clock: Clock) -> None:
 
 def test_thread_is_woken_for_the_first_line(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     limiter = clock.limiter(9)
-    assert limiter.tell() is None
+    assert limiter.log_due() is None
     for _ in range(3):
         limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
     assert clock.woken == 1
-    assert limiter.tell() == 60
+    assert limiter.log_due() == 60
     clock.now += 60
-    assert limiter.tell() == 60
+    assert limiter.log_due() == 60
     assert logged(caplog) == ["line", "line; 2 more like it"]
     clock.now += 60
-    assert limiter.tell() is None
+    assert limiter.log_due() is None
     with caplog.at_level(logging.ERROR, LOGGER):
         limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
     assert clock.woken == 1
@@ -472,4 +472,4 @@ def test_thread_never_polls_for_the_log(clock: Clock) -> None:
     limiter = clock.limiter(9)
     limiter.count("kind", logging.WARNING, "line")
     clock.now += 0.9999
-    assert limiter.tell() == 0.001
+    assert limiter.log_due() == 0.001

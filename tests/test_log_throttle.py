@@ -20,9 +20,9 @@ def test_one(caplog: pytest.LogCaptureFixture) -> None:
     assert log_throttle.due is None
     log_throttle.add("kind", 10, logging.WARNING, "it was %s", "this")
     assert log_throttle.due == 11
-    log_throttle.tell(10.9)
+    log_throttle.log_due(10.9)
     assert logged(caplog) == []
-    log_throttle.tell(11)
+    log_throttle.log_due(11)
     assert logged(caplog) == ["it was this"]
 
 
@@ -32,17 +32,17 @@ def test_many(caplog: pytest.LogCaptureFixture) -> None:
     for number in range(20_000):
         now = number / 100
         log_throttle.add("kind", now, logging.WARNING, "number %d", number)
-        log_throttle.tell(now)
+        log_throttle.log_due(now)
     assert logged(caplog) == [
         "number 100 (101 times)",
         "number 6100 (6000 times)",
         "number 12100 (6000 times)",
         "number 18100 (6000 times)",
     ]
-    log_throttle.tell(241)
+    log_throttle.log_due(241)
     assert logged(caplog)[-1] == "number 19999 (1899 times)"
     # A minute in which nothing happens is the end of the series.
-    log_throttle.tell(301)
+    log_throttle.log_due(301)
     assert len(logged(caplog)) == 5
     assert log_throttle.due is None
     log_throttle.add("kind", 302, logging.WARNING, "number %d", 1)
@@ -54,10 +54,10 @@ def test_kinds(caplog: pytest.LogCaptureFixture) -> None:
     log_throttle.add("one", 0, logging.WARNING, "one")
     log_throttle.add("other", 0.5, logging.ERROR, "other")
     assert log_throttle.due == 1
-    log_throttle.tell(1.2)
+    log_throttle.log_due(1.2)
     assert logged(caplog) == ["one"]
     assert log_throttle.due == 1.5
-    log_throttle.tell(1.5)
+    log_throttle.log_due(1.5)
     assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
         ("WARNING", "one"),
         ("ERROR", "other"),
@@ -68,7 +68,7 @@ def test_finish(caplog: pytest.LogCaptureFixture) -> None:
     """What has no line yet gets one; the rest of a series that has is not worth another."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     log_throttle.add("old", 0, logging.WARNING, "old")
-    log_throttle.tell(1)
+    log_throttle.log_due(1)
     log_throttle.add("old", 2, logging.WARNING, "old")
     log_throttle.add("new", 2, logging.WARNING, "new")
     log_throttle.add("new", 2, logging.WARNING, "new")
@@ -81,39 +81,39 @@ def test_first_of_somebody_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """The others as a number, a minute later; of who is new, the first again."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for number in range(1000):
-        log_throttle.add_of("a", "refused", 10 + number / 1000, logging.WARNING, "refused (%d)", number)
-    log_throttle.add_of("b", "refused", 11, logging.WARNING, "refused (%d)", -1)
-    log_throttle.add_of("a", "failed", 11, logging.WARNING, "failed")
+        log_throttle.add_from_peer("a", "refused", 10 + number / 1000, logging.WARNING, "refused (%d)", number)
+    log_throttle.add_from_peer("b", "refused", 11, logging.WARNING, "refused (%d)", -1)
+    log_throttle.add_from_peer("a", "failed", 11, logging.WARNING, "failed")
     assert logged(caplog) == ["refused (0)", "refused (-1)", "failed"]
     assert log_throttle.due == 70
-    log_throttle.tell(71)
+    log_throttle.log_due(71)
     assert logged(caplog)[3:] == ["refused (999); 999 more like it"]
     # A minute in which nothing happens is the end of the series.
-    log_throttle.tell(131)
+    log_throttle.log_due(131)
     assert log_throttle.due is None
-    log_throttle.add_of("a", "refused", 140, logging.WARNING, "refused (%d)", 7)
+    log_throttle.add_from_peer("a", "refused", 140, logging.WARNING, "refused (%d)", 7)
     assert logged(caplog)[4:] == ["refused (7)"]
 
 
 def test_first_that_is_logged_by_somebody_else(caplog: pytest.LogCaptureFixture) -> None:
     """One that has more to show than a line."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
-    begins = [log_throttle.begins("a", "failed", 10 + n, logging.ERROR, "failed (%d)", n) for n in range(3)]
+    begins = [log_throttle.is_first("a", "failed", 10 + n, logging.ERROR, "failed (%d)", n) for n in range(3)]
     assert begins == [True, False, False]
     assert logged(caplog) == []
-    log_throttle.tell(70)
+    log_throttle.log_due(70)
     assert logged(caplog) == ["failed (2); 2 more like it"]
-    log_throttle.tell(130)
-    assert log_throttle.begins("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
+    log_throttle.log_due(130)
+    assert log_throttle.is_first("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
     # Nobody reads it.
-    assert not log_throttle.begins("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
+    assert not log_throttle.is_first("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
 
 
 def test_many_who_are_new(caplog: pytest.LogCaptureFixture) -> None:
     """Addresses and causes cost a peer nothing: of very many, there is one line and one number."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for number in range(10_000):
-        log_throttle.add_of(number, f"cause {number}", 1, logging.WARNING, "refused (%d)", number)
+        log_throttle.add_from_peer(number, f"cause {number}", 1, logging.WARNING, "refused (%d)", number)
     found = len(logged(caplog))
     assert 10 < found < 100
     log_throttle.finish()
@@ -125,14 +125,14 @@ def test_levels_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger(LOGGER)
     log_throttle = LogThrottle(logger)
     with caplog.at_level(logging.WARNING, LOGGER):
-        log_throttle.add_of("a", "refused", 1, logging.INFO, "refused")
+        log_throttle.add_from_peer("a", "refused", 1, logging.INFO, "refused")
         assert log_throttle.due is None
 
 
 def test_numbers_that_are_left_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for _ in range(3):
-        log_throttle.add_of("a", "refused", 1, logging.WARNING, "refused")
-    log_throttle.add_of("b", "refused", 1, logging.WARNING, "refused")
+        log_throttle.add_from_peer("a", "refused", 1, logging.WARNING, "refused")
+    log_throttle.add_from_peer("b", "refused", 1, logging.WARNING, "refused")
     log_throttle.finish()
     assert logged(caplog) == ["refused", "refused", "refused; 2 more like it"]

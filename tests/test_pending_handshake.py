@@ -54,24 +54,24 @@ def pending() -> Iterator[Any]:
 def test_nothing_yet(pending: Any) -> None:
     assert (pending.address, pending.deadline, pending.entry) == (PEER, None, None)
     assert (pending.opening, pending.data) == (None, None)
-    assert (pending.is_silent, pending.is_complete, pending.is_bare) == (True, False, False)
+    assert (pending.is_silent, pending.is_complete, pending.is_request_only) == (True, False, False)
     pending.drop()  # there is nobody to ask
 
 
 def test_request_in_pieces(pending: Any) -> None:
     assert pending.receive(b"GET /", make)
     first = pending.opening
-    assert (pending.is_silent, pending.is_complete, pending.is_bare) == (False, False, False)
+    assert (pending.is_silent, pending.is_complete, pending.is_request_only) == (False, False, False)
     assert pending.receive(b" HTTP/1.1\r\n", make)
     assert not pending.receive(b"\r\n", make)
     assert pending.opening is first
     assert first.taken == b"GET / HTTP/1.1\r\n\r\n"
-    assert (pending.data, pending.is_complete, pending.is_bare) == (None, True, True)
+    assert (pending.data, pending.is_complete, pending.is_request_only) == (None, True, True)
 
 
 def test_message_behind_the_request(pending: Any) -> None:
     assert not pending.receive(b"GET / HTTP/1.1\r\n\r\n\x81", make)
-    assert (pending.data, pending.is_complete, pending.is_bare) == (None, True, False)
+    assert (pending.data, pending.is_complete, pending.is_request_only) == (None, True, False)
 
 
 def test_no_request(pending: Any) -> None:
@@ -122,9 +122,9 @@ def test_end_instead_of_tls(pending: Any, before: bytes) -> None:
 @pytest.mark.parametrize("make_opening", [make, None], ids=["plain", "tls"])
 def test_end_is_a_loss(pending: Any, make_opening: Any) -> None:
     pending.receive(b"\x16\x03", make_opening)
-    assert not pending.look()
+    assert not pending.check_lost()
     pending.receive(b"", make_opening)
-    assert pending.look()
+    assert pending.check_lost()
 
 
 @pytest.mark.parametrize("how", ["waits", "says more", "ends its half", "resets"])
@@ -145,7 +145,7 @@ def test_client_that_has_gone_after_its_request(how: str) -> None:
                 client.close()
             selector.register(sock, selectors.EVENT_READ)
             assert bool(selector.select(0 if how == "waits" else 10)) == (how != "waits")
-            assert pending.look() == (how == "resets")
+            assert pending.check_lost() == (how == "resets")
             assert pending.is_complete == (how != "resets")
             assert pending.is_lost == (how == "resets")
 

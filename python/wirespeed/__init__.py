@@ -248,7 +248,7 @@ if not _typing.TYPE_CHECKING:
 
 
 def _after_fork() -> None:
-    # A child process must not go on with the masking keys that its parent has drawn.
+    # A child process must not use masking keys that its parent has drawn.
     if (native := _sys.modules.get(f"{__name__}._native")) is not None:
         native.after_fork()
 

@@ -1,4 +1,4 @@
-"""Names of annotations that Python has only in later versions, so that ``typing.get_type_hints`` can evaluate them."""
+"""Names for annotations that only later Python versions have, so that ``typing.get_type_hints`` always works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Buffer", "Self", "Unpack"]
 if typing.TYPE_CHECKING:
     from typing_extensions import Buffer, Self, Unpack
 else:
-    # Type checkers have the others. At run time, versions without them have what is nearest.
+    # Type checkers use the names above. At run time, older versions use the nearest equivalent.
     Buffer = getattr(collections.abc, "Buffer", typing.Any)
     Self = getattr(typing, "Self", typing.Any)
     Unpack = getattr(typing, "Unpack", type)

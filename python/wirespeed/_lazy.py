@@ -1,7 +1,7 @@
-"""What is imported when it is first used: names of a package, by PEP 562, and modules that cost much and serve few.
+"""Imports on first use: names of a package (PEP 562), and modules whose import is expensive and seldom needed.
 
-A package lists its names three times: under ``TYPE_CHECKING``, as imports, for type checkers and editors; in
-``__all__``; and for :func:`lazy`, with the modules that have them. ``tests/test_imports.py`` compares the lists.
+A package lists its names three times: as imports under ``TYPE_CHECKING``, for type checkers and editors; in
+``__all__``; and in the arguments of :func:`lazy`. ``tests/test_imports.py`` compares the lists.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["Later", "lazy", "ssl", "uuid"]
 
 
 class Later:
-    """A module that is imported when something of it is used; also by annotations, when somebody evaluates them.
+    """A module that is imported when an attribute of it is used, or when annotations are evaluated.
 
     Args:
-        name: Its name.
+        name: Name of the module.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,24 +41,24 @@ else:
 def lazy(
     package: str, sources: Mapping[str, Iterable[str]], modules: Iterable[str] = ()
 ) -> tuple[Callable[[str], typing.Any], Callable[[], list[str]]]:
-    """Return what a package needs as ``__getattr__`` and ``__dir__``.
+    """Return ``__getattr__`` and ``__dir__`` for a package.
 
     Args:
         package: Name of the package.
-        sources: Names by the module that has them, which is relative to the package.
-        modules: Modules of the package that are attributes without having been imported.
+        sources: Modules, relative to the package, and the names that they define.
+        modules: Submodules that become attributes of the package on first use.
     """
     found = {name: source for source, names in sources.items() for name in names}
     submodules = frozenset(modules)
 
     def get(name: str) -> typing.Any:
         if name in submodules:
-            # Importing makes it an attribute.
+            # The import sets the attribute.
             return importlib.import_module(f"{package}.{name}")
         if name not in found:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(found[name], package), name)
-        # Python does not ask again.
+        # Python does not call this function for the name again.
         setattr(sys.modules[package], name, value)
         return value
 

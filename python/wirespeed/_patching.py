@@ -1,7 +1,7 @@
-"""Give unchanged programs that import ``websockets`` connections of ours.
+"""Lets unchanged programs that import ``websockets`` use connections of this package.
 
-Where the package is installed, the modules of its asyncio and its blocking API are replaced; the others stay, with the
-protocol without I/O, the legacy API and trio. Where it is not, the drop-in takes its name.
+If ``websockets`` is installed, the modules of its asyncio and blocking APIs are replaced; the Sans-I/O protocol, the
+legacy API and trio stay. If it is not installed, the drop-in package takes its name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["patch", "unpatch"]
 
 _DROP_IN = "wirespeed.compat.websockets"
 
-# What is replaced.
+# The modules that are replaced.
 _APIS = (
     "asyncio.client",
     "asyncio.connection",
@@ -32,17 +32,17 @@ _APIS = (
 _MISSING = object()
 _lock = threading.Lock()
 
-# What unpatch puts back: attributes of modules, and entries of sys.modules.
+# The state that unpatch restores: attributes of modules, and entries of sys.modules.
 _attributes: list[tuple[ModuleType, str, Any]] = []
 _modules: list[tuple[str, Any]] = []
 
 
 def patch() -> None:
-    """Make ``import websockets`` give connections of wirespeed, in the whole process.
+    """Make ``import websockets`` use connections of wirespeed, in the whole process.
 
-    Call it before other modules are imported: names and modules that they have taken from ``websockets`` by then stay
-    what they are, and go on working. Exceptions of ``websockets`` catch those of wirespeed from here on. A second call
-    does nothing. If it raises, nothing is changed.
+    Call it before importing other modules. Names and modules that were imported from ``websockets`` before stay
+    unchanged and keep working. From now on, exceptions of ``websockets`` also catch those of wirespeed. A second call
+    does nothing. If the call raises, nothing is changed.
 
     Raises:
         RuntimeError: The installed release of ``websockets`` is too old.
@@ -59,15 +59,15 @@ def patch() -> None:
             else:
                 _take_name()
         except BaseException:
-            # One half of a program would have connections of the one library, the other of the other.
+            # Restore everything: a program must not use a mixture of both libraries.
             _put_back()
             raise
 
 
 def unpatch() -> None:
-    """Undo :func:`patch`: put back every module and every name.
+    """Undo :func:`patch`: restore every module and every name.
 
-    Connections that are open stay what they are, and what they raise is caught as before.
+    Open connections keep working, and their exceptions are caught as before.
     """
     with _lock:
         _put_back()
@@ -97,7 +97,7 @@ def _is_installed() -> bool:
 
 
 def _replace_modules(installed: Any) -> None:
-    # What they are made of goes on using them: they are kept, and not changed.
+    # The replacements use the original modules, which are stored first and not changed.
     originals = {name: installed.find(name) for name in _APIS}
     for name, original in originals.items():
         if original is None:

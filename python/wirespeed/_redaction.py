@@ -1,7 +1,7 @@
-"""What text shown to people must not contain: credentials, and characters that forge lines of a log.
+"""Removes credentials, and characters that could forge log lines, from texts shown to people.
 
-It knows the spelling of URIs and HTTP headers, and no type of this package. Exceptions and the ``repr`` of the data
-structures call it. Functions here must accept any text, however malformed: they run while an error is being reported.
+It knows the syntax of URIs and HTTP headers, and no types of this package. Exceptions and the ``repr`` of the data
+structures call it while an error is reported, so its functions accept any text, however malformed.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import re
 
 __all__ = ["mask_header", "mask_query", "mask_uri", "mask_user_info", "printable"]
 
-# Applications make up names for headers with credentials, such as X-Api-Key: what they call them tells.
+# Applications choose names for headers with credentials, such as X-Api-Key, that usually contain one of these words.
 _SENSITIVE = re.compile("auth|cookie|key|password|secret|session|token")
 
-# In browsers, programs can set no header but this one: there is where they put tokens.
+# The only header that scripts in browsers can set, so applications use it for tokens.
 _SUBPROTOCOLS = "sec-websocket-protocol"
 
-# What everybody may see of those: a random number, and how a server wants clients to authenticate.
+# Headers that match the pattern, but contain no secret: a random number, and how to authenticate.
 _HARMLESS = frozenset({"sec-websocket-key", "www-authenticate", "proxy-authenticate"})
 
-# Those whose values are URIs.
+# Headers whose values are URIs.
 _REFERENCES = frozenset({"location", "content-location", "referer"})
 
 _MASK = "***"
 
-# Long enough for any URI or header that a person reads in an error, short enough for a line of a log.
+# Long enough for URIs and headers in error messages, short enough for a log line.
 _LIMIT = 500
 
 _PREFIX = re.compile(r"[^/?#]*?//")
@@ -34,27 +34,27 @@ def mask_user_info(uri: str) -> str:
     """Replace the user information of a URI, valid or not, by ``***``.
 
     A URI is often invalid because its password contains ``/``, ``?``, ``#`` or ``@``. So everything up to the last
-    ``@`` is hidden as soon as it may belong to a password, even if this hides a part of the path.
+    ``@`` is masked if it may belong to a password, even if that masks a part of the path.
 
     Args:
         uri: Any text.
 
     Returns:
-        The same text, without user name and password.
+        The text without user name and password.
     """
     start = prefix.end() if (prefix := _PREFIX.match(uri)) else 0
     end = uri.rfind("@")
     if end < start:
         return uri
     authority = re.split(r"[/?#]", uri[start:], maxsplit=1)[0]
-    # A host and a port can look like a user and the beginning of a password, except for the colons of IPv6.
+    # Host and port can look like a user name and the beginning of a password. Colons of IPv6 addresses do not count.
     if "@" in authority or ":" in authority.rpartition("]")[2]:
         return uri[:start] + _MASK + uri[end:]
     return uri
 
 
 def mask_query(target: str) -> str:
-    """Replace the query of a path or a URI by ``***``: tokens travel in it.
+    """Replace the query of a path or a URI, which may contain tokens, by ``***``.
 
     Args:
         target: Any text.
@@ -73,7 +73,7 @@ def mask_uri(uri: str) -> str:
 
 
 def mask_header(name: str, value: str) -> str:
-    """Return the value of a header, or ``***`` where it is a credential, or may be.
+    """Return the value of a header, or ``***`` if it is or may be a credential.
 
     Args:
         name: Name of the header, in any case.
@@ -92,7 +92,7 @@ def printable(text: str, *, limit: int = _LIMIT) -> str:
 
     Args:
         text: Any text.
-        limit: Length in characters beyond which the text is cut.
+        limit: Maximum number of characters; longer text is truncated.
 
     Returns:
         The text, with escapes for control characters, line separators and lone surrogates.

@@ -1,4 +1,4 @@
-"""The version of the package, and what it says of itself on the wire."""
+"""The version of the package, and the default values of the User-Agent and Server headers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Close codes and the content of close frames.
 
-It owns the names of the codes, not the rules that say when each may be sent: those belong to the protocol core.
+It defines the names of the codes. The protocol core knows when each may be sent.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _EXPLANATIONS: dict[int, str] = {
 
 
 class _Root:
-    """Where ``Close`` of the ``websockets`` package becomes a base of ours: see wirespeed.compat.
+    """A base class of ``Close`` to which wirespeed.compat can add the ``Close`` class of ``websockets``.
 
-    Python lets bases be added only to a class whose first base is not built in.
+    Python allows adding bases only to a class whose first base is not a builtin.
     """
 
 
@@ -68,22 +68,22 @@ class Close(_Root):
     """Code and reason of a close frame.
 
     Attributes:
-        code: Close code; 1005 stands for a close frame without one.
-        reason: Close reason, empty if there is none.
+        code: Close code; 1005 means that the close frame has no code.
+        reason: Close reason, empty without a reason.
     """
 
     code: int
     reason: str = ""
 
     def __init__(self, code: int, reason: str = "") -> None:
-        # Each exception for a closed connection brings two of these; a frozen dataclass would set its fields
-        # at several times the cost.
+        # Each exception for a closed connection creates two of these; the __init__ of a frozen dataclass would take
+        # several times as long.
         fields = self.__dict__
         fields["code"] = code
         fields["reason"] = reason
 
     def __eq__(self, other: object) -> bool:
-        # That of the websockets package is the same thing; the drop-in for it hands out these.
+        # Equal to the class of the websockets package, because the drop-in for it returns these objects.
         if type(other).__name__ != type(self).__name__:
             return NotImplemented
         return (self.code, self.reason) == (getattr(other, "code", None), getattr(other, "reason", None))
@@ -93,7 +93,7 @@ class Close(_Root):
 
     def __str__(self) -> str:
         text = f"{int(self.code)} ({_explain(self.code)})"
-        # The reason was written by the peer: it must not break out of its line in a log.
+        # The peer chooses the reason: it must not be able to forge log lines.
         return f"{text} {printable(self.reason)}" if self.reason else text
 
 

@@ -1,7 +1,4 @@
-"""HTTP headers, requests and responses, as applications see them.
-
-It knows how to store them, not how to read them from a connection or write them to one: the protocol core does.
-"""
+"""HTTP headers, requests and responses, as applications see them. The protocol core parses and serializes them."""
 
 from __future__ import annotations
 
@@ -17,29 +14,29 @@ __all__ = ["Headers", "HeadersLike", "MultipleValuesError", "Request", "Response
 
 # RFC 9110, section 5.6.2: a name is a token.
 _is_name = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+").fullmatch
-# RFC 9110, section 5.5: HTAB, SP, visible characters and obs-text. It leaves out CR, LF and NUL, which would
-# forge other headers.
+# RFC 9110, section 5.5: HTAB, SP, visible characters and obs-text, but not CR, LF and NUL, which could forge other
+# headers.
 _is_value = re.compile(r"[\x09\x20-\x7e\x80-\xff]*").fullmatch
 
 
 class MultipleValuesError(LookupError):
-    """Raised by reading one value from a header that has several."""
+    """Raised by reading one value of a header that has several."""
 
     def __str__(self) -> str:
         return repr(self.args[0]) if len(self.args) == 1 else super().__str__()
 
 
 class Headers(MutableMapping[str, str]):
-    """HTTP headers: names in any case, each with one value or several, in the order in which they were added.
+    """HTTP headers: a multidict with case-insensitive names that keeps the order of insertion.
 
-    Reading ``headers[name]`` raises ``KeyError`` if there is no value and ``MultipleValuesError`` if there are several:
-    see ``get_all``. Assigning ``headers[name] = value`` adds a value and keeps those which are there. Deleting
-    ``headers[name]`` removes all values. Iteration yields the lower-case names.
+    ``headers[name]`` raises ``KeyError`` without a value and ``MultipleValuesError`` with several: use ``get_all``
+    then. ``headers[name] = value`` adds a value and keeps existing ones. ``del headers[name]`` removes all values.
+    Iteration yields the lower-case names.
 
-    Values hold ISO-8859-1 text, which can represent any bytes: ``value.encode("iso-8859-1").decode()`` reads UTF-8.
+    Values are ISO-8859-1 text, which can represent all bytes: ``value.encode("iso-8859-1").decode()`` reads UTF-8.
 
-    ``str`` returns the headers as they appear on the wire. ``repr`` masks the values which are credentials, or may be,
-    so it may be logged.
+    ``str`` returns the headers as they are sent. ``repr`` masks values that are or may be credentials, so it can be
+    logged.
 
     Raises:
         InvalidHeaderFormat: A name is not a token.
@@ -49,14 +46,14 @@ class Headers(MutableMapping[str, str]):
     __slots__ = ("_index", "_items")
 
     def __init__(self, *args: HeadersLike, **kwargs: str) -> None:
-        # Values by lower-case name; made when they are first looked for: many headers are never read.
+        # Values by lower-case name; None until it is first needed, because many headers are never read.
         self._index: dict[str, list[str]] | None = {}
         self._items: list[tuple[str, str]] = []
         self.update(*args, **kwargs)
 
     @classmethod
     def from_raw(cls, items: Iterable[tuple[str, str]]) -> Headers:
-        """Make headers from pairs that have been validated already, without validating them again.
+        """Create headers from valid pairs, without validating them again.
 
         Args:
             items: Names and values, in order.
@@ -117,7 +114,7 @@ class Headers(MutableMapping[str, str]):
         self._items.clear()
 
     def update(self, *args: HeadersLike, **kwargs: str) -> None:
-        """Add headers, and keep those which are there.
+        """Add headers, and keep existing ones.
 
         Args:
             *args: At most one set of headers: ``Headers``, a mapping, or pairs.
@@ -126,7 +123,7 @@ class Headers(MutableMapping[str, str]):
         super().update(*(arg.raw_items() if isinstance(arg, Headers) else arg for arg in args), **kwargs)
 
     def get_all(self, name: str) -> list[str]:
-        """Return all values of a header, in order; an empty list if there is none.
+        """Return all values of a header, in order; an empty list without one.
 
         Args:
             name: Name of the header, in any case.
@@ -134,7 +131,7 @@ class Headers(MutableMapping[str, str]):
         return self._values.get(name.lower(), [])[:]
 
     def raw_items(self) -> Iterator[tuple[str, str]]:
-        """Return an iterator over all pairs of name and value, in order, names spelled as they were added."""
+        """Return an iterator over all pairs of name and value, in order, with the original spelling of names."""
         return iter(self._items)
 
     @property
@@ -151,7 +148,7 @@ class Headers(MutableMapping[str, str]):
 
 
 class SupportsKeysAndGetItem(Protocol):
-    """Like a dict from ``str`` to ``str``, with ``keys`` and ``[]`` only."""
+    """A mapping of which only ``keys`` and ``[]`` are needed."""
 
     def keys(self) -> Iterable[str]:
         """Return the keys."""
@@ -170,12 +167,12 @@ HeadersLike = Headers | Mapping[str, str] | Iterable[tuple[str, str]] | Supports
 class Request:
     """The request that opens a connection.
 
-    ``repr`` masks the query, and headers as those do, so it may be logged.
+    ``repr`` masks the query, and the values of headers that may be credentials, so it can be logged.
 
     Attributes:
         path: Path and query, as in the request line.
         headers: Headers.
-        method: Method; an opening handshake is refused unless it is GET, after ``process_request`` had its say.
+        method: Method. After ``process_request``, a handshake with another method than GET is refused.
         protocol: HTTP version, such as HTTP/1.1.
     """
 
@@ -220,7 +217,7 @@ class Response:
         """Return the beginning of the body as one short line for an error message.
 
         Returns:
-            Readable text, markup removed; empty if the body is empty, compressed or not text.
+            Readable text without markup; empty if the body is empty, compressed or not text.
         """
         if not self.body or "Content-Encoding" in self.headers:
             return ""
@@ -232,13 +229,13 @@ class Response:
         return printable(" ".join(text.split()), limit=_EXCERPT)
 
 
-# Enough of the body for a repr, for the text of an error page behind its style sheets, and for a line of a
-# log.
+# Bytes of the body in a repr; bytes to search for text, enough for an error page with style sheets; characters of an
+# excerpt.
 _SHOWN_BYTES = 80
 _READ_BYTES = 8192
 _EXCERPT = 160
 
-# Compiled when they are used: it takes long, and happens to few.
+# Compiled on use, because compiling is slow and they are seldom needed.
 _MARKUP = r"\s*<[!?a-zA-Z]"
 _INVISIBLE = r"(?si)<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)"
 _TAGS = r"<[^>]*(?:>|\Z)"

@@ -1,4 +1,4 @@
-"""Every exception that this package defines.
+"""The exceptions of this package.
 
     WebSocketException
     ├── ConnectionClosed
@@ -35,9 +35,8 @@
     ├── InvalidState (also AssertionError)
     └── ConcurrencyError (also RuntimeError)
 
-An exception carries data; its text is built from that data when it is shown. Credentials are part of the data where
-the caller supplied them, and never of the text. Failures of the network are ``OSError``, missed deadlines
-``TimeoutError``.
+An exception stores data, and builds its text from them when it is shown. The data include credentials that the caller
+supplied; the text never does. Network failures raise ``OSError``, timeouts raise ``TimeoutError``.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from .close_codes import Close, CloseCode
 if TYPE_CHECKING:
     from . import datastructures
 else:
-    # Which imports this module; type hints are evaluated later.
+    # That module imports this one; type hints are evaluated later.
     datastructures = Later("wirespeed.datastructures")
 
 __all__ = [
@@ -101,13 +100,13 @@ def _restore(cls: type[WebSocketException], args: tuple[Any, ...]) -> WebSocketE
 
 
 class _Root(Exception):
-    """Where exceptions of the ``websockets`` package become bases of ours: see wirespeed.compat.
+    """A base class of the exceptions to which wirespeed.compat can add those of the ``websockets`` package.
 
-    Python lets bases be added only to a class whose first base is not built in.
+    Python allows adding bases only to a class whose first base is not a builtin.
     """
 
     def __init__(self, *args: Any) -> None:
-        # Not super(): a base that was added takes other arguments.
+        # Not super(): an added base class takes other arguments.
         Exception.__init__(self, *args)
 
     __str__ = Exception.__str__
@@ -117,47 +116,46 @@ class WebSocketException(_Root):
     """Base class of all exceptions that this package defines."""
 
     def __repr__(self) -> str:
-        # The default shows the arguments, which may hold a password.
+        # The default shows the arguments, which may contain a password.
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default calls the class with ``args``, which are not the arguments of every constructor in the
-        # tree.
+        # The default calls the class with ``args``, which are not the arguments of every constructor here.
         return _restore, (type(self), self.args), self.__dict__ or None
 
 
-# The tree begins with WebSocketException.
+# Not public: the documented hierarchy begins with WebSocketException.
 del _Root
 
 
 class ConnectionClosed(WebSocketException):
-    """Raised by using a connection that is closed.
+    """Raised when a closed connection is used.
 
     Its ``__cause__`` is the error that ended the connection, if there was one.
     """
 
-    # Which connection it tells of, in the words of the native one; 0 if no connection has raised it.
+    # Identifies the native connection that raised it; 0 if no connection has raised it.
     _origin = 0
 
-    # The native connections do not call it: they set ``args``, and nothing else.
+    # Native connections do not call it, but set ``args`` only.
     def __init__(self, rcvd: Close | None, sent: Close | None, rcvd_then_sent: bool | None = None) -> None:
         super().__init__(rcvd, sent, rcvd_then_sent)
 
     @property
     def rcvd(self) -> Close | None:
-        """Code and reason of the close frame received, ``None`` if there was none."""
+        """Code and reason of the close frame received, ``None`` without one."""
         rcvd: Close | None = self.args[0]
         return rcvd
 
     @property
     def sent(self) -> Close | None:
-        """Code and reason of the close frame sent, ``None`` if there was none."""
+        """Code and reason of the close frame sent, ``None`` without one."""
         sent: Close | None = self.args[1]
         return sent
 
     @property
     def rcvd_then_sent(self) -> bool | None:
-        """Whether the close frame was received first; ``None`` unless both exist."""
+        """Whether the close frame was received before one was sent; ``None`` unless both exist."""
         first: bool | None = self.args[2]
         return first
 
@@ -172,35 +170,35 @@ class ConnectionClosed(WebSocketException):
             text = f"received {self.rcvd}; then sent {self.sent}"
         else:
             text = f"sent {self.sent}; then received {self.rcvd}"
-        # Code 1009 alone does not tell which option to change.
+        # Code 1009 alone does not show which limit was exceeded.
         if isinstance(self.__cause__, (PayloadTooBig, TooManyFragments)):
             text += f": {self.__cause__}"
         return text
 
     @property
     def code(self) -> int:
-        """The close code received, 1006 if there was no close frame."""
+        """The close code received, 1006 without a close frame."""
         return CloseCode.ABNORMAL_CLOSURE if self.rcvd is None else self.rcvd.code
 
     @property
     def reason(self) -> str:
-        """The close reason received, empty if there was none."""
+        """The close reason received, empty without one."""
         return "" if self.rcvd is None else self.rcvd.reason
 
 
 class ConnectionClosedOK(ConnectionClosed):
-    """Raised when the connection ended properly: close frames both ways, with code 1000, 1001 or none."""
+    """Raised when the connection was closed properly: both close frames have code 1000, 1001 or no code."""
 
 
 class ConnectionClosedError(ConnectionClosed):
-    """Raised when the connection ended with another close code, or without a complete closing handshake."""
+    """Raised when the connection was closed with another code, or without a complete closing handshake."""
 
 
 class StreamClosedError(ConnectionClosedError, ConnectionResetError):
-    """Raised by reading from a stream that ended with an error, and by writing to one that has ended.
+    """Raised by reading from a stream that ended with an error, and by writing to a stream that has ended.
 
-    It is both a :exc:`wirespeed.ConnectionClosedError`, with the close frames, and the ``ConnectionResetError`` that
-    code written for other streams expects.
+    It is a :exc:`wirespeed.ConnectionClosedError`, with the close frames, and also the ``ConnectionResetError`` that
+    code for other streams expects.
     """
 
     errno = errno.ECONNRESET
@@ -208,10 +206,10 @@ class StreamClosedError(ConnectionClosedError, ConnectionResetError):
 
 
 class InvalidURI(WebSocketException):
-    """Raised by connecting to something that is not a WebSocket URI.
+    """Raised when the URI to connect to is not a WebSocket URI.
 
     Attributes:
-        uri: The URI as given, credentials and query included; the text has neither.
+        uri: The URI as given, with credentials and query; the text of the exception has neither.
         msg: What is wrong with it.
     """
 
@@ -225,10 +223,10 @@ class InvalidURI(WebSocketException):
 
 
 class InvalidProxy(WebSocketException):
-    """Raised by connecting through something that is not a proxy URL.
+    """Raised when a proxy URL is not valid.
 
     Attributes:
-        proxy: The URL as given, credentials included.
+        proxy: The URL as given, with credentials.
         msg: What is wrong with it.
     """
 
@@ -242,11 +240,11 @@ class InvalidProxy(WebSocketException):
 
 
 class InvalidHandshake(WebSocketException):
-    """Base class of the failures of the opening handshake."""
+    """Base class of failures of the opening handshake."""
 
 
 class SecurityError(InvalidHandshake):
-    """Raised when a request or a response breaks a security rule."""
+    """Raised when a request or a response violates a security rule."""
 
 
 class RequestLineTooLong(SecurityError):
@@ -296,7 +294,7 @@ class InvalidMethod(InvalidHandshake):
     """Raised when a request does not use the GET method.
 
     Attributes:
-        method: The method that it uses.
+        method: The method of the request.
     """
 
     def __init__(self, method: str) -> None:
@@ -311,7 +309,7 @@ class InvalidProtocol(InvalidHandshake):
     """Raised when a request does not use HTTP/1.1.
 
     Attributes:
-        protocol: The version that it uses.
+        protocol: The version of the request.
     """
 
     def __init__(self, protocol: str) -> None:
@@ -338,7 +336,7 @@ class InvalidStatus(InvalidHandshake):
 
 
 class InvalidHeader(InvalidHandshake):
-    """Raised when a header is missing or wrong.
+    """Raised when a header is missing or invalid.
 
     Attributes:
         name: Name of the header.
@@ -360,14 +358,14 @@ class InvalidHeader(InvalidHandshake):
 
 
 class InvalidHeaderFormat(InvalidHeader):
-    """Raised when a header does not follow its grammar."""
+    """Raised when a header violates its grammar."""
 
     def __init__(self, name: str, error: str, header: str, pos: int) -> None:
         super().__init__(name, f"{error} at {pos} in {header}")
 
 
 class InvalidHeaderValue(InvalidHeader):
-    """Raised when a header follows its grammar but has a value that is not acceptable."""
+    """Raised when a header follows its grammar, but its value is not accepted."""
 
 
 class InvalidOrigin(InvalidHeader):
@@ -420,7 +418,7 @@ class InvalidParameterValue(NegotiationError):
 
     Attributes:
         name: Name of the parameter.
-        value: Value of the parameter, ``None`` if it has none.
+        value: Value of the parameter, ``None`` without a value.
     """
 
     def __init__(self, name: str, value: str | None) -> None:
@@ -438,16 +436,16 @@ class InvalidParameterValue(NegotiationError):
 
 
 class ProtocolError(WebSocketException):
-    """Raised when a frame breaks the protocol; the cause of a ``ConnectionClosedError``."""
+    """Raised when a frame violates the protocol; the cause of a ``ConnectionClosedError``."""
 
 
 class PayloadTooBig(WebSocketException):
     """Raised when a message exceeds the maximum size; the cause of a ``ConnectionClosedError``.
 
     Attributes:
-        size: Size of the frame that exceeds the limit, in bytes; ``None`` where it is not known, as in inflating.
-        max_size: The limit, in bytes.
-        current_size: Size of the fragments of the message before this frame, in bytes; ``None`` if it is the first.
+        size: Size in bytes of the frame that exceeds the limit; ``None`` if it is unknown, as during decompression.
+        max_size: The limit in bytes.
+        current_size: Size in bytes of the fragments of the message before this frame; ``None`` for the first frame.
     """
 
     def __init__(self, size: int | None, max_size: int, current_size: int | None = None) -> None:
@@ -466,7 +464,7 @@ class PayloadTooBig(WebSocketException):
 
 
 class TooManyFragments(WebSocketException):
-    """Raised when a message comes in too many fragments; the cause of a ``ConnectionClosedError``.
+    """Raised when a message has too many fragments; the cause of a ``ConnectionClosedError``.
 
     Attributes:
         max_fragments: The limit.
@@ -477,7 +475,7 @@ class TooManyFragments(WebSocketException):
         self.max_fragments = max_fragments
 
     def __str__(self) -> str:
-        # The drop-in for websockets takes the limit from the environment.
+        # The drop-in for websockets reads the limit from the environment.
         return (
             f"fragmented message exceeds limit of {self.max_fragments} frames; raise max_fragments "
             "(WEBSOCKETS_MAX_FRAGMENTS in place of websockets) to accept it"
@@ -485,11 +483,11 @@ class TooManyFragments(WebSocketException):
 
 
 class InvalidState(WebSocketException, AssertionError):
-    """Raised by an operation that the state of the connection forbids."""
+    """Raised when the state of the connection does not allow an operation."""
 
 
 class ConcurrencyError(WebSocketException, RuntimeError):
-    """Raised by operations that must not run at the same time."""
+    """Raised when operations run at the same time that must not."""
 
 
 def _describe(response: datastructures.Response) -> str:

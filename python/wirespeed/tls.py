@@ -1,7 +1,6 @@
-"""TLS settings: what the user says, checked early and gathered as PEM for the native core; and what came of them.
+"""TLS settings, checked early and passed to the native core as PEM, and the result of the TLS handshake.
 
-It reads files and looks for PEM blocks. It knows nothing of certificates beyond that: the core parses them and
-verifies chains.
+It reads files and finds PEM blocks. It does not parse certificates or verify chains: the core does.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from ._lazy import ssl as ssl_module
 __all__ = ["TLS", "NativeTLSArguments", "PEMSource", "Stamp", "TLSInfo", "choose_ssl", "stamp", "tls_info"]
 
 PEMSource = str | bytes | os.PathLike[str]
-"""A path, or PEM text itself, as ``str`` or ``bytes``."""
+"""A path, or PEM text as ``str`` or ``bytes``."""
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
-"""Of each file inode, size and time of change; ``None`` for one that is not there."""
+"""Inode, size and modification time of each file; ``None`` for a missing file."""
 
 _VERSIONS = ("1.2", "1.3")
 
 
 class NativeTLSArguments(TypedDict):
-    """What the native core needs to know."""
+    """The TLS settings that the native core needs."""
 
     ca_pem: list[bytes]
     system_roots: bool
@@ -42,35 +41,34 @@ class NativeTLSArguments(TypedDict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TLS:
-    """TLS settings of a connection. Files are read here.
+    """TLS settings of a connection. Its constructor reads the files.
 
-    A client, when it connects, reads them again if they have changed, and those of the system's authorities as well. If
-    they cannot be used then, what they had before stays in use, and the logger ``wirespeed.client`` warns. A server
-    reads them again by its ``reload_ssl()``.
+    When a client connects, it reads the files again if they have changed, including those of the system's authorities.
+    If the new content cannot be used, the old content stays in use, and the logger ``wirespeed.client`` warns. A server
+    reads them again in ``reload_ssl()``.
 
-    Where a certificate or key is expected, a path and PEM text are equally good; text that contains ``-----BEGIN`` is
-    taken for PEM. An ``ssl.SSLContext`` does what is missing here, such as encrypted keys.
+    Certificates and keys can be given as a path or as PEM text: text that contains ``-----BEGIN`` is PEM. Use an
+    ``ssl.SSLContext`` for features that are missing here, such as encrypted keys.
 
     Attributes:
         ca: Certificates of the authorities to trust: a PEM file, a directory of PEM files, PEM text, or several of
             these.
-        system_roots: Whether to trust the authorities that the system trusts. The default is to do so unless ``ca`` is
-            given.
-        cert: Own certificate, followed by intermediate ones.
-        key: Private key of ``cert``. The default is to look for it behind the certificate.
-        verify: Whether to verify the certificate of the other end. The default is to do so: a client verifies its
-            server, a server its clients if there is ``ca``. With ``False``, anyone can read and change the traffic: a
-            client accepts every certificate that can be parsed, and checks only that the server has its key, if that
-            is not RSA of less than 2048 or more than 8192 bits.
-        alpn: Protocols to offer by ALPN. The default is not to use ALPN.
-        minimum_version: ``"1.2"`` or ``"1.3"``. The default is the lowest that the core supports, 1.2.
-        maximum_version: ``"1.2"`` or ``"1.3"``. The default is the highest, 1.3.
+        system_roots: Whether to trust the authorities that the system trusts. By default, they are trusted if ``ca`` is
+            not given.
+        cert: Certificate of this end, followed by intermediate certificates.
+        key: Private key of ``cert``. By default, it is read from ``cert``.
+        verify: Whether to verify the certificate of the other end. By default, clients verify the server, and servers
+            verify clients if ``ca`` is given. With ``False``, attackers on the network can read and change the traffic:
+            a client accepts every certificate that can be parsed. It only checks that the server has its key, unless
+            that is RSA of less than 2048 or more than 8192 bits.
+        alpn: Protocols to offer with ALPN. By default, ALPN is not used.
+        minimum_version: ``"1.2"`` or ``"1.3"``; by default 1.2, the lowest version that the core supports.
+        maximum_version: ``"1.2"`` or ``"1.3"``; by default 1.3, the highest version that the core supports.
 
     Raises:
-        FileNotFoundError: A file is missing. Other failures to read it are other kinds of ``OSError``.
-        TypeError: An argument has the wrong type.
-        ValueError: An argument has a wrong value, or what it names holds no certificate or key. The text names the
-            argument.
+        FileNotFoundError: A file is missing. Other failures of reading raise other subclasses of ``OSError``.
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value, or contains no certificate or key. The message names the argument.
     """
 
     ca: PEMSource | Iterable[PEMSource] | None = None
@@ -85,19 +83,19 @@ class TLS:
     _cert_pem: bytes | None = dataclasses.field(init=False)
     _key_pem: bytes | None = dataclasses.field(init=False)
     _alpn: tuple[bytes, ...] = dataclasses.field(init=False)
-    # How the files were when they were read, and when they could not be used; what they had since, for clients.
+    # Of the files: their state when they were read, their last unusable state, and the settings read since by clients.
     _stamp: Stamp = dataclasses.field(init=False, compare=False)
     _unusable: Stamp | None = dataclasses.field(init=False, compare=False, default=None)
     _renewed: TLS | None = dataclasses.field(init=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        # An iterable may be readable only once, and a list cannot be hashed.
+        # An iterable may be consumed by the first iteration, and a list cannot be hashed.
         ca = self.ca
         if not isinstance(ca, (str, bytes, os.PathLike)) and isinstance(ca, Iterable):
             ca = tuple(ca)
         alpn = self.alpn if isinstance(self.alpn, str) else tuple(self.alpn)
         self._set(ca=ca, alpn=alpn)
-        # First, so that a change while they are read is noticed.
+        # Before reading the files, so that a change during reading is noticed.
         self._set(_stamp=self._look())
         self._set(_ca_pem=_read_authorities(ca), _alpn=_encode_alpn(alpn))
         self._set(_cert_pem=None, _key_pem=None)
@@ -154,20 +152,19 @@ class TLS:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TLSInfo:
-    """What the two ends of a connection have agreed on in the TLS handshake.
+    """The result of the TLS handshake.
 
     Attributes:
         version: ``"TLSv1.2"`` or ``"TLSv1.3"``.
-        cipher: Name of the cipher suite: that of IANA, or with an ``ssl.SSLContext`` that of OpenSSL, which differs for
-            TLS 1.2.
+        cipher: Name of the cipher suite as registered by IANA; with an ``ssl.SSLContext`` the name of OpenSSL, which
+            differs for TLS 1.2.
         secret_bits: Number of bits of the secret key.
-        alpn: Protocol agreed on by ALPN (RFC 7301), ``None`` if there is none.
-        peer_certificates: Certificates that the other end has sent, as DER, its own first; empty if it sent none. With
-            an ``ssl.SSLContext`` before Python 3.13, its own only.
-        verified: Whether they were verified. Without, the other end is anyone that has the key of the first one; see
-            ``verify`` of :class:`TLS`.
-        ssl_object: The object of the standard library, if the connection was made with an ``ssl.SSLContext``; it is to
-            be asked only.
+        alpn: Protocol negotiated with ALPN (RFC 7301), ``None`` without one.
+        peer_certificates: Certificates sent by the other end, as DER, its own first; empty if it sent none. With an
+            ``ssl.SSLContext`` before Python 3.13, only its own.
+        verified: Whether they were verified. If not, the other end may be anyone with the key of the first
+            certificate; see ``verify`` of :class:`TLS`.
+        ssl_object: The object of the standard library, if the connection uses an ``ssl.SSLContext``. Only read from it.
     """
 
     version: str
@@ -180,7 +177,7 @@ class TLSInfo:
 
 
 def stamp(paths: Iterable[str | os.PathLike[str]]) -> Stamp:
-    """Look at files: two stamps of the same files differ if one of them has changed in between.
+    """Return the state of files: two stamps differ if one of the files has changed in between.
 
     Args:
         paths: The files.
@@ -197,10 +194,10 @@ def _look(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
 
 
 def tls_info(native: Any) -> TLSInfo | None:
-    """Return what is known of the TLS of a connection.
+    """Return the result of the TLS handshake of a connection.
 
     Args:
-        native: What its native part tells: a tuple, an ``ssl.SSLObject``, or ``None``.
+        native: Value of the native connection: a tuple, an ``ssl.SSLObject``, or ``None``.
     """
     if native is None:
         return None
@@ -240,16 +237,16 @@ def choose_ssl(
 
     Args:
         secure: Whether the URI is a wss URI.
-        ssl: What the user passed.
-        server_hostname: What the user passed.
+        ssl: The argument of the user.
+        server_hostname: The argument of the user.
         host: Host of the URI.
 
     Returns:
-        The settings, and the name that the certificate of the server must have; ``None`` and ``None`` for ws.
+        The settings, and the name that the certificate of the server must have; both are ``None`` for ws.
 
     Raises:
-        TypeError: ``ssl`` has another type.
-        ValueError: ``ssl`` does not fit the URI.
+        TypeError: ``ssl`` has a wrong type.
+        ValueError: ``ssl`` does not match the scheme of the URI.
     """
     if not secure:
         if ssl is not None:
@@ -262,8 +259,8 @@ def choose_ssl(
     elif not isinstance(ssl, (TLS, ssl_module.SSLContext)):
         raise TypeError(f"ssl must be True, a TLS or an ssl.SSLContext, not {type(ssl).__name__}")
     if server_hostname is None:
-        # RFC 6066, section 3: the name in SNI has no trailing dot. The zone of an address is local to this
-        # machine.
+        # RFC 6066, section 3: the name in SNI has no trailing dot. The zone of an address is meaningful on this machine
+        # only.
         server_hostname = host.partition("%")[0].rstrip(".")
     return ssl, server_hostname
 
@@ -303,7 +300,7 @@ def _read_authority(source: PEMSource) -> bytes:
 def _directory(directory: str) -> Iterator[bytes]:
     from pathlib import Path
 
-    # c_rehash fills such directories with links: each certificate is there twice.
+    # c_rehash adds links to such directories, so each certificate is there twice.
     for path in sorted({path.resolve() for path in Path(directory).iterdir()}):
         if path.is_file():
             yield _certificates(path.read_bytes(), "ca", path)
@@ -332,7 +329,7 @@ def _certificates(pem: bytes, argument: str, source: PEMSource) -> bytes:
 
 def _private_key(pem: bytes, argument: str, source: PEMSource) -> bytes | None:
     for block in _blocks(pem, argument, source):
-        # RFC 5958 has a label for it, RFC 1421 a header.
+        # RFC 5958 has its own label for encrypted keys, RFC 1421 a header.
         if block.label == "ENCRYPTED PRIVATE KEY" or b"Proc-Type: 4,ENCRYPTED" in block.text:
             raise ValueError(
                 f"{argument}: the private key in {_describe(source)} is encrypted; decrypt it, or pass an "
@@ -365,7 +362,7 @@ def _read(argument: str, source: PEMSource) -> bytes:
         with open(source, "rb") as file:
             return file.read()
     except OSError as exc:
-        # The same kind of error, with the name of the argument.
+        # The same exception class, with the name of the argument.
         raise type(exc)(exc.errno, f"{argument}: {exc.strerror}", os.fspath(source)) from None
 
 
@@ -379,7 +376,7 @@ def _is_pem(source: object) -> bool:
 
 
 def _hint(data: bytes) -> str:
-    # Both are a DER sequence, which begins so.
+    # DER and PKCS #12 both begin with a DER sequence.
     return "; PEM is needed, this looks like DER or PKCS #12" if data[:1] == b"\x30" else ""
 
 
@@ -397,7 +394,7 @@ def _encode_alpn(alpn: str | tuple[str, ...]) -> tuple[bytes, ...]:
 
 
 def _describe(value: object) -> str:
-    """Show an argument, but no PEM text: it may be a private key."""
+    """Return the text of an argument for messages. PEM text is hidden, because it may be a private key."""
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_describe, value)) + "]"
     if _is_pem(value):

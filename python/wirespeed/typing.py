@@ -35,7 +35,7 @@ DataLike = str | bytes | bytearray | memoryview
 if TYPE_CHECKING:
     LoggerLike = logging.Logger | logging.LoggerAdapter[Any]
 else:
-    # LoggerAdapter takes a parameter at run time from Python 3.11 on.
+    # Subscripting LoggerAdapter at run time requires Python 3.11.
     LoggerLike = logging.Logger | logging.LoggerAdapter
 """Types accepted where a logger is expected."""
 

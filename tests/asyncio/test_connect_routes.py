@@ -300,7 +300,7 @@ def test_body_of_a_refusal_without_open_timeout(
 ) -> None:
     from wirespeed.asyncio import _opening
 
-    monkeypatch.setattr(_opening, "BODY_PATIENCE", 0.2)
+    monkeypatch.setattr(_opening, "BODY_TIMEOUT", 0.2)
     server = scripted(lambda wire: endless(wire, b"HTTP/1.1 403 Forbidden"))
     with within(3, at_least=0.2):
         fails(run, exceptions.InvalidStatus, lambda: connect(server.uri, open_timeout=None), "403")
@@ -319,7 +319,7 @@ def test_redirect_whose_body_does_not_end(
     """It is followed when the limit of the body is over, if there is time left."""
     from wirespeed.asyncio import _opening
 
-    monkeypatch.setattr(_opening, "BODY_PATIENCE", 0.2)
+    monkeypatch.setattr(_opening, "BODY_TIMEOUT", 0.2)
     redirecting = scripted(
         lambda wire: endless(wire, f"HTTP/1.1 302 Found\r\nLocation: {server.uri}/slow?seconds=0.3".encode())
     )
@@ -359,7 +359,7 @@ def test_limit_of_a_body_ends_with_it(
         async with connect(scripting.uri, open_timeout=timeout) as ws:
             await echo(ws)
 
-    monkeypatch.setattr(_opening, "BODY_PATIENCE", 0.4)
+    monkeypatch.setattr(_opening, "BODY_TIMEOUT", 0.4)
     scripting = scripted(script)
     run(main)
 

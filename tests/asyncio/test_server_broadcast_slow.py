@@ -38,7 +38,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     from wirespeed.asyncio import _broadcasting as broadcasting
 
     now = [1000.0]
-    monkeypatch.setattr(broadcasting, "_lines", broadcasting._Lines())
+    monkeypatch.setattr(broadcasting, "_limiter", broadcasting._LineLimiter())
     monkeypatch.setattr(broadcasting, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     return now
 

@@ -41,9 +41,9 @@ NEVER = 3600.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is silent while there are too many has to go soon."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
-    monkeypatch.setattr(admission, "PATIENCE", 0.02)
+    monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 
 
 async def connect_from(server: Any, host: str) -> Raw:
@@ -283,11 +283,11 @@ def test_burst_of_clients_that_speak(setting: Setting, run: Run, caplog: pytest.
 
 def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than there is patience for, at a server that is busy longer: what they have sent is read all the same."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
     # Longer than a busy machine takes between the two halves of the requests.
-    monkeypatch.setattr(admission, "PATIENCE", 1.5)
-    monkeypatch.setattr(admission, "GRACE", 1.5)
+    monkeypatch.setattr(eviction, "PATIENCE", 1.5)
+    monkeypatch.setattr(eviction, "GRACE", 1.5)
 
     async def main() -> None:
         async with serve(setting, max_pending=1) as server:
@@ -312,14 +312,14 @@ def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.Monkey
 
 def test_place_that_is_free_is_taken_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody comes while there are far too many, until one of them leaves."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
-    monkeypatch.setattr(admission, "PATIENCE", 600.0)
-    monkeypatch.setattr(admission, "GRACE", 600.0)
+    monkeypatch.setattr(eviction, "PATIENCE", 600.0)
+    monkeypatch.setattr(eviction, "GRACE", 600.0)
 
     async def main() -> None:
         async with serve(setting, max_pending=1) as server, contextlib.AsyncExitStack() as stack:
-            raws = [stack.enter_context(await connect_from(server, "127.0.0.1")) for _ in range(admission.BURST)]
+            raws = [stack.enter_context(await connect_from(server, "127.0.0.1")) for _ in range(eviction.BURST)]
             await soon(lambda: server._limiter.delay() > 0)
             last = stack.enter_context(await connect_from(server, "127.0.0.1"))
             await last.send(request())

@@ -120,7 +120,7 @@ def test_server_closes_over_clients_without_limit(
     """Without ``open_timeout`` it waits for requests all the same not for ever."""
     from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
 
-    monkeypatch.setattr(HandshakeLimiterBase, "closing_patience", 0.4)
+    monkeypatch.setattr(HandshakeLimiterBase, "closing_timeout", 0.4)
 
     async def main() -> None:
         async with serve(setting, open_timeout=None) as server:
@@ -213,9 +213,9 @@ def test_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogC
 
 def test_many_at_once_with_few_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes last is served; who was silent is gone."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
-    monkeypatch.setattr(admission, "PATIENCE", 0.02)
+    monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 
     async def main() -> None:
         async with serve(setting, echo, max_pending=2) as server:

@@ -109,7 +109,7 @@ def test_closing_answers_all_that_were_accepted(setting: Setting, run: Run, turn
 
 
 def test_a_loop_that_is_closed_leaves_none_open(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirespeed.asyncio._listening._LET_IN_AT_ONCE", 0)
+    monkeypatch.setattr("wirespeed.asyncio._listening._STARTED_AT_ONCE", 0)
     loop = new_loop(setting.loop)
 
     async def main() -> tuple[Any, contextlib.ExitStack]:

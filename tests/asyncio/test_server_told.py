@@ -21,7 +21,7 @@ SETTINGS = ONE_OF_EACH_PORT
 if IS_WIRESPEED:
     from wirespeed import Headers, Response
     from wirespeed._connection.status import address_text
-    from wirespeed._handshake.negotiation import hint, log_handshake_error
+    from wirespeed._handshake.negotiation import log_handshake_error, log_hint
     from wirespeed._handshake.pending_handshake import PendingHandshake
 
 else:
@@ -207,7 +207,7 @@ def test_socket_that_is_gone_already() -> None:
     limiter = Lines()
     with socket.socket() as sock:
         pending = PendingHandshake(sock, ("192.0.2.1", 1234))
-    hint(HELLO, False, pending, limiter)
+    log_hint(HELLO, False, pending, limiter)
     assert [line.partition(":")[0] for line in limiter.found] == [
         "a client speaks TLS to a port without TLS (192.0.2.1"
     ]

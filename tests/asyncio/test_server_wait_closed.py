@@ -197,7 +197,7 @@ def test_with_the_limit_of_requests(setting: Setting, run: Run, monkeypatch: pyt
 
     async def main() -> None:
         async with serve(setting, handler, open_timeout=None) as server:
-            monkeypatch.setattr(type(server._limiter), "closing_patience", 0.2)
+            monkeypatch.setattr(type(server._limiter), "closing_timeout", 0.2)
             with await Raw.connect(server) as half:
                 await half.send(serving.request()[:40])
                 await soon(lambda: len(server._limiter))

@@ -41,9 +41,9 @@ NEVER = 3600.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is silent while there are too many has to go soon."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
-    monkeypatch.setattr(admission, "PATIENCE", 0.02)
+    monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 
 
 class From(Raw):
@@ -259,12 +259,12 @@ def test_burst_of_clients_that_speak(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_place_that_is_free_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody comes while there are far too many, until one of them leaves."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
-    monkeypatch.setattr(admission, "PATIENCE", 600.0)
-    monkeypatch.setattr(admission, "GRACE", 600.0)
+    monkeypatch.setattr(eviction, "PATIENCE", 600.0)
+    monkeypatch.setattr(eviction, "GRACE", 600.0)
     with serving(max_pending=1) as server, contextlib.ExitStack() as stack:
-        raws = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(admission.BURST)]
+        raws = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(eviction.BURST)]
         wait_until(lambda: server._limiter.delay() > 0)
         last = stack.enter_context(From(server, "127.0.0.1"))
         last.send(request())

@@ -126,7 +126,7 @@ def test_no_handler_after_the_farewell() -> None:
     def create(*args: Any, **options: Any) -> Any:
         # The farewell is there when the answer leaves, as it is when this thread comes late.
         made = wirespeed.sync.ServerConnection(*args, **options)
-        server._farewell = (1001, "")
+        server._close_frame = (1001, "")
         threads.append(threading.current_thread())
         return made
 

@@ -612,7 +612,7 @@ def test_clients_without_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     """Without ``open_timeout`` their requests are waited for all the same not for ever."""
     from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
 
-    monkeypatch.setattr(HandshakeLimiterBase, "closing_patience", 0.4)
+    monkeypatch.setattr(HandshakeLimiterBase, "closing_timeout", 0.4)
     serves = serving(idle, open_timeout=None)
     with no_leaks(), within(5), serves as server, Raw(server) as silent, Raw(server) as late:
         silent.send(sent.encode())

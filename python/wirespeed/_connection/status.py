@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .._native import Handshake
 
-__all__ = ["AcceptedStatus", "ConnectionStatus", "Heads", "address_text"]
+__all__ = ["AcceptedStatus", "ConnectionStatus", "HandshakeSummary", "address_text"]
 
 
 class ConnectionStatus:
@@ -120,7 +120,7 @@ def address_text(address: Any) -> str:
     return printable(name) if name else "a Unix socket"
 
 
-class Heads:
+class HandshakeSummary:
     """The opening handshake of a connection for a log. The text is made only if it is logged.
 
     Args:

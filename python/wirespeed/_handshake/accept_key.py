@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..datastructures import Headers, Response
 from ..exceptions import InvalidHeader, InvalidHeaderFormat, InvalidHeaderValue
 
-__all__ = ["amend", "offered_subprotocols"]
+__all__ = ["recompute_accept", "offered_subprotocols"]
 
 # RFC 6455, section 1.3.
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -37,7 +37,7 @@ def offered_subprotocols(headers: Headers) -> list[str]:
     return [token for token in tokens if token]
 
 
-def amend(response: Response, headers: Headers, subprotocol: str | None, offered: Sequence[str]) -> None:
+def recompute_accept(response: Response, headers: Headers, subprotocol: str | None, offered: Sequence[str]) -> None:
     """Correct an accepting response for changed request headers.
 
     Args:

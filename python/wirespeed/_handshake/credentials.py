@@ -11,7 +11,7 @@ from typing import Any
 from ..datastructures import Headers, Response
 from .responses import plain_response
 
-__all__ = ["answered", "check_arguments", "parse_authorization", "refuse_coroutine_function", "unauthorized"]
+__all__ = ["checked_result", "check_arguments", "parse_authorization", "refuse_coroutine_function", "unauthorized"]
 
 
 def check_arguments(
@@ -74,7 +74,7 @@ def refuse_coroutine_function(check: Callable[[str, str], Any]) -> None:
         )
 
 
-def answered(valid: Any) -> bool:
+def checked_result(valid: Any) -> bool:
     """Return the result of a function that checks credentials, as a bool.
 
     Args:
@@ -83,7 +83,7 @@ def answered(valid: Any) -> bool:
     Raises:
         TypeError: The value is an awaitable or a generator.
     """
-    # Such an object is true whatever its result is, and would accept every client.
+    # Such an object is always true, even if its result is false, and would accept every client.
     if inspect.isawaitable(valid) or inspect.isgenerator(valid) or inspect.isasyncgen(valid):
         if inspect.iscoroutine(valid) or inspect.isgenerator(valid):
             valid.close()  # avoids the warning about a coroutine that was never awaited

@@ -18,26 +18,26 @@ from .._options.server import ServerOptions
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake, InvalidHeader, InvalidOrigin, NegotiationError
 from ..typing import LoggerLike
-from .accept_key import amend, offered_subprotocols
+from .accept_key import offered_subprotocols, recompute_accept
 from .pending_handshake import PendingHandshake
 from .responses import common_fields, plain_response
 
 __all__ = [
-    "LINGER",
+    "LINGER_TIMEOUT",
     "READ_SIZE",
     "answer",
-    "hint",
-    "is_peers_fault",
+    "log_hint",
+    "is_peer_error",
     "negotiation",
     "refuse",
     "log_handshake_error",
-    "say_refused",
+    "log_refusal",
 ]
 
 READ_SIZE = 2**15
 """Bytes to receive in one call. A request head has at most 16 KiB."""
 
-LINGER = 2.0
+LINGER_TIMEOUT = 2.0
 """Seconds that a refused client has to read the response, if no other timeout applies."""
 
 _FAILED = "Failed to open a WebSocket connection.\nSee server log for more information.\n"
@@ -81,13 +81,15 @@ def negotiation(
     changed = False
     if options.process_request is not None:
         before = list(request.headers.raw_items())
-        response, error = yield from _ask(limiter, "process_request", options.process_request, connection, request)
+        response, error = yield from _call_hook(
+            limiter, "process_request", options.process_request, connection, request
+        )
         changed = list(request.headers.raw_items()) != before
     if response is None:
         response, error = _draft(connection, options, limiter, changed)
     _add_server(response, options)
     if options.process_response is not None:
-        other, failure = yield from _ask(
+        other, failure = yield from _call_hook(
             limiter, "process_response", options.process_response, connection, request, response
         )
         if other is not None:
@@ -106,7 +108,7 @@ def negotiation(
         if connection._state != State.CONNECTING:
             raise
         # The response of the application cannot be sent.
-        _say_raised(limiter, "the response cannot be sent (%s)", connection, exc)
+        _log_hook_error(limiter, "the response cannot be sent (%s)", connection, exc)
         refuse(connection)
         return exc
     if response.status_code != 101 and error is None:
@@ -142,7 +144,7 @@ def _add_server(response: Response, options: ServerOptions) -> None:
         response.headers["Server"] = options.server_header
 
 
-def _ask(
+def _call_hook(
     limiter: HandshakeLimiter, name: str, function: Callable[..., Any], connection: Any, *arguments: Any
 ) -> Generator[Any, Any, tuple[Response | None, Exception | None]]:
     try:
@@ -150,7 +152,7 @@ def _ask(
         if response is not None and not isinstance(response, Response):
             raise TypeError(f"{name} must return a Response or None, not {type(response).__name__}")
     except Exception as exc:
-        _say_raised(limiter, f"{name} failed (%s)", connection, exc)
+        _log_hook_error(limiter, f"{name} failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, None
 
@@ -164,7 +166,7 @@ def _draft(
     try:
         options.check_origin(handshake.request.headers)
         if changed:
-            response, error = _amended_draft(connection, options, handshake.request.headers)
+            response, error = _recomputed_draft(connection, options, handshake.request.headers)
         elif options.select_subprotocol is None:
             response, error = handshake.draft(True, None, fields)
         else:
@@ -177,12 +179,12 @@ def _draft(
     except (NegotiationError, InvalidHeader) as exc:
         return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except Exception as exc:
-        _say_raised(limiter, "opening handshake failed (%s)", connection, exc)
+        _log_hook_error(limiter, "opening handshake failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, error
 
 
-def _amended_draft(connection: Any, options: ServerOptions, headers: Headers) -> tuple[Response, Exception | None]:
+def _recomputed_draft(connection: Any, options: ServerOptions, headers: Headers) -> tuple[Response, Exception | None]:
     response, error = connection._handshake.draft(False, None, common_fields(None))
     if error is None:
         offered = offered_subprotocols(headers)
@@ -190,11 +192,11 @@ def _amended_draft(connection: Any, options: ServerOptions, headers: Headers) ->
             chosen = options.select_subprotocol(connection, offered)
         else:
             chosen = next((name for name in options.subprotocols or () if name in offered), None)
-        amend(response, headers, chosen, offered)
+        recompute_accept(response, headers, chosen, offered)
     return response, error
 
 
-def hint(data: bytes, is_tls: bool, pending: PendingHandshake, limiter: HandshakeLimiter) -> None:
+def log_hint(data: bytes, is_tls: bool, pending: PendingHandshake, limiter: HandshakeLimiter) -> None:
     """Log that a client speaks plain HTTP instead of TLS, or TLS instead of HTTP: it cannot read a response.
 
     Args:
@@ -216,7 +218,7 @@ def hint(data: bytes, is_tls: bool, pending: PendingHandshake, limiter: Handshak
     limiter.throttled_log(pending.address, text, logging.WARNING, text, ends)
 
 
-def say_refused(connection: Any, error: Exception, limiter: HandshakeLimiter) -> None:
+def log_refusal(connection: Any, error: Exception, limiter: HandshakeLimiter) -> None:
     """Log that a connection was refused.
 
     Args:
@@ -240,25 +242,25 @@ def log_handshake_error(
         limiter: Throttles the log of errors that clients cause.
         logger: Logger for all other errors.
     """
-    who = address_text(pending.address) if connection is None else connection._label
+    label = address_text(pending.address) if connection is None else connection._label
     text = "opening handshake failed (%s): %s"
-    said = str(exc) or type(exc).__name__
-    if not is_peers_fault(exc):
-        _say_fault(limiter, logger, pending.address, exc, text, who, said)
+    reason = str(exc) or type(exc).__name__
+    if not is_peer_error(exc):
+        _log_local_error(limiter, logger, pending.address, exc, text, label, reason)
     elif pending.is_silent:
         # A port scan or a health check.
-        logger.debug("a client has sent nothing (%s): %s", who, said)
+        logger.debug("a client has sent nothing (%s): %s", label, reason)
     else:
         # The key is the type only: the message may quote bytes that differ each time.
-        limiter.throttled_log(pending.address, f"failed: {type(exc).__name__}", logging.INFO, text, who, said)
+        limiter.throttled_log(pending.address, f"failed: {type(exc).__name__}", logging.INFO, text, label, reason)
 
 
-def _say_raised(limiter: HandshakeLimiter, text: str, connection: Any, exc: Exception) -> None:
+def _log_hook_error(limiter: HandshakeLimiter, text: str, connection: Any, exc: Exception) -> None:
     """Log an exception of the application before the connection is open."""
-    _say_fault(limiter, connection.logger, connection.remote_address, exc, text, connection._label)
+    _log_local_error(limiter, connection.logger, connection.remote_address, exc, text, connection._label)
 
 
-def _say_fault(
+def _log_local_error(
     limiter: HandshakeLimiter, logger: LoggerLike, address: Any, exc: Exception, text: str, *arguments: Any
 ) -> None:
     """Log an error of this process with its traceback, at most once for each cause, because clients can repeat it.
@@ -272,7 +274,7 @@ def _say_fault(
         logger.error(text, *arguments, exc_info=exc)
 
 
-def is_peers_fault(exc: Exception) -> bool:
+def is_peer_error(exc: Exception) -> bool:
     """Return whether an exception in the opening handshake was caused by the peer or the network.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._native import Opened, ServerOpening
-from .admission import Entry
+from .eviction import Entry
 
 __all__ = ["PendingHandshake", "has_unread"]
 
@@ -76,7 +76,7 @@ class PendingHandshake:
         """Return the result of a complete request, ``None`` if it is not complete."""
         return self.opening.finish() if self.opening is not None and self.opening.done else None
 
-    def look(self) -> bool:
+    def check_lost(self) -> bool:
         """Return whether the client has disconnected. If so, a complete request is dropped too.
 
         A client that has only shut down its sending side is still connected.
@@ -91,7 +91,7 @@ class PendingHandshake:
         return self.is_lost
 
     @property
-    def is_bare(self) -> bool:
+    def is_request_only(self) -> bool:
         """Whether no bytes follow the complete request, so no message was sent with it."""
         return self._received.endswith(b"\r\n\r\n")
 

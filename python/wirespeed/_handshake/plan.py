@@ -18,10 +18,10 @@ from ..tls import TLS, choose_ssl
 if TYPE_CHECKING:
     _TLS = tuple[ClientTLS | ssl_module.SSLContext, str | None]
 
-__all__ = ["BODY_PATIENCE", "OpeningPlan", "opening_timeout", "plan_opening"]
+__all__ = ["BODY_TIMEOUT", "OpeningPlan", "opening_timeout", "plan_opening"]
 
 
-BODY_PATIENCE = 10.0
+BODY_TIMEOUT = 10.0
 """Seconds to receive the body of a refusal after its head, as in the native blocking client."""
 
 

@@ -1,4 +1,4 @@
-"""Where to connect and where to listen: URIs, redirects, proxies, addresses, sockets that listen.
+"""Where to connect and where to listen: URIs, redirects, proxies, addresses, listening sockets.
 
-It knows no option of a connection and no handshake.
+It does not know the options of connections, nor the opening handshake.
 """

@@ -1,6 +1,6 @@
-"""The addresses of a name: their order, sockets for them, and what is said when none could be connected to.
+"""The addresses of a host: their order, sockets for them, and the exceptions if no attempt succeeds.
 
-It resolves nothing and waits for nothing: each kind of client does, in its own way.
+It neither resolves names nor waits: the clients of each API do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = [
     "UNIX_RETRY",
     "Address",
     "Failures",
-    "ends_of",
+    "socket_addresses",
     "from_infos",
     "interleaved",
     "is_socket_replaced",
@@ -33,19 +33,18 @@ __all__ = [
 HAPPY_EYEBALLS_DELAY = 0.25
 """Seconds between attempts. RFC 8305, section 8: the recommended Connection Attempt Delay."""
 
-# None if it was replaced before this was imported.
+# None if the class was replaced before this module was imported.
 _ORIGINAL = socket.socket if socket.socket.__module__ == "socket" else None
 _CONNECT = _socket.socket.connect
 
 UNIX_RETRY = 0.005
-"""Seconds until a Unix socket whose queue is full is tried again.
-
-Short against the patience of a person, long against the work of one attempt.
+"""Seconds until the next attempt to connect to a Unix socket whose queue is full: a delay that users do not notice, but
+long compared with the cost of an attempt.
 """
 
 
 class Address(NamedTuple):
-    """What ``getaddrinfo`` tells, as far as a socket needs it."""
+    """The items of a result of ``getaddrinfo`` that a socket needs."""
 
     family: int
     kind: int
@@ -58,16 +57,16 @@ class Address(NamedTuple):
 
 
 def from_infos(host: str, infos: Iterable[tuple[int, int, int, str, tuple[Any, ...]]]) -> list[Address]:
-    """Return addresses, each once, in the order of the resolver.
+    """Return addresses without duplicates, in the order of the resolver.
 
     Args:
         host: The name that was resolved.
-        infos: What ``getaddrinfo`` returned for it.
+        infos: The result of ``getaddrinfo`` for it.
 
     Raises:
-        OSError: There is none.
+        OSError: There are no addresses.
     """
-    # The system may list an address twice, such as for two lines of its hosts file.
+    # The system may list an address twice, for example for two lines of its hosts file.
     unique = dict.fromkeys(Address(family, kind, proto, sockaddr) for family, kind, proto, _, sockaddr in infos)
     if not unique:
         raise OSError(f"cannot resolve host {host!r}: there is no address")
@@ -75,16 +74,16 @@ def from_infos(host: str, infos: Iterable[tuple[int, int, int, str, tuple[Any, .
 
 
 def is_socket_replaced() -> bool:
-    """Return whether the program has put something else in place of ``socket.socket`` or its method ``connect``.
+    """Return whether the program has replaced ``socket.socket`` or its method ``connect``.
 
-    PySocks does this to send all connections through a proxy, others do it to refuse some: the native core, which makes
-    sockets without Python, must not connect in such a program.
+    PySocks does this to send all connections through a proxy; other programs do it to block some. Then the native
+    core, which creates sockets without Python, must not connect.
     """
     return socket.socket is not _ORIGINAL or _ORIGINAL.connect is not _CONNECT
 
 
 def numeric(host: str, port: int, family: int) -> list[Address]:
-    """Return what every resolver returns for an IPv4 address, and nothing for any other host.
+    """Return the address if the host is an IPv4 address, as every resolver does; an empty list for other hosts.
 
     Args:
         host: Host name or address.
@@ -94,7 +93,7 @@ def numeric(host: str, port: int, family: int) -> list[Address]:
     if family not in (0, socket.AF_INET):
         return []
     try:
-        # It takes the usual spelling only, which is that of the resolver.
+        # Accepts only the usual notation, which resolvers return too.
         socket.inet_pton(socket.AF_INET, host)
     except (OSError, ValueError):
         return []
@@ -102,21 +101,21 @@ def numeric(host: str, port: int, family: int) -> list[Address]:
 
 
 def unresolved(host: str, exc: socket.gaierror) -> socket.gaierror:
-    """Return an exception that says which name could not be resolved.
+    """Return an exception with the name that could not be resolved.
 
     Args:
         host: The name.
-        exc: What the resolver raised.
+        exc: The exception of the resolver.
     """
     return socket.gaierror(exc.errno, f"cannot resolve host {host!r}: {exc.strerror}")
 
 
 def interleaved(addresses: Iterable[Address], first_count: int) -> list[Address]:
-    """Alternate between families, as RFC 8305, section 4, says, beginning with that of the first address.
+    """Alternate between address families (RFC 8305, section 4), beginning with the family of the first address.
 
     Args:
-        addresses: One at least.
-        first_count: How many addresses of the first family come before one of the other, 0 to keep the order.
+        addresses: At least one address.
+        first_count: Number of addresses of the first family before one of the other family, 0 to keep the order.
     """
     addresses = list(addresses)
     if not first_count or len(addresses) == 1:
@@ -135,14 +134,14 @@ def _interleaved(addresses: Iterable[Address], first_count: int) -> Iterator[Add
 
 
 def open_socket(address: Address, local_addresses: list[Address] | None) -> socket.socket:
-    """Return a socket that can connect to an address: non-blocking, with ``TCP_NODELAY``.
+    """Return a socket for connecting to an address: non-blocking, with ``TCP_NODELAY``.
 
     Args:
-        address: Where it is to connect to.
-        local_addresses: Where it may connect from, ``None`` to let the system choose.
+        address: The address to connect to.
+        local_addresses: The addresses to connect from, ``None`` to let the system choose.
 
     Raises:
-        OSError: The system has no such sockets, or none of the local addresses fits.
+        OSError: The system does not support such sockets, or no local address can be used.
     """
     sock = socket.socket(address.family, address.kind, address.proto)
     try:
@@ -157,23 +156,23 @@ def open_socket(address: Address, local_addresses: list[Address] | None) -> sock
 
 
 def start_connecting(sock: socket.socket, address: Address) -> bool:
-    """Begin to connect a socket to an address, and return whether it is connected already.
+    """Begin to connect a socket; return whether it is already connected.
 
     Args:
-        sock: A non-blocking socket. Unless it is connected, it becomes writable when the attempt has ended.
-        address: Where to connect to.
+        sock: A non-blocking socket. If it is not connected yet, it becomes writable when the attempt has ended.
+        address: The address to connect to.
 
     Raises:
         OSError: The attempt failed at once.
     """
     try:
-        # Not connect_ex, which those who replace this method may leave as it is.
+        # Not connect_ex, because programs that replace `connect` may not replace it.
         sock.connect(address.sockaddr)
     except BlockingIOError:
         pass
     else:
         return True
-    # An address of this machine has answered by now, although the system says that the attempt is under way.
+    # An address of this machine is connected already, although the system reports that the attempt is under way.
     try:
         sock.getpeername()
     except OSError:
@@ -195,34 +194,34 @@ def _bind(sock: socket.socket, address: Address, local_addresses: list[Address])
     raise error
 
 
-def ends_of(sock: socket.socket) -> dict[str, Any]:
-    """Return the addresses of a connected socket's ends, by the names of a connection's arguments.
+def socket_addresses(sock: socket.socket) -> dict[str, Any]:
+    """Return the addresses of both ends of a connected socket, as keyword arguments of a connection.
 
     Args:
         sock: The socket.
     """
     remote = None
-    # The other end may be gone already: whoever goes on with the socket will learn it.
+    # If the peer has already disconnected, the next use of the socket reports it.
     with contextlib.suppress(OSError):
         remote = sock.getpeername()
     return {"local_address": sock.getsockname(), "remote_address": remote}
 
 
 def system_error(number: int, *filename: str) -> OSError:
-    """Return the exception for an error number, of the type that belongs to it.
+    """Return the exception for an error number, with the matching subclass of ``OSError``.
 
     Args:
         number: The error number.
-        *filename: What it is about.
+        *filename: The file concerned.
     """
     return OSError(number, os.strerror(number), *filename)
 
 
 class Failures:
-    """The attempts to connect to a target that have failed, and the exceptions made of them.
+    """Collects failed attempts to connect to a target, and creates exceptions from them.
 
     Args:
-        target: What users call it, such as host and port.
+        target: Name of the target for users, such as host and port.
     """
 
     def __init__(self, target: str) -> None:
@@ -230,35 +229,35 @@ class Failures:
         self._failures: list[tuple[Address, OSError]] = []
 
     def add(self, address: Address, exc: OSError) -> None:
-        """Remember that an attempt has failed.
+        """Add a failed attempt.
 
         Args:
-            address: Where it went.
-            exc: Why it failed.
+            address: The address.
+            exc: The error.
         """
         self._failures.append((address, exc))
 
     def sole(self, host: str, port: int, exc: OSError) -> OSError:
-        """Return the exception for a target that is a numeric address, which could not be connected to.
+        """Return the exception for a target that is a numeric address.
 
         Args:
             host: The address.
-            port: Its port.
-            exc: Why.
+            port: The port.
+            exc: The error.
         """
         self.add(Address(socket.AF_UNSPEC, socket.SOCK_STREAM, socket.IPPROTO_TCP, (host, port)), exc)
         return self.error()
 
     def error(self) -> OSError:
-        """Return the exception for a target none of whose addresses could be connected to."""
+        """Return the exception for a target whose attempts have all failed."""
         text = self._describe(f"cannot connect to {self.target}")
         numbers = {exc.errno for _, exc in self._failures}
         number = numbers.pop() if len(numbers) == 1 else None
-        # With a number, OSError makes the type that belongs to it.
+        # With a number, OSError creates the matching subclass.
         return OSError(text) if number is None else OSError(number, text)
 
     def timeout_text(self) -> str:
-        """Return the text of the exception for a deadline that passed before an attempt has succeeded."""
+        """Return the text of the exception for a deadline that passed before an attempt succeeded."""
         return self._describe(f"timed out while connecting to {self.target}")
 
     def _describe(self, text: str) -> str:

@@ -1,7 +1,4 @@
-"""Sockets to listen on, for servers of every kind.
-
-It resolves no name and accepts nothing.
-"""
+"""Listening sockets for the servers of both APIs. It neither resolves names nor accepts connections."""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ __all__ = [
 ]
 
 BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
-"""Errors of ``accept`` that are the listening socket's: it will not accept any more."""
+"""Errors of ``accept`` that concern the listening socket: it cannot accept any more."""
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Errors of ``accept`` after which it is worth to wait."""
+"""Errors of ``accept`` after which accepting pauses, until resources may be free again."""
 
 LOST = frozenset(
     getattr(errno, name)
@@ -55,29 +52,29 @@ LOST = frozenset(
     )
     if hasattr(errno, name)
 )
-"""Errors of ``accept`` that are those of one connection, which is gone. Linux passes on what the network says of it,
+"""Errors of ``accept`` that concern one connection, which is lost. Linux reports network errors of the connection,
 and EPERM from a firewall: https://man7.org/linux/man-pages/man2/accept.2.html
 """
 
 LOST_IN_A_ROW = 1024
-"""How many such errors without a connection in between are more than bad luck: then it is worth to wait, too."""
+"""Number of such errors, without an accepted connection in between, after which accepting pauses too."""
 
 RETRY_DELAY = 1.0
-"""Seconds to wait for descriptors or memory to become free: as in asyncio."""
+"""Seconds to pause until descriptors or memory may be free again, as in asyncio."""
 
-# How often a port is chosen anew that is free for one address and taken for another.
+# Number of attempts to find a port that is free on all addresses.
 _PORT_ATTEMPTS = 20
 
 
 @dataclasses.dataclass(kw_only=True)
 class Place:
-    """Where a server listens: what has these names among the arguments of ``serve`` and ``unix_serve``.
+    """The arguments of ``serve`` and ``unix_serve`` that tell where to listen, with the same names.
 
     Attributes:
-        hosts: What is to be resolved: names and addresses, ``None`` for all interfaces.
+        hosts: The names and addresses to resolve, ``None`` for all interfaces.
 
     Args:
-        is_unix: Whether they are those of ``unix_serve``.
+        is_unix: Whether the arguments are those of ``unix_serve``.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -111,10 +108,10 @@ class Place:
         self.hosts = [] if self.is_unix or self.sock is not None else hosts
 
     def bind(self, found: Iterable[Sequence[Any]]) -> Listeners:
-        """Bind what a server listens on.
+        """Bind the listening sockets.
 
         Args:
-            found: What ``getaddrinfo`` returned for each of the hosts.
+            found: The results of ``getaddrinfo`` for each of the hosts.
 
         Raises:
             OSError: An address or the path cannot be bound.
@@ -131,11 +128,11 @@ class Place:
 
 
 class Listeners:
-    """Bound sockets of a server, non-blocking.
+    """The bound, non-blocking sockets of a server.
 
     Args:
         sockets: The sockets.
-        path: Path of the only one, a Unix socket that was bound to it just now.
+        path: Path of the socket file, if the only socket is a Unix socket that was bound to it just now.
 
     Attributes:
         sockets: The sockets.
@@ -147,8 +144,8 @@ class Listeners:
         self._file = None if path is None else _file_of(path)
 
     def close(self) -> None:
-        """Close them, and remove the file of a Unix socket, unless somebody else has put another one there."""
-        # Once: what is there later is somebody else's, whatever its number.
+        """Close the sockets. Remove the file of a Unix socket, unless it was replaced since."""
+        # Only once: a file that is there later belongs to another socket, even if it has the same number.
         file, self._file = self._file, None
         if self._path is not None and file is not None and _file_of(self._path) == file:
             with contextlib.suppress(OSError):
@@ -170,19 +167,19 @@ def _hosts_of(host: str | Iterable[str | None] | None) -> list[str | None]:
 
 
 def _port_of(port: int | None) -> int:
-    """Return the port to listen on, 0 for one that the system chooses."""
+    """Return the port to listen on, 0 to let the system choose."""
     if port is None:
         return 0
     if not isinstance(port, int) or isinstance(port, bool):
         raise TypeError(f"port must be an int or None, not {type(port).__name__}")
-    # ``getaddrinfo`` would take another one.
+    # ``getaddrinfo`` would reduce larger numbers to other ports.
     if not 0 <= port <= 65535:
         raise ValueError(f"port must be from 0 to 65535, not {port}")
     return port
 
 
 def _check_socket(sock: object) -> None:
-    """Raise TypeError or ValueError unless a server can listen on what the user passed."""
+    """Raise TypeError or ValueError unless a server can listen on the socket of the user."""
     if not isinstance(sock, socket.socket):
         raise TypeError(f"sock must be a socket or None, not {type(sock).__name__}")
     if isinstance(sock, ssl.SSLSocket):
@@ -220,12 +217,12 @@ def _bind_all(infos: Sequence[Any], same_port: bool, options: list[int]) -> list
             except OSError as exc:
                 if exc.errno in EXHAUSTED:
                     raise
-                continue  # the system resolves to addresses of a family that it does not have
+                continue  # the system resolves addresses of a family that it does not support
             sock.setblocking(False)
             for option in options:
                 sock.setsockopt(socket.SOL_SOCKET, option, 1)
             if family == socket.AF_INET6 and hasattr(socket, "IPPROTO_IPV6"):
-                # Or it would take the port of IPv4 too, which has a socket of its own.
+                # Without it, the socket would also take the IPv4 port, which has its own socket.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if same_port and bound:
                 address = (address[0], bound[0].getsockname()[1], *address[2:])
@@ -233,7 +230,7 @@ def _bind_all(infos: Sequence[Any], same_port: bool, options: list[int]) -> list
                 sock.bind(address)
             except OSError as exc:
                 if exc.errno == errno.EADDRNOTAVAIL and len(infos) > 1:
-                    sock.close()  # ::1 where IPv6 is switched off
+                    sock.close()  # ::1 without IPv6 support
                     continue
                 raise OSError(exc.errno, f"cannot listen on {address[0]}:{address[1]}: {exc.strerror}") from None
             bound.append(sock)
@@ -244,7 +241,7 @@ def _bind_all(infos: Sequence[Any], same_port: bool, options: list[int]) -> list
 
 
 def _bind_unix(path: PathLike) -> socket.socket:
-    """Bind to a path, or a name in the abstract namespace of Linux. A socket that was left there is replaced."""
+    """Bind to a path, or a name in the abstract namespace of Linux. An existing socket file is replaced."""
     path = os.fspath(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -256,7 +253,7 @@ def _bind_unix(path: PathLike) -> socket.socket:
         try:
             sock.bind(path)
         except OSError as exc:
-            # It has no number if the path is too long.
+            # The error has no number if the path is too long.
             reason = exc.strerror or str(exc)
             raise OSError(exc.errno, f"cannot listen on {os.fsdecode(path)!r}: {reason}") from None
     except BaseException:
@@ -266,7 +263,7 @@ def _bind_unix(path: PathLike) -> socket.socket:
 
 
 def _file_of(path: PathLike) -> tuple[int, int] | None:
-    """Return which file a path names, ``None`` if it names none: it may be in the abstract namespace of Linux."""
+    """Return device and inode of a path, ``None`` without a file, as in the abstract namespace of Linux."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

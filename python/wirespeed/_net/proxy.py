@@ -1,7 +1,7 @@
-"""Proxies: which one to use, and how to ask it for a connection.
+"""Proxies: which one to use, and how to request a connection from it.
 
-It opens no connection to a proxy: the caller does, and speaks HTTP to HTTP proxies. SOCKS is spoken here, on a
-connected blocking socket, through ``python-socks``, an optional dependency.
+The caller connects to the proxy, and performs the request to an HTTP proxy. The SOCKS handshake is performed here, on a
+connected blocking socket, using the optional dependency ``python-socks``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = [
     "tunnel_request",
 ]
 
-# RFC 6455 leaves the ports to the schemes: IANA assigns 1080 to SOCKS, and HTTP proxies without a port listen
-# where their scheme says.
+# RFC 6455 leaves the ports to the schemes: IANA assigns 1080 to SOCKS, and HTTP proxies have the default ports of http
+# and https.
 _DEFAULT_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks4a": 1080, "socks5": 1080, "socks5h": 1080}
 
 
@@ -47,8 +47,8 @@ class Proxy:
         scheme: ``http``, ``https``, ``socks4``, ``socks4a``, ``socks5`` or ``socks5h``.
         host: Host in lower case; an IPv6 address has no brackets.
         port: Port, set even if it is the default.
-        username: User name, decoded, ``None`` if there is none.
-        password: Password, decoded, ``None`` if there is none.
+        username: User name, decoded, ``None`` without one.
+        password: Password, decoded, ``None`` without one.
     """
 
     scheme: str
@@ -59,7 +59,7 @@ class Proxy:
 
     @property
     def user_info(self) -> tuple[str, str] | None:
-        """User name and password, ``None`` if there are none."""
+        """User name and password, ``None`` without them."""
         return None if self.username is None else (self.username, self.password or "")
 
     @property
@@ -77,15 +77,15 @@ def get_proxy(uri: WebSocketURI, proxy: str | Literal[True] | None = True) -> Pr
     """Choose the proxy for a connection.
 
     Args:
-        uri: Where to connect to.
-        proxy: ``True`` for what the environment or the system configures; a URL for that proxy, whatever is configured;
-            ``None`` for no proxy.
+        uri: URI to connect to.
+        proxy: ``True`` for the proxy that the environment or the system configures; the URL of a proxy to use it
+            always; ``None`` for no proxy.
 
     Returns:
         The proxy, ``None`` to connect directly.
 
     Raises:
-        InvalidProxy: The URL, given or configured, is not that of a proxy.
+        InvalidProxy: The given or configured URL is not that of a supported proxy.
     """
     if proxy is True:
         proxy = _configured_proxy(uri)
@@ -101,15 +101,15 @@ def _configured_proxy(uri: WebSocketURI) -> str | None:
         return None
     import urllib.request
 
-    # RFC 6455, section 4.1, paragraph 3: prefer a SOCKS5 proxy, then the one for HTTPS, then the one for
-    # HTTP. A proxy configured for the scheme itself comes first, because it was meant for this.
+    # RFC 6455, section 4.1, paragraph 3: prefer a SOCKS5 proxy, then the one for HTTPS, then the one for HTTP. A proxy
+    # configured for ws or wss comes first, because it is the most specific.
     proxies = urllib.request.getproxies()
     for scheme in ("wss", "socks", "https") if uri.secure else ("ws", "socks", "https", "http"):
         proxy = proxies.get(scheme)
         if proxy is not None:
             if urllib.request.proxy_bypass(f"{uri.host}:{uri.port}"):
                 return None
-            # Operating systems give every proxy an http URL; a variable has the URL that its user wrote.
+            # Operating systems give every proxy an http URL; a variable contains the URL that the user wrote.
             if scheme == "socks" and proxy.startswith("http://"):
                 return "socks5h://" + proxy[len("http://") :]
             return proxy
@@ -117,11 +117,11 @@ def _configured_proxy(uri: WebSocketURI) -> str | None:
 
 
 def _nothing_configured() -> bool:
-    # Where only variables count, their names tell: reading them all, values included, costs as much as
-    # opening a connection, and the module that does it takes longer to import than all that a client needs.
+    # On systems that configure proxies by variables only, their names suffice. Reading all values costs as much as
+    # opening a connection, and importing urllib.request takes longer than importing everything else of a client.
     if sys.platform in ("darwin", "win32"):
         return False
-    # A program may have put a function of its own there.
+    # A program may have replaced getproxies.
     request = sys.modules.get("urllib.request")
     if request is not None and request.getproxies is not request.getproxies_environment:
         return False
@@ -129,15 +129,15 @@ def _nothing_configured() -> bool:
 
 
 class _Environment:
-    """Whether a variable's name says that it is about proxies. Names seldom change: they are looked at when they do."""
+    """Caches whether a variable whose name contains ``_proxy`` is set, until the names of all variables change."""
 
     def __init__(self) -> None:
         self._names: tuple[object, ...] | None = None
         self._answer = False
 
     def names_proxy(self) -> bool:
-        # As the system has them, where they lie: to decode the names took a tenth of the time of opening a connection.
-        # Unless something else stands for the environment.
+        # Compares the raw names of os.environ: decoding them took a tenth of the time of opening a connection. If
+        # os.environ is replaced, use its own names.
         names = tuple(getattr(os.environ, "_data", os.environ))
         if names != self._names:
             self._answer = any(_is_about_proxies(name) for name in names)
@@ -160,7 +160,7 @@ def parse_proxy(proxy: str) -> Proxy:
             the SOCKS schemes.
 
     Returns:
-        Its parts.
+        The parts of the URL.
 
     Raises:
         InvalidProxy: ``proxy`` is not such a URL.
@@ -179,14 +179,14 @@ def parse_proxy(proxy: str) -> Proxy:
         if fragment is not None:
             raise ValueError("fragment is meaningless; if it belongs to the password, percent-encode it")
         if username is not None:
-            # SOCKS4 knows a user name only.
+            # SOCKS4 has a user name only.
             if password is None and not scheme.startswith("socks4"):
                 raise ValueError("username provided without password; write user:@ for an empty password")
             if scheme.startswith("http"):
-                # RFC 7617, section 2: the colon separates the two.
+                # RFC 7617, section 2: a colon separates user name and password.
                 if ":" in username:
                     raise ValueError("username contains a colon")
-            # RFC 1929, section 2: one byte for each length. python-socks sends ASCII only.
+            # RFC 1929, section 2: each length has one byte. python-socks sends ASCII only.
             elif not all(text.isascii() and len(text) < 256 for text in (username, password or "")):
                 raise ValueError("SOCKS takes at most 255 characters of ASCII as username and as password")
         return Proxy(scheme, host, port or _DEFAULT_PORTS[scheme], username, password)
@@ -207,7 +207,7 @@ def basic_authorization(username: str, password: str) -> str:
     # RFC 7617, section 2: "a user-id containing a colon character is invalid".
     if ":" in username:
         raise ValueError("username contains a colon")
-    # Surrogates stand for bytes that are not UTF-8.
+    # Surrogates represent bytes that are not UTF-8.
     user_pass = f"{username}:{password}".encode(errors="surrogateescape")
     return "Basic " + base64.b64encode(user_pass).decode()
 
@@ -221,18 +221,18 @@ def tunnel_request(
         proxy: The proxy.
         host: Host name or address of the server.
         port: Port of the server.
-        user_agent_header: Value of the User-Agent header, ``None`` to leave it out.
+        user_agent_header: Value of the User-Agent header, ``None`` for no header.
     """
     headers = [] if user_agent_header is None else [("User-Agent", user_agent_header)]
     authorization = None if proxy.user_info is None else basic_authorization(*proxy.user_info)
-    # RFC 9110, section 9.3.6: the target consists of host and port only, the port included.
+    # RFC 9110, section 9.3.6: the target is host and port, even if it is the default port.
     return authority_of(host, port), headers, authorization
 
 
 def connect_socks(sock: socket.socket, proxy: Proxy, host: str, port: int, *, deadline: float | None) -> socket.socket:
-    """Ask a SOCKS proxy for a connection to a server.
+    """Request a connection to a server from a SOCKS proxy.
 
-    With ``socks4`` and ``socks5`` this machine resolves the name of the server: no deadline applies to that.
+    With ``socks4`` and ``socks5`` this machine resolves the name of the server, without regard to the deadline.
 
     Args:
         sock: Socket connected to the proxy. It is closed if the proxy does not open the connection.
@@ -248,7 +248,7 @@ def connect_socks(sock: socket.socket, proxy: Proxy, host: str, port: int, *, de
         ImportError: ``python-socks`` is not installed.
         ProxyError: The proxy refused, or did not speak SOCKS.
         OSError: The connection to the proxy broke, or the name of the server could not be resolved.
-        TimeoutError: The deadline passed.
+        TimeoutError: The deadline has passed.
     """
     try:
         _negotiate(cast("socket.socket", _DeadlineSocket(sock, deadline)), proxy, host, port)
@@ -264,7 +264,7 @@ def _negotiate(stream: socket.socket, proxy: Proxy, host: str, port: int) -> Non
     try:
         socks.connect(host, port)
     except TimeoutError:
-        # The exception of python-socks, which is a TimeoutError too, as a program may expect that calls it elsewhere.
+        # Raise the class of python-socks, a TimeoutError too, which programs that use python-socks may expect.
         from python_socks import ProxyTimeoutError
 
         raise ProxyTimeoutError(socks_timeout(proxy, host, port)) from None
@@ -275,7 +275,7 @@ def _negotiate(stream: socket.socket, proxy: Proxy, host: str, port: int) -> Non
 
 
 def socks_type(proxy: Proxy) -> ProxyType:
-    """Return what ``python-socks`` calls the kind of a SOCKS proxy.
+    """Return the type of a SOCKS proxy as ``python-socks`` names it.
 
     Args:
         proxy: The proxy.
@@ -291,7 +291,7 @@ def socks_type(proxy: Proxy) -> ProxyType:
 
 
 def socks_missing() -> ImportError:
-    """Return the exception for a SOCKS proxy where ``python-socks`` is not installed."""
+    """Return the exception for a SOCKS proxy without ``python-socks``."""
     return ImportError(
         'connecting through a SOCKS proxy requires python-socks; install it with: pip install "wirespeed[socks]"'
     )
@@ -304,13 +304,13 @@ def socks_error(proxy: Proxy, host: str, port: int, exc: Exception) -> ProxyErro
         proxy: The proxy.
         host: Host name or address of the server.
         port: Port of the server.
-        exc: What ``python-socks`` raised: if it is no ``OSError``, it comes from what the proxy sent.
+        exc: Exception of ``python-socks`` that is not an ``OSError``, so it concerns the response of the proxy.
     """
     return ProxyError(f"{_socks_name(proxy)} did not connect to {host}:{port}: {exc}")
 
 
 def socks_timeout(proxy: Proxy, host: str, port: int) -> str:
-    """Return the text of the exception for a deadline that passed while a SOCKS proxy was asked.
+    """Return the text of the exception for a deadline that passed during the SOCKS handshake.
 
     Args:
         proxy: The proxy.
@@ -333,14 +333,14 @@ def _socks_proxy(stream: socket.socket, proxy: Proxy) -> SocksProxy:
             return stream
 
     address = proxy.host, proxy.port
-    # It negotiates on the connection that another proxy gives it: here, the one which exists already.
+    # python-socks negotiates on the connection of a forwarding proxy: this one returns the existing connection.
     return SocksProxy(
         kind, *address, proxy.username, proxy.password, proxy.remote_dns, forward=ConnectedSocket(kind, *address)
     )
 
 
 class _DeadlineSocket:
-    """The methods of a socket that ``python-socks`` calls, under one deadline for all calls together."""
+    """The methods of a socket that ``python-socks`` calls, with one deadline for all calls together."""
 
     def __init__(self, sock: socket.socket, deadline: float | None) -> None:
         self._sock = sock

@@ -1,6 +1,6 @@
-"""Attempts to connect that run at the same time, of which the first to succeed wins: Happy Eyeballs, RFC 8305.
+"""Parallel attempts to connect, of which the first success wins (Happy Eyeballs, RFC 8305).
 
-It waits for nothing, and its time is an argument: each kind of client waits in its own way.
+It does not wait and has no clock: the clients of each API wait, and pass the time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ __all__ = ["Race", "Wait", "attempts"]
 
 
 class Race:
-    """Which address is tried next, and when.
+    """Decides which address is tried next, and when.
 
     Args:
-        addresses: In the order in which they are tried, each once.
-        delay: Seconds after which the next one is tried while an attempt is under way, ``None`` to wait until it fails.
+        addresses: Different addresses, in the order in which to try them.
+        delay: Seconds after which the next address is tried while an attempt is under way, ``None`` to wait until the
+            attempt fails.
 
     Attributes:
-        due: When the next one is tried, in the time of the caller: ``-inf`` for at once, ``inf`` for never.
+        due: Time of the next attempt on the clock of the caller: ``-inf`` for now, ``inf`` for never.
     """
 
     def __init__(self, addresses: Iterable[Address], delay: float | None) -> None:
@@ -35,14 +36,14 @@ class Race:
 
     @property
     def is_lost(self) -> bool:
-        """Whether all of them have failed."""
+        """Whether all attempts have failed."""
         return not self._waiting and not self._pending
 
     def next_address(self, now: float) -> Address | None:
-        """Return the address to be tried now, ``None`` for none. It has :meth:`started` or :meth:`failed` then.
+        """Return the address to try now, ``None`` for none. Report the attempt to :meth:`started` or :meth:`failed`.
 
         Args:
-            now: The present time.
+            now: The current time.
         """
         return self._waiting.popleft() if self._waiting and now >= self.due else None
 
@@ -50,25 +51,25 @@ class Race:
         """Note that an attempt is under way.
 
         Args:
-            address: Where it goes.
-            now: The present time.
+            address: Its address.
+            now: The current time.
         """
         self._pending.add(address)
         # RFC 8305, section 5: the next attempt starts after the delay, or as soon as one fails.
         self.due = now + self._delay if self._waiting else math.inf
 
     def failed(self, address: Address) -> None:
-        """Note that an attempt has failed, be it at once.
+        """Note that an attempt has failed, perhaps at once.
 
         Args:
-            address: Where it went.
+            address: Its address.
         """
         self._pending.discard(address)
         self.due = -math.inf if self._waiting else math.inf
 
 
 class Wait(NamedTuple):
-    """What :func:`attempts` waits for: that one of the sockets can be written to, until a time, ``inf`` for ever."""
+    """Request of :func:`attempts`: wait until one of the sockets is writable, or until a time; ``inf`` for no limit."""
 
     socks: tuple[socket.socket, ...]
     until: float
@@ -77,21 +78,21 @@ class Wait(NamedTuple):
 def attempts(
     race: Race, failures: Failures, local: list[Address] | None, clock: Callable[[], float]
 ) -> Generator[Wait, Iterable[socket.socket], socket.socket]:
-    """Make the attempts of a race. Whoever drives it waits, and says which of the sockets can be written to.
+    """Run the attempts of a race. The generator yields :class:`Wait`, and the caller sends back the writable sockets.
 
-    Ended early, it closes every socket that it has opened. So it does at its end, but for the one that it returns.
+    When the generator ends or is closed, it closes all sockets except the one that it returns.
 
     Args:
-        race: Says which, and when.
-        failures: Where to note those that fail.
-        local: Where to connect from, ``None`` to let the system choose.
-        clock: Returns the present time.
+        race: The race.
+        failures: Collects the failed attempts.
+        local: The addresses to connect from, ``None`` to let the system choose.
+        clock: Returns the current time.
 
     Returns:
-        The socket that is connected: non-blocking, with ``TCP_NODELAY``.
+        The connected socket: non-blocking, with ``TCP_NODELAY``.
 
     Raises:
-        OSError: None of the addresses could be connected to.
+        OSError: All attempts have failed.
     """
     pending: dict[socket.socket, Address] = {}
     try:

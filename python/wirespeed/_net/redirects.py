@@ -1,6 +1,6 @@
-"""Redirects of the opening handshake: which to follow, and what must not travel along.
+"""Redirects of the opening handshake: which ones to follow, and which headers to drop.
 
-It opens no connection. Clients keep one ``RedirectChain`` for each attempt to connect.
+Clients use one ``RedirectChain`` for each attempt to connect. It opens no connection.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 __all__ = ["MAX_REDIRECTS", "RedirectChain", "for_another_origin", "redirect_location", "resolve_location"]
 
 MAX_REDIRECTS = 10
-"""How many redirects a client follows before it takes them for a loop. Precedent: websockets."""
+"""Maximum number of redirects that a client follows, as in websockets."""
 
-# RFC 9110, section 15.4. 304, 305 and 306 redirect to nowhere.
+# RFC 9110, section 15.4. 304, 305 and 306 have no target to follow.
 _STATUSES = frozenset({300, 301, 302, 303, 307, 308})
 
-# HTTP servers know no others; the handshake is an HTTP request anyway.
+# Servers may redirect to an http or https URI, because the handshake is an HTTP request.
 _SCHEMES = {"http": "ws", "https": "wss"}
 
-# Credentials, and the name of the origin that they are for: another one would take the request for somebody else's.
+# Headers with credentials, or with the name of the origin: they must not be sent to another origin.
 _BOUND = frozenset({"authorization", "cookie", "host", "proxy-authorization"})
 
 
 class RedirectChain:
-    """The URIs that one attempt to connect goes through.
+    """The URIs that one attempt to connect visits.
 
     Args:
-        uri: Where the attempt starts.
+        uri: The first URI.
         headers: The headers that the caller adds to the request.
         sock: Whether the caller supplied the socket.
         unix: Whether the connection goes to a Unix socket.
-        address: Whether the caller supplied another host or port than those of the URI.
-        max_redirects: How many redirects to follow.
+        address: Whether the caller supplied a host or port that differs from the URI.
+        max_redirects: Maximum number of redirects to follow.
 
     Attributes:
         uri: The current URI.
@@ -77,32 +77,32 @@ class RedirectChain:
         return printable(mask_uri(self.uri))
 
     def server_hostname(self, named: str | None) -> str | None:
-        """Return the name that the certificate at the current URI must have, ``None`` for its host.
+        """Return the name that the certificate at the current URI must have, ``None`` for the host of the URI.
 
         Args:
-            named: The one that the caller has named, ``None`` for none.
+            named: The argument of the caller, ``None`` without one.
         """
-        # It stands for the host that the caller knows of. By that name another host would prove to be nobody.
+        # The argument names the host of the first URI. Another host must not be accepted with that name.
         if named is None or self.parsed is self._first or self.parsed.origin[1] == self._first.origin[1]:
             return named
         return None
 
     def copy(self) -> Self:
-        """Return a chain that is where this one is, and moves on by itself."""
+        """Return an independent chain with the same state."""
         chain = type(self).__new__(type(self))
         vars(chain).update(vars(self))
         return chain
 
     def follow(self, exc: InvalidStatus) -> None:
-        """Move on to where a response redirects.
+        """Move on to the target of a redirect.
 
         Args:
             exc: The rejection, raised again if it is not a redirect.
 
         Raises:
             InvalidStatus: The response is not a redirect.
-            InvalidURI: It redirects to something that is not a WebSocket URI.
-            SecurityError: It leads from wss to ws, or there were too many redirects.
+            InvalidURI: The target is not a WebSocket URI.
+            SecurityError: It leads from wss to ws, or there are too many redirects.
             ValueError: It cannot be followed with the socket or the address that the caller supplied.
         """
         location = redirect_location(exc.response)
@@ -122,7 +122,7 @@ class RedirectChain:
             raise SecurityError(f"more than {self._max_redirects} redirects") from exc
         if self.parsed.secure and not new.secure:
             raise SecurityError(f"cannot follow redirect to non-secure URI {shown}") from exc
-        # A rejected connection is closed: the socket of the caller cannot be used again.
+        # The server closes a connection that it redirects, so the socket of the caller cannot be used again.
         if self._sock:
             raise ValueError(f"cannot follow redirect to {shown} with a preexisting socket") from exc
         if new.origin != self.parsed.origin:
@@ -135,7 +135,7 @@ class RedirectChain:
 
 
 def redirect_location(response: Response) -> str | None:
-    """Return where a response redirects to, ``None`` if it does not.
+    """Return the target of a redirect, ``None`` if the response is not a redirect.
 
     Args:
         response: A response to the opening handshake.
@@ -150,20 +150,20 @@ def resolve_location(uri: str, location: str) -> str:
     """Resolve a Location header against the URI of the request.
 
     Args:
-        uri: The URI that was requested, valid.
+        uri: The URI of the request, valid.
         location: Value of the header: absolute or relative, with a WebSocket or an HTTP scheme.
 
     Returns:
-        The URI to request next. It has the user information of ``uri`` exactly if both have the same origin, unless
-        the location brings its own for that origin.
+        The URI to request next. It keeps the user information of ``uri`` only for the same origin, where the location
+        may also replace it.
 
     Raises:
-        InvalidURI: The location does not lead to a WebSocket URI.
+        InvalidURI: The location is not a WebSocket URI.
     """
-    # Servers that write other characters than ASCII write UTF-8; headers hold ISO-8859-1.
+    # Servers encode other characters than ASCII as UTF-8; headers are decoded as ISO-8859-1.
     with contextlib.suppress(UnicodeError):
         location = location.encode("iso-8859-1").decode()
-    # RFC 9110, section 10.2.2, allows a fragment. RFC 6455, section 3, knows none.
+    # RFC 9110, section 10.2.2, allows a fragment; RFC 6455, section 3, does not.
     from urllib.parse import urljoin
 
     location = location.partition("#")[0]
@@ -181,7 +181,7 @@ def resolve_location(uri: str, location: str) -> str:
 
 
 def for_another_origin(headers: Headers) -> Headers:
-    """Return a copy of headers without those that must not reach another origin.
+    """Return a copy of headers without those that must not be sent to another origin.
 
     Args:
         headers: The headers.

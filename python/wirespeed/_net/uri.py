@@ -1,7 +1,7 @@
-"""WebSocket URIs: RFC 6455, section 3, on the grammar of RFC 3986.
+"""WebSocket URIs (RFC 6455, section 3) with the grammar of RFC 3986.
 
-It parses the text itself, because ``urllib.parse`` drops characters silently and differs between Python versions. What
-comes out is safe to write into a request line or a header. Proxies share its treatment of the authority.
+It has its own parser, because ``urllib.parse`` drops characters silently and differs between Python versions. The
+results are safe to write into a request line or a header. The parser of proxy URLs shares its functions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class WebSocketURI(NamedTuple):
         port: Port, set even if it is the default.
         path: Path, may be empty.
         query: Query, without ``?``, may be empty.
-        username: User name, decoded, ``None`` if there is none.
-        password: Password, decoded, ``None`` if there is none.
+        username: User name, decoded, ``None`` without one.
+        password: Password, decoded, ``None`` without one.
     """
 
     secure: bool
@@ -37,58 +37,57 @@ class WebSocketURI(NamedTuple):
     password: str | None = None
 
     def __repr__(self) -> str:
-        # Without user name and password, and what the query says: it may be logged.
+        # Without user name, password and query, because it may be logged.
         shown = zip(self._fields[:5], (*self[:4], self.query and "***"), strict=True)
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
     @property
     def resource_name(self) -> str:
-        """Path and query as the request line has them."""
-        # RFC 6455, section 3: "/" stands for an empty path; "?" precedes a query that is not empty.
+        """Path and query for the request line."""
+        # RFC 6455, section 3: an empty path becomes "/"; "?" is written before a non-empty query.
         return (self.path or "/") + (f"?{self.query}" if self.query else "")
 
     @property
     def user_info(self) -> tuple[str, str] | None:
-        """User name and password, ``None`` if there are none."""
+        """User name and password, ``None`` without them."""
         return None if self.username is None else (self.username, self.password or "")
 
     @property
     def host_header(self) -> str:
-        """Value of the Host header: without the default port."""
+        """Value of the Host header, without the default port."""
         if self.port == (443 if self.secure else 80):
             return _bracketed(self.host)
         return self.authority
 
     @property
     def authority(self) -> str:
-        """Host and port, whatever the port is, as in a CONNECT request."""
+        """Host and port, even the default port, as in a CONNECT request."""
         return authority_of(self.host, self.port)
 
     @property
     def origin(self) -> tuple[bool, str, int]:
-        """What two URIs must share to belong to the same server: scheme, host and port."""
+        """Scheme, host and port: URIs of the same server have the same origin."""
         return self.secure, self.host.rstrip("."), self.port
 
 
 def parse_uri(uri: str) -> WebSocketURI:
     """Parse and validate a WebSocket URI.
 
-    A host outside ASCII is encoded by IDNA; other characters outside the grammar are percent-encoded, except for
-    spaces and control characters, which are refused.
+    A non-ASCII host is encoded with IDNA. Other characters outside the grammar are percent-encoded, except for spaces
+    and control characters, which are refused.
 
     Args:
         uri: The URI.
 
     Returns:
-        Its parts.
+        The parts of the URI.
 
     Raises:
         InvalidURI: ``uri`` is not a WebSocket URI.
     """
     if not isinstance(uri, str):
         raise TypeError(f"uri must be a str, not {type(uri).__name__}")
-    # Most connections of a program go to one place. User information and queries hold secrets, which nothing
-    # keeps.
+    # Most programs connect to few URIs. User information and queries may contain secrets, so they are not cached.
     return _parse(uri) if "@" in uri or "?" in uri else _parse_once(uri)
 
 
@@ -101,13 +100,13 @@ def _parse(uri: str) -> WebSocketURI:
         if fragment is not None:
             raise ValueError("it has a fragment; remove it, or write # as %23")
         host, port, username, password = split_authority(authority)
-        # RFC 3986, section 3.2.1. Programs do not agree on which @ ends it: the rest would be another host.
+        # RFC 3986, section 3.2.1. Programs disagree about which @ ends the user information, and so about the host.
         if authority is not None and authority.count("@") > 1:
             raise ValueError("its username or password contains @; write it as %40")
         if username is not None:
             if password is None:
                 raise ValueError("username provided without password; write user:@ for an empty password")
-            # RFC 7617, section 2: the colon separates the two.
+            # RFC 7617, section 2: a colon separates user name and password.
             if ":" in username:
                 raise ValueError("username contains a colon")
         secure = scheme == "wss"
@@ -133,12 +132,13 @@ def split(uri: str) -> tuple[str, str | None, str, str | None, str | None]:
         uri: The URI.
 
     Returns:
-        The parts, the scheme in lower case, ``None`` for those which are absent, and an empty scheme or path.
+        The parts, with the scheme in lower case; ``None`` for absent parts, except for scheme and path, which are
+        empty.
 
     Raises:
         ValueError: The text contains a space, a control character, or half of a surrogate pair.
     """
-    # They end a request line or a header, or make two programs read two different URIs.
+    # These end a request line or a header, or make two programs read different URIs.
     if found := _FORBIDDEN.search(uri):
         char = "a space" if found[0] == " " else "a control character"
         raise ValueError(f"it contains {char} at position {found.start()}; percent-encode it")
@@ -147,7 +147,7 @@ def split(uri: str) -> tuple[str, str | None, str, str | None, str | None]:
     except UnicodeEncodeError:
         raise ValueError("it contains half of a surrogate pair") from None
     match = _PARTS.fullmatch(uri)
-    if match is None:  # every part of the pattern may be empty
+    if match is None:  # cannot happen: every part of the pattern may be empty
         raise ValueError("it cannot be parsed")
     scheme, authority, path, query, fragment = match.groups()
     return (scheme or "").lower(), authority, path, query, fragment
@@ -157,13 +157,13 @@ def split_authority(authority: str | None) -> tuple[str, int | None, str | None,
     """Split and decode an authority.
 
     Args:
-        authority: What stands between ``//`` and the path, ``None`` if there is no ``//``.
+        authority: The text between ``//`` and the path, ``None`` without ``//``.
 
     Returns:
-        Host, port, user name and password, ``None`` for those which are absent.
+        Host, port, user name and password; ``None`` for absent parts.
 
     Raises:
-        ValueError: The authority is malformed. The text does not quote it: it may hold a password.
+        ValueError: The authority is malformed. The message does not quote it, because it may contain a password.
     """
     user_info, at, location = (authority or "").rpartition("@")
     if location.startswith("["):
@@ -197,7 +197,7 @@ def _check_scheme(scheme: str, uri: str) -> None:
 def _ipv6(address: str) -> str:
     from ipaddress import IPv6Address
 
-    # RFC 6874 writes the zone after "%25"; people write it after "%", as their system prints it.
+    # RFC 6874 writes the zone after "%25"; users often write it after "%", as systems print it.
     address, percent, zone = address.partition("%")
     zone = zone[2:] if zone.startswith("25") and len(zone) > 2 else zone
     try:
@@ -209,7 +209,7 @@ def _ipv6(address: str) -> str:
     return address.lower() + (f"%{zone}" if percent else "")
 
 
-# RFC 3986, section 3.2.2: reg-name, once it is decoded.
+# RFC 3986, section 3.2.2: a decoded reg-name.
 _is_name = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=-]+").fullmatch
 
 
@@ -230,7 +230,7 @@ def _name(name: str) -> str:
             raise ValueError(f"its host cannot be encoded by IDNA: {exc.__cause__ or exc}") from None
     if not _is_name(name):
         raise ValueError("its host contains a forbidden character")
-    # RFC 1035, section 2.3.4. A resolver would refuse it too, but as an encoding error.
+    # RFC 1035, section 2.3.4. A resolver would refuse it too, but with an encoding error.
     if len(name) > 63 and (len(name) > 254 or any(len(label) > 63 for label in name.split("."))):
         raise ValueError("its host, or a label of it, is too long")
     if name.startswith(".") or ".." in name:
@@ -242,7 +242,7 @@ _is_port = re.compile(r"[0-9]{1,5}").fullmatch
 
 
 def _port(port: str) -> int | None:
-    # RFC 3986, section 3.2.3: an empty port stands for the default.
+    # RFC 3986, section 3.2.3: an empty port means the default port.
     if not port:
         return None
     if _is_port(port) and 1 <= int(port) <= 65535:
@@ -263,7 +263,7 @@ def _decode(text: str) -> str:
     return decoded
 
 
-# What RFC 3986 allows in a path or a query; "%" too, because what is encoded already must stay as it is.
+# The characters that RFC 3986 allows in a path or a query, and "%", which begins encoded characters.
 _ALLOWED = "%:/?[]@!$&'()*+,;=-._~"
 _needs_no_encoding = re.compile(rf"[A-Za-z0-9{re.escape(_ALLOWED)}]*").fullmatch
 
@@ -277,18 +277,18 @@ def _encode(text: str) -> str:
 
 
 def authority_of(host: str, port: int) -> str:
-    """Return host and port, whatever the port is, as in a CONNECT request.
+    """Return host and port, even the default port, as in a CONNECT request.
 
     Args:
-        host: Host name or address. An IPv6 address has no brackets; its zone is left out.
+        host: Host name or address. An IPv6 address has no brackets; its zone is dropped.
         port: Port.
 
     Raises:
-        UnicodeError: The host cannot be encoded by IDNA.
+        UnicodeError: The host cannot be encoded with IDNA.
     """
     return f"{_bracketed(host if host.isascii() else host.encode('idna').decode())}:{port}"
 
 
 def _bracketed(host: str) -> str:
-    # RFC 6874, section 1: the zone means nothing to the other end, so it stays here.
+    # RFC 6874, section 1: the zone has no meaning for the other end, so it is not sent.
     return f"[{host.partition('%')[0]}]" if ":" in host else host

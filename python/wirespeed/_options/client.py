@@ -21,7 +21,7 @@ from ..datastructures import Headers, HeadersLike
 from ..exceptions import InvalidHeader
 from ..tls import TLS
 from ..typing import LoggerLike, PathLike
-from .common import AsyncOptions, ConnectionOptions, bounded, check_seconds, check_type, remembered
+from .common import AsyncOptions, ConnectionOptions, bounded, cached, check_seconds, check_type
 
 if TYPE_CHECKING:
     from .._native_types import ConnectOptions
@@ -265,6 +265,6 @@ PLAIN = (bool, int, float, type(None))
 """Types of immutable arguments that contain no secrets."""
 
 # Not `str` for Network: its arguments may contain the password of a proxy.
-checked_options = remembered(ClientOptions, (*PLAIN, str))
-checked_async_options = remembered(AsyncClientOptions, (*PLAIN, str))
-checked_network = remembered(Network, PLAIN)
+checked_options = cached(ClientOptions, (*PLAIN, str))
+checked_async_options = cached(AsyncClientOptions, (*PLAIN, str))
+checked_network = cached(Network, PLAIN)

@@ -18,14 +18,14 @@ __all__ = [
     "QUEUE_BYTES",
     "AsyncOptions",
     "ConnectionOptions",
-    "Recalled",
+    "OptionsCache",
     "bounded",
     "check_count",
     "check_seconds",
     "check_subprotocols",
     "check_type",
     "pair",
-    "remembered",
+    "cached",
 ]
 
 _P = ParamSpec("_P")
@@ -38,7 +38,7 @@ connection on common systems."""
 _UNLIMITED = 2**62
 
 # Three weeks in seconds. System calls accept timeouts of at most 2**31 ms, and Python accepts no infinite ones.
-_FOREVER = 21 * 86400.0
+_LONGEST_TIMEOUT = 21 * 86400.0
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -143,7 +143,7 @@ class AsyncOptions(ConnectionOptions):
 _MAX_ENTRIES = 32
 
 
-class Recalled(Generic[_T]):
+class OptionsCache(Generic[_T]):
     """Caches objects made from keyword arguments.
 
     Programs open many connections with the same arguments, and checking them took a sixth of the time.
@@ -175,24 +175,24 @@ class Recalled(Generic[_T]):
         self._made[key] = made
 
 
-def remembered(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:
+def cached(make: Callable[_P, _T], kinds: Collection[type]) -> Callable[_P, _T]:
     """Return a function like ``make`` that caches its results.
 
     Args:
         make: Function of keyword arguments only, whose results must not be changed.
-        kinds: As for :class:`Recalled`.
+        kinds: As for :class:`OptionsCache`.
     """
-    recalled: Recalled[_T] = Recalled(kinds)
+    cache: OptionsCache[_T] = OptionsCache(kinds)
 
     @functools.wraps(make)
     def options(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        key = None if args else recalled.key(kwargs)
+        key = None if args else cache.key(kwargs)
         if key is None:
             return make(*args, **kwargs)
-        found = recalled.get(key)
+        found = cache.get(key)
         if found is None:
             found = make(*args, **kwargs)
-            recalled.put(key, found)
+            cache.put(key, found)
         return found
 
     return options
@@ -209,7 +209,7 @@ def bounded(seconds: float | None) -> float | None:
     Args:
         seconds: The argument of the user.
     """
-    return None if seconds is None or seconds >= _FOREVER else seconds
+    return None if seconds is None or seconds >= _LONGEST_TIMEOUT else seconds
 
 
 def check_type(name: str, value: object, expected: type | tuple[type, ...], description: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from types import FunctionType
 from typing import ParamSpec, TypeVar, cast
 
-from .common import Recalled
+from .common import OptionsCache
 
 __all__ = ["hinting", "opening"]
 
@@ -59,25 +59,25 @@ def opening(
 
     Args:
         name: Public name of the function.
-        kinds: As for :class:`Recalled`.
+        kinds: As for :class:`OptionsCache`.
         begin: Called with ``self``, if the function has it, the URI and the result of the check.
         result: Name of the return type of ``begin``, for the annotations.
     """
 
     def decorate(prepare: Callable[_P, _Made]) -> Callable[_P, _T]:
-        recalled: Recalled[_Made] = Recalled(kinds)
+        cache: OptionsCache[_Made] = OptionsCache(kinds)
         checked = hinting(name)(prepare)
         code = cast("FunctionType", prepare).__code__
         count = code.co_varnames.index("uri") + 1
 
         @functools.wraps(prepare)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            key = recalled.key(kwargs) if len(args) == count else None
-            made = None if key is None else recalled.get(key)
+            key = cache.key(kwargs) if len(args) == count else None
+            made = None if key is None else cache.get(key)
             if made is None:
                 made = checked(*args, **kwargs)
                 if key is not None:
-                    recalled.put(key, made)
+                    cache.put(key, made)
             given = args if len(args) == count else (*args, kwargs["uri"])
             return begin(*given, made)
 

@@ -25,7 +25,7 @@ __all__ = [
     "AsyncServerOptions",
     "ServerOptions",
     "ServerSSL",
-    "check_farewell",
+    "check_close_frame",
     "check_ssl",
     "check_tls",
     "native_server_tls",
@@ -260,7 +260,7 @@ def _native(ssl: TLS | ssl_module.SSLContext | None) -> ServerTLS | ssl_module.S
     return native_server_tls(ssl) if isinstance(ssl, TLS) else ssl
 
 
-def check_farewell(code: object, reason: object) -> None:
+def check_close_frame(code: object, reason: object) -> None:
     """Raise unless a server may send a close frame with this code and reason (RFC 6455, section 7.4).
 
     Args:

@@ -44,7 +44,7 @@ def accepting(listening: socket.socket) -> Accept:
         descriptor, address = accepted
         return socket.socket(family, _TYPE, proto, fileno=descriptor), address
 
-    def by_python() -> tuple[socket.socket, Any] | None:
+    def through_socket() -> tuple[socket.socket, Any] | None:
         try:
             sock, address = listening.accept()
         except (BlockingIOError, InterruptedError):
@@ -55,7 +55,7 @@ def accepting(listening: socket.socket) -> Accept:
     # Use `accept` of the object if it is overridden, or if gevent has replaced the class: its objects wait although
     # the descriptor is non-blocking.
     usual = family in _INTERNET and type(listening).accept is socket.socket.accept and not is_socket_replaced()
-    return natively if usual and _TYPE != socket.SOCK_STREAM else by_python
+    return natively if usual and _TYPE != socket.SOCK_STREAM else through_socket
 
 
 class AcceptErrors:
@@ -72,7 +72,7 @@ class AcceptErrors:
         self.lost = 0
         self._limiter = limiter
 
-    def after(self, exc: OSError, problem: str) -> float | None:
+    def delay_after(self, exc: OSError, problem: str) -> float | None:
         """Return for how many seconds to pause; ``None`` to stop accepting on this socket.
 
         Args:
@@ -87,9 +87,9 @@ class AcceptErrors:
             self._limiter.count(exc.errno, logging.INFO, text, exc.strerror)
             return 0.0
         self.lost = 0
-        return self.rest(problem, exc.errno in EXHAUSTED)
+        return self.pause(problem, exc.errno in EXHAUSTED)
 
-    def rest(self, problem: str, is_exhausted: bool) -> float:
+    def pause(self, problem: str, is_exhausted: bool) -> float:
         """Return for how many seconds to pause after the system has refused a resource, and log it.
 
         Args:

@@ -1,6 +1,6 @@
 """Limits the pending opening handshakes of a server, closes some above the limit, and throttles their log.
 
-The rules are in :mod:`wirespeed._handshake.admission`. Timers and locks are in the subclasses for each API.
+The rules are in :mod:`wirespeed._handshake.eviction`. Timers and locks are in the subclasses for each API.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from .._handshake.admission import Admission, Candidate, Entry, host_of, origin_of
+from .._handshake.eviction import Candidate, Entry, EvictionQueue, host_of, origin_of
 from .._handshake.pending_handshake import PendingHandshake
 from ..typing import LoggerLike
 from .log_throttle import LogThrottle
@@ -27,7 +27,7 @@ class HandshakeLimiterBase:
 
     1. :meth:`enter` adds a handshake, :meth:`progress` notes input from the client, :meth:`replace` passes it on.
     2. :meth:`trim` closes handshakes above the limit; :meth:`evict_one` frees resources.
-    3. :meth:`throttled_log` and :meth:`count` log; :meth:`tell` writes lines that are due.
+    3. :meth:`throttled_log` and :meth:`count` log; :meth:`log_due` writes lines that are due.
 
     Args:
         clock: Returns the current time.
@@ -36,29 +36,29 @@ class HandshakeLimiterBase:
     """
 
     # Seconds that pending handshakes may take once the server closes, if there is no `open_timeout`.
-    closing_patience = 10.0
+    closing_timeout = 10.0
 
     # Seconds until a handshake that runs in a task or thread has freed its descriptor after it was dropped.
-    _relief = 0.0
+    _eviction_delay = 0.0
 
     def __init__(self, clock: Callable[[], float], limit: int, logger: LoggerLike) -> None:
         self._clock = clock
-        self._admission = Admission(limit)
-        self._tally = LogThrottle(logger)
-        # When `tell` is called next.
+        self._queue = EvictionQueue(limit)
+        self._throttle = LogThrottle(logger)
+        # When `log_due` is called next.
         self._due: float | None = None
 
     def __len__(self) -> int:
-        return len(self._admission)
+        return len(self._queue)
 
     @property
     def room(self) -> int:
         """The number of handshakes that can be added until the hard limit."""
-        return self._admission.room
+        return self._queue.room
 
     def delay(self) -> float:
         """Return for how many seconds no handshake can be added; 0 if one can be added now."""
-        return self._admission.delay(self._clock()) if self._admission.is_full else 0.0
+        return self._queue.delay(self._clock()) if self._queue.is_full else 0.0
 
     def enter(self, candidate: Candidate, address: Any) -> Entry:
         """Add a handshake; close others if the limit is exceeded.
@@ -68,15 +68,15 @@ class HandshakeLimiterBase:
             address: Address of the client.
         """
         now = self._clock()
-        if not self._admission.is_over_limit:
-            return self._admission.add(candidate, address, now)
+        if not self._queue.is_over_limit:
+            return self._queue.add(candidate, address, now)
         # Close up to two, so that their number shrinks while the limit is exceeded.
         for _ in range(2):
-            if self._admission.is_over_limit and (entry := self._admission.next_victim(now)) is not None:
+            if self._queue.is_over_limit and (entry := self._queue.next_victim(now)) is not None:
                 self._drop(entry)
-        if self._admission.is_full and (entry := self._admission.first_to_go()) is not None:
+        if self._queue.is_full and (entry := self._queue.first_victim()) is not None:
             self._drop(entry)
-        entry = self._admission.add(candidate, address, now)
+        entry = self._queue.add(candidate, address, now)
         self._trim_later()
         return entry
 
@@ -84,7 +84,7 @@ class HandshakeLimiterBase:
         """Close some handshakes above the limit; return in how many seconds to call again, ``None`` for never."""
         now = self._clock()
         for _ in range(_TRIMMED_AT_ONCE):
-            if self._admission.next_victim_in(now) is None or (entry := self._admission.next_victim(now)) is None:
+            if self._queue.next_victim_in(now) is None or (entry := self._queue.next_victim(now)) is None:
                 break
             self._drop(entry)
         return self._trim_in(now)
@@ -96,7 +96,7 @@ class HandshakeLimiterBase:
             entry: Entry of the handshake; nothing happens if it was removed.
             candidate: The new handler.
         """
-        self._admission.replace(entry, candidate)
+        self._queue.replace(entry, candidate)
 
     def progress(self, entry: Entry) -> None:
         """Note that input came from a client.
@@ -104,7 +104,7 @@ class HandshakeLimiterBase:
         Args:
             entry: Entry of the handshake.
         """
-        self._admission.progress(entry, self._clock())
+        self._queue.progress(entry, self._clock())
 
     def evict_one(self) -> float | None:
         """Close the next victim, to free its descriptor and thread.
@@ -112,12 +112,12 @@ class HandshakeLimiterBase:
         Returns:
             Seconds until that is possible or has an effect; 0 if it is done, ``None`` without pending handshakes.
         """
-        if not len(self._admission):
+        if not len(self._queue):
             return None
-        delay = self._admission.delay(self._clock())
-        if not delay and (entry := self._admission.first_to_go()) is not None:
+        delay = self._queue.delay(self._clock())
+        if not delay and (entry := self._queue.first_victim()) is not None:
             # Handshakes in a task or a thread are closed by that task or thread.
-            return 0.0 if isinstance(self._drop(entry), PendingHandshake) else self._relief
+            return 0.0 if isinstance(self._drop(entry), PendingHandshake) else self._eviction_delay
         return delay
 
     def count(self, kind: object, level: int, text: str, *arguments: Any) -> None:
@@ -129,11 +129,11 @@ class HandshakeLimiterBase:
             text: Format string of the log line.
             *arguments: Arguments of the format string.
         """
-        self._tally.add(kind, self._clock(), level, text, *arguments)
-        self._look()
+        self._throttle.add(kind, self._clock(), level, text, *arguments)
+        self._reschedule_log()
 
     def throttled_log(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
-        """Log or count an event that a client has caused: see :meth:`LogThrottle.add_of`.
+        """Log or count an event that a client has caused: see :meth:`LogThrottle.add_from_peer`.
 
         Args:
             address: Address of the client.
@@ -142,8 +142,8 @@ class HandshakeLimiterBase:
             text: Format string of the log line.
             *arguments: Arguments of the format string.
         """
-        self._tally.add_of(origin_of(address), kind, self._clock(), level, text, *arguments)
-        self._look()
+        self._throttle.add_from_peer(origin_of(address), kind, self._clock(), level, text, *arguments)
+        self._reschedule_log()
 
     def throttled_log_start(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
         """Count an event like :meth:`throttled_log`; return whether it is the first, which the caller must log.
@@ -155,52 +155,52 @@ class HandshakeLimiterBase:
             text: Format string of the log line.
             *arguments: Arguments of the format string.
         """
-        begins = self._tally.begins(origin_of(address), kind, self._clock(), level, text, *arguments)
-        self._look()
+        begins = self._throttle.is_first(origin_of(address), kind, self._clock(), level, text, *arguments)
+        self._reschedule_log()
         return begins
 
-    def tell(self) -> float | None:
+    def log_due(self) -> float | None:
         """Log all lines that are due; return in how many seconds to call again, ``None`` for never."""
         now = self._clock()
-        self._tally.tell(now)
-        self._due = self._tally.due
+        self._throttle.log_due(now)
+        self._due = self._throttle.due
         return None if self._due is None else max(0.001, self._due - now)
 
     def close_all(self) -> None:
         """Close all pending handshakes, because the server closes and has waited long enough for them."""
-        for entry in self._admission.waiting():
+        for entry in self._queue.waiting():
             text = "closed a client that had not sent its request when the server closed: %s"
             self.count("closing", logging.WARNING, text, host_of(entry.address))
             self._close(entry)
 
     def finish(self) -> None:
         """Log the pending counts."""
-        self._tally.finish()
+        self._throttle.finish()
         self._due = None
 
     def _drop(self, entry: Entry) -> Candidate | None:
-        self.count(self, logging.WARNING, *self._admission.farewell(entry))
+        self.count(self, logging.WARNING, *self._queue.eviction_log(entry))
         return self._close(entry)
 
     def _close(self, entry: Entry) -> Candidate | None:
-        candidate = self._admission.remove(entry)
+        candidate = self._queue.remove(entry)
         if candidate is not None:
             candidate.drop()
         return candidate
 
-    def _look(self) -> None:
-        due = self._tally.due
+    def _reschedule_log(self) -> None:
+        due = self._throttle.due
         if due is not None and (self._due is None or due < self._due):
             self._due = due
-            self._tell_at(due)
+            self._schedule_log(due)
 
     def _trim_in(self, now: float) -> float | None:
-        left = self._admission.next_victim_in(now)
+        left = self._queue.next_victim_in(now)
         return None if left is None else max(left, _TRIM_INTERVAL)
 
     def _trim_later(self) -> None:
         """Arrange that :meth:`trim` is called, if the limit is exceeded."""
 
-    def _tell_at(self, due: float) -> None:
-        """Arrange that :meth:`tell` is called at a time."""
+    def _schedule_log(self, due: float) -> None:
+        """Arrange that :meth:`log_due` is called at a time."""
         raise NotImplementedError

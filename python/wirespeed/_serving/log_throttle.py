@@ -1,6 +1,6 @@
 """Limits the log lines about events that clients can cause thousands of times a second.
 
-It has no clock: times are arguments, and the caller calls :meth:`LogThrottle.tell` at the time of
+It has no clock: times are arguments, and the caller calls :meth:`LogThrottle.log_due` at the time of
 :attr:`LogThrottle.due`.
 """
 
@@ -14,13 +14,13 @@ from ..typing import LoggerLike
 __all__ = ["LogThrottle"]
 
 # Seconds to collect the first events of a series, so that its first line already has a count.
-_FIRST = 1.0
+_FIRST_DELAY = 1.0
 
 # Seconds between the lines of a series.
 _INTERVAL = 60.0
 
 # Maximum number of series that peers can create; further events share one series for each level.
-_MANY = 64
+_MAX_SERIES = 64
 
 
 @dataclasses.dataclass
@@ -31,7 +31,7 @@ class _Series:
     arguments: tuple[Any, ...]
     count: int = 0
     is_new: bool = True
-    is_told: bool = False
+    is_logged: bool = False
 
 
 class LogThrottle:
@@ -57,29 +57,29 @@ class LogThrottle:
         """
         series = self._series.get(kind)
         if series is None:
-            series = self._series[kind] = _Series(now + _FIRST, level, text, arguments)
+            series = self._series[kind] = _Series(now + _FIRST_DELAY, level, text, arguments)
         series.count += 1
         series.arguments = arguments
 
-    def add_of(self, who: object, kind: str, now: float, level: int, text: str, *arguments: Any) -> None:
+    def add_from_peer(self, origin: object, kind: str, now: float, level: int, text: str, *arguments: Any) -> None:
         """Count an event that a client has caused. The first is logged at once, later ones as a count.
 
         Args:
-            who: Origin of the client.
+            origin: Origin of the client.
             kind: Kind of event, such as the error. If there are too many series, some are counted together.
             now: The current time.
             level: Level of the log line.
             text: Format string of the log line.
             *arguments: Arguments of the format string.
         """
-        if self.begins(who, kind, now, level, text, *arguments):
+        if self.is_first(origin, kind, now, level, text, *arguments):
             self._logger.log(level, text, *arguments)
 
-    def begins(self, who: object, kind: str, now: float, level: int, text: str, *arguments: Any) -> bool:
-        """Count an event like :meth:`add_of`; return whether it is the first, which the caller must log.
+    def is_first(self, origin: object, kind: str, now: float, level: int, text: str, *arguments: Any) -> bool:
+        """Count an event like :meth:`add_from_peer`; return whether it is the first, which the caller must log.
 
         Args:
-            who: Origin of the client.
+            origin: Origin of the client.
             kind: Kind of event.
             now: The current time.
             level: Level of the log line.
@@ -88,12 +88,12 @@ class LogThrottle:
         """
         if not self._logger.isEnabledFor(level):
             return False
-        key: object = (kind, who)
-        if key not in self._series and len(self._series) >= _MANY:
+        key: object = (kind, origin)
+        if key not in self._series and len(self._series) >= _MAX_SERIES:
             key = level
         series = self._series.get(key)
         if series is None:
-            self._series[key] = _Series(now + _INTERVAL, level, text, arguments, is_told=True)
+            self._series[key] = _Series(now + _INTERVAL, level, text, arguments, is_logged=True)
             return True
         series.count += 1
         series.text, series.arguments = text, arguments
@@ -101,10 +101,10 @@ class LogThrottle:
 
     @property
     def due(self) -> float | None:
-        """The time at which to call :meth:`tell` next, ``None`` for never."""
+        """The time at which to call :meth:`log_due` next, ``None`` for never."""
         return min((series.due for series in self._series.values()), default=None)
 
-    def tell(self, now: float) -> None:
+    def log_due(self, now: float) -> None:
         """Log all series that are due.
 
         Args:
@@ -117,7 +117,7 @@ class LogThrottle:
                 # Without an event for a minute, the series ends.
                 del self._series[kind]
                 continue
-            self._say(series)
+            self._log(series)
             series.due = now + _INTERVAL
             series.count = 0
             series.is_new = False
@@ -126,11 +126,11 @@ class LogThrottle:
         """Log the series that have no line or no count yet, and forget all series."""
         for series in self._series.values():
             if series.count and series.is_new:
-                self._say(series)
+                self._log(series)
         self._series.clear()
 
-    def _say(self, series: _Series) -> None:
-        if series.is_told:
+    def _log(self, series: _Series) -> None:
+        if series.is_logged:
             self._logger.log(series.level, series.text + "; %d more like it", *series.arguments, series.count)
             return
         times = " (%d times)" if series.count > 1 else ""

@@ -15,15 +15,15 @@ from .._handshake.pending_handshake import PendingHandshake
 from .._native import ServerOpening
 from .handshake_limiter import HandshakeLimiterBase
 
-__all__ = ["GreetingsBase"]
+__all__ = ["PendingHandshakesBase"]
 
 
-class GreetingsBase:
+class PendingHandshakesBase:
     """The sockets of a server that wait for their request.
 
     Args:
         clock: Returns the current time.
-        patience: Seconds for the opening handshake, ``None`` for no limit.
+        open_timeout: Seconds for the opening handshake, ``None`` for no limit.
         limiter: Counts the pending handshakes.
         make_opening: Creates the parser of a request; ``None`` with TLS, where the first record is awaited instead.
     """
@@ -31,12 +31,12 @@ class GreetingsBase:
     def __init__(
         self,
         clock: Callable[[], float],
-        patience: float | None,
+        open_timeout: float | None,
         limiter: HandshakeLimiterBase,
         make_opening: Callable[[], ServerOpening] | None,
     ) -> None:
         self._clock = clock
-        self._patience = patience
+        self._open_timeout = open_timeout
         self._limiter = limiter
         self._make_opening = make_opening
         # In the order of their deadlines. An OrderedDict, because the first item is looked up often.
@@ -44,7 +44,7 @@ class GreetingsBase:
 
     def _admit(self, sock: socket_module.socket, address: Any) -> PendingHandshake | None:
         """Add a socket; return it if it need not wait, because its request or an error is there already."""
-        deadline = None if self._patience is None else self._clock() + self._patience
+        deadline = None if self._open_timeout is None else self._clock() + self._open_timeout
         pending = PendingHandshake(sock, address, deadline, self._dropped)
         try:
             if not pending.receive(sock.recv(READ_SIZE), self._make_opening):

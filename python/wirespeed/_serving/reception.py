@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from .._handshake.negotiation import hint
+from .._handshake.negotiation import log_hint
 from .._handshake.pending_handshake import PendingHandshake
 from .._handshake.responses import common_fields
 from .._native import Opened, ServerOpening, ServerSettings, ServerTLS
@@ -71,7 +71,7 @@ def reception(
                 opening.feed_eof()
         except BaseException:
             if first:
-                hint(data or b"", tls is not None, pending, limiter)
+                log_hint(data or b"", tls is not None, pending, limiter)
             opening.reject(common_fields(options.server_header))
             if output := opening.take_output():
                 yield Refusal(output)

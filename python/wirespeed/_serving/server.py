@@ -82,7 +82,7 @@ class ServerBase:
         self._connections: set[Any] = set()
         self._is_closing = False
         # Code and reason with which to close connections, once the server closes them.
-        self._farewell: tuple[int, str] | None = None
+        self._close_frame: tuple[int, str] | None = None
 
     def reload_ssl(self, ssl: TLS | ssl_module.SSLContext | None = None) -> None:
         """Use other certificates for connections accepted from now on.

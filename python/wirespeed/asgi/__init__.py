@@ -1,4 +1,4 @@
-"""The WebSockets of an ASGI application under uvicorn: ``uvicorn --ws wirespeed.asgi:WebSocketProtocol``."""
+"""WebSockets for ASGI applications under uvicorn: ``uvicorn --ws wirespeed.asgi:WebSocketProtocol``."""
 
 from ._protocol import WebSocketProtocol
 

@@ -1,6 +1,6 @@
-"""Events of ASGI and what they mean on the wire: the scope, headers, how a connection ended. Pure functions.
+"""Conversion between ASGI events and WebSocket data: scope, headers, close codes. All functions are pure.
 
-The specification is https://asgi.readthedocs.io/en/latest/specs/www.html#websocket, version 2.4.
+See https://asgi.readthedocs.io/en/latest/specs/www.html#websocket, version 2.4.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ __all__ = [
 ]
 
 Fields = Iterable[tuple[bytes, bytes]]
-"""Headers as ASGI has them."""
+"""Headers as ASGI represents them."""
 
-# What the opening handshake writes, or what a response with status 101 must not have: RFC 9110, sections
-# 6.4.1 and 8.6. In a denial they say how long the body is and that nothing follows: as it is sent whole, the
-# core says so.
+# Headers that the opening handshake sets, or that a response with status 101 must not have (RFC 9110, sections 6.4.1
+# and 8.6). In a denial, the core sets those about the body, because it is sent as a whole.
 _OWN_FIELDS = frozenset(
     [
         "connection",
@@ -46,12 +45,12 @@ _OWN_FIELDS = frozenset(
 
 
 def scope(request: Request, root_path: str, headers: Fields | None) -> dict[str, Any]:
-    """Return what the scope of a connection says about its request.
+    """Return the part of a connection's scope that depends on its request.
 
     Args:
         request: The request.
-        root_path: Where the application is mounted.
-        headers: All headers, if the request has not; ``None`` if it has.
+        root_path: Path where the application is mounted.
+        headers: All headers, if ``request`` contains only some of them; otherwise ``None``.
     """
     raw_path, _, query = _path(request.path).partition("?")
     fields = request.headers
@@ -73,7 +72,7 @@ def scope(request: Request, root_path: str, headers: Fields | None) -> dict[str,
 
 
 def _path(target: str) -> str:
-    """Return path and query of a target: RFC 9112, section 3.2.2, has the form with an authority too."""
+    """Return path and query of a request target, also in absolute form (RFC 9112, section 3.2.2)."""
     if target.startswith("/"):
         return target
     return "/" + target.partition("://")[2].partition("/")[2]
@@ -98,7 +97,7 @@ def acceptance(draft: Response, message: dict[str, Any], defaults: Fields) -> Re
         if key not in _OWN_FIELDS and not (subprotocol and key == "sec-websocket-protocol"):
             headers[key] = value.decode("latin-1")
     if subprotocol:
-        # As with uvicorn, the client need not have offered it.
+        # As in uvicorn, it need not be one that the client has offered.
         headers["Sec-WebSocket-Protocol"] = subprotocol
     return Response(draft.status_code, draft.reason_phrase, headers)
 
@@ -107,7 +106,7 @@ def denial_headers(fields: Fields, defaults: Fields) -> Headers:
     """Return the headers of a response that refuses a connection.
 
     Args:
-        fields: Those of the application.
+        fields: Headers of the application.
         defaults: Headers of every response of the server.
 
     Raises:
@@ -126,10 +125,10 @@ def denial_headers(fields: Fields, defaults: Fields) -> Headers:
 
 
 def add_default_headers(headers: Headers, defaults: Fields) -> None:
-    """Add the headers of every response, unless they are there.
+    """Add the headers of every response, unless they are set already.
 
     Args:
-        headers: Those of a response.
+        headers: Headers of a response.
         defaults: Headers of every response of the server.
     """
     for name, value in defaults:
@@ -142,9 +141,9 @@ def denial(status: int, headers: Headers, body: bytes) -> Response:
     """Return a response that refuses a connection.
 
     Args:
-        status: Its status.
-        headers: Its headers.
-        body: Its body.
+        status: Status code.
+        headers: Headers.
+        body: Body.
     """
     try:
         phrase = http.HTTPStatus(status).phrase
@@ -154,10 +153,10 @@ def denial(status: int, headers: Headers, body: bytes) -> Response:
 
 
 def payload(data: object) -> memoryview:
-    """Return what an event ``websocket.send`` has under ``bytes``.
+    """Return a view of the ``bytes`` of a ``websocket.send`` event.
 
     Args:
-        data: Anything that is no ``bytes``.
+        data: Any value that is not ``bytes``.
 
     Raises:
         TypeError: It is not bytes-like.
@@ -169,10 +168,10 @@ def payload(data: object) -> memoryview:
 
 
 def closing_of(error: ConnectionClosed) -> tuple[int, str]:
-    """Return code and reason of the frame that closed a connection: the first one, whoever sent it.
+    """Return code and reason of the first close frame, whichever end sent it.
 
     Args:
-        error: How the connection ended. Without any frame, the code is 1006: RFC 6455, section 7.1.5.
+        error: How the connection ended. Without a close frame, the code is 1006 (RFC 6455, section 7.1.5).
     """
     close = error.rcvd if error.sent is None or error.rcvd_then_sent else error.sent
     return (CloseCode.ABNORMAL_CLOSURE, "") if close is None else (close.code, close.reason)

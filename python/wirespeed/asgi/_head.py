@@ -1,7 +1,7 @@
-"""The head of a request as uvicorn hands it over, and as the native core takes it.
+"""Converts the request head of uvicorn to a head for the native core. All functions are pure.
 
-uvicorn has parsed and checked the head, and writes it anew: each field is a line, names are in lower case, and whatever
-the version was, the request line says HTTP/1.1. Pure functions.
+uvicorn has parsed and checked the head, and writes it again: one line for each field, names in lower case, and always
+HTTP/1.1 as the version.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 __all__ = ["HEAD_BYTES", "essence", "with_version"]
 
 HEAD_BYTES = 2**16
-"""How long a head may be: what h11 lets pass, and so uvicorn by default."""
+"""Maximum size of a head in bytes: the limit of h11, which uvicorn uses by default."""
 
-# How long a head of the core may be, and how many fields it may have.
+# Limits of the core: bytes and number of fields of a head.
 _CORE_BYTES = 2**14
 _CORE_FIELDS = 128
 
-# What the core looks at, beside names that begin with sec-websocket-: RFC 6455, section 4.2.1; RFC 9112,
-# section 6.
+# Fields that the core uses, besides names that begin with sec-websocket- (RFC 6455, section 4.2.1; RFC 9112, section
+# 6).
 _ESSENTIAL = frozenset([b"host", b"upgrade", b"connection", b"content-length", b"transfer-encoding"])
 
 
 def with_version(head: bytes, version: str) -> bytes:
-    """Return a head with the version that the client wrote.
+    """Return a head with the HTTP version that the client sent.
 
     Args:
-        head: A head that uvicorn has written.
-        version: Such as ``1.0``.
+        head: A head written by uvicorn.
+        version: The version, such as ``1.0``.
     """
     if version == "1.1":
         return head
@@ -33,13 +33,13 @@ def with_version(head: bytes, version: str) -> bytes:
 
 
 def essence(head: bytes) -> tuple[bytes, list[tuple[bytes, bytes]] | None]:
-    """Return a head that the core takes, without fields that are for the application alone, and all the fields.
+    """Return a head within the limits of the core, without fields that only the application needs, and all fields.
 
-    A head that is not too long for the core, and one that is longer than it may be, is returned as it is, and ``None``:
-    the core has, or refuses, all of it. Cookies and tokens can make a head long; the connection does not keep them.
+    If the head is within the limits, or above the limit of uvicorn, it is returned unchanged with ``None``: the core
+    then has, or refuses, all fields. Long heads usually have cookies or tokens, which the connection need not keep.
 
     Args:
-        head: A head that uvicorn has written.
+        head: A head written by uvicorn.
     """
     if not _CORE_BYTES < len(head) <= HEAD_BYTES:
         return head, None

@@ -1,8 +1,7 @@
-"""Lines of the log that show what goes over a connection, at level DEBUG.
+"""Logs the traffic of a connection at level DEBUG, in the format of uvicorn with the address of the client in front.
 
-They are those of uvicorn's own implementation, each with the address of the client in front. A message is shown when
-the application receives it, or has sent it. Values that are credentials, or may be, are masked. A connection that is
-opened while the level is higher has none of this.
+A received message is logged when the application receives it, a sent message after sending. Values that are or may be
+credentials are masked. Connections that are opened while the level is higher are not logged.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from ..exceptions import ConnectionClosed
 
 __all__ = ["Lines", "lines_for"]
 
-# Characters of a text, and bytes of a binary message, that are shown: a line on most screens.
+# Logged characters of a text message, and bytes of a binary message: one line on most screens.
 _TEXT = 75
 _BYTES = 24
 
 
 class Lines(Listener):
-    """The lines of one connection. As its listener, it is told of pings and pongs.
+    """The debug log of one connection. As its listener, it receives pings and pongs.
 
     Args:
-        logger: Where they go.
-        prefix: What they begin with.
+        logger: The logger.
+        prefix: Beginning of each line.
     """
 
     def __init__(self, logger: logging.Logger, prefix: str) -> None:
@@ -38,11 +37,11 @@ class Lines(Listener):
         self._prefix = prefix
 
     def request(self, request: Request, headers: Iterable[tuple[bytes, bytes]] | None) -> None:
-        """Show a request.
+        """Log a request.
 
         Args:
             request: The request.
-            headers: All headers, if the request has not; ``None`` if it has.
+            headers: All headers, if ``request`` contains only some of them; otherwise ``None``.
         """
         self._note(f"< {request.method} {printable(mask_query(request.path))} {request.protocol}")
         if headers is None:
@@ -51,10 +50,10 @@ class Lines(Listener):
             self._fields("<", ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers))
 
     def response(self, response: Response) -> None:
-        """Show the answer to a request.
+        """Log the response to the request.
 
         Args:
-            response: The answer.
+            response: The response.
         """
         self._note(f"> HTTP/1.1 {response.status_code} {printable(response.reason_phrase)}".rstrip())
         self._fields(">", response.headers.raw_items())
@@ -64,10 +63,10 @@ class Lines(Listener):
             self._note(f"> [body] [{len(response.body)} bytes]")
 
     def receiving(self, receive: Callable[[], Awaitable[str | bytes]]) -> Callable[[], Awaitable[str | bytes]]:
-        """Return what receives messages and shows them.
+        """Return a function that receives a message and logs it.
 
         Args:
-            receive: What receives them.
+            receive: Function that receives a message.
         """
 
         async def receive_and_show() -> str | bytes:
@@ -78,7 +77,7 @@ class Lines(Listener):
         return receive_and_show
 
     def received(self, message: str | bytes) -> None:
-        """Show a message of the client.
+        """Log a message of the client.
 
         Args:
             message: The message.
@@ -86,10 +85,10 @@ class Lines(Listener):
         self._note(f"< {_message(message)}")
 
     def sending(self, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
-        """Return what sends messages and shows them.
+        """Return a function that sends a message and logs it.
 
         Args:
-            send: What sends them.
+            send: Function that sends a message.
         """
 
         async def send_and_show(message: Any) -> None:
@@ -99,7 +98,7 @@ class Lines(Listener):
         return send_and_show
 
     def not_sent(self, message: Any) -> None:
-        """Show a message that goes nowhere.
+        """Log a message that is discarded, because the client has closed.
 
         Args:
             message: The message.
@@ -107,19 +106,19 @@ class Lines(Listener):
         self._note(f"x {_message(message)} not sent: the client has closed")
 
     def on_ping(self, ws: Connection, data: bytes) -> None:
-        """Show a ping, and the pong that answers it."""
+        """Log a ping and the pong that answers it."""
         self._note(f"< PING {_control(data)}")
         self._note(f"> PONG {_control(data)}")
 
     def on_pong(self, ws: Connection, data: bytes) -> None:
-        """Show a pong."""
+        """Log a pong."""
         self._note(f"< PONG {_control(data)}")
 
     def closed(self, error: ConnectionClosed) -> None:
-        """Show how a connection has ended.
+        """Log how a connection has ended.
 
         Args:
-            error: What its calls raise.
+            error: Exception that calls of the connection raise.
         """
         frames = [("<", error.rcvd), (">", error.sent)]
         for mark, frame in frames if error.rcvd_then_sent else reversed(frames):
@@ -139,11 +138,11 @@ class Lines(Listener):
 
 
 def lines_for(logger: logging.Logger, prefix: str) -> Lines | None:
-    """Return the lines of a new connection; ``None`` if nobody wants them.
+    """Return the debug log of a new connection; ``None`` if the level DEBUG is disabled.
 
     Args:
-        logger: Where they go.
-        prefix: What they begin with.
+        logger: The logger.
+        prefix: Beginning of each line.
     """
     return Lines(logger, prefix) if logger.isEnabledFor(logging.DEBUG) else None
 
@@ -162,7 +161,7 @@ def _control(data: bytes) -> str:
 
 
 def _bytes(data: bytes) -> tuple[str, bool]:
-    """Return what is shown of a payload, and whether it is shown as text."""
+    """Return the logged form of a payload, and whether it is text."""
     if data.isascii() and data.decode().isprintable():
         text = data.decode()
         return repr(text if len(text) <= _TEXT else text[:_TEXT] + "..."), True

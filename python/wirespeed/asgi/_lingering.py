@@ -1,7 +1,7 @@
-"""Applications whose clients have gone: a server that ends has to reach them too.
+"""Ends applications that are still running after their client has disconnected, when the server shuts down.
 
-uvicorn tells its connections that it ends, and then waits for its tasks. Here are those that have a task and no
-connection any more.
+On shutdown, uvicorn notifies its connections and waits for its tasks. This module keeps applications that have a task,
+but no connection any more.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ __all__ = ["LingeringSocket", "lingering_of"]
 
 
 class Dismissible(Protocol):
-    """What lingers."""
+    """An application without a connection."""
 
     def dismiss(self) -> None:
-        """End what waits for events that cannot come."""
+        """Cancel its wait for events that cannot come."""
 
 
 class LingeringSocket:
-    """Those of a server. While there are any, it is one of the connections of the server, whatever their number.
+    """The applications without a connection of one server.
+
+    While there are any, this object is one of the connections of the server, so that uvicorn notifies it.
 
     Args:
-        connections: Those of the server.
+        connections: The connections of the server.
     """
 
     __slots__ = ("_connections", "_members")
@@ -32,36 +34,36 @@ class LingeringSocket:
         self._members: set[Dismissible] = set()
 
     def add(self, member: Dismissible) -> None:
-        """Dismiss a member when the server ends.
+        """Add an application, to be dismissed when the server shuts down.
 
         Args:
-            member: What lingers.
+            member: The application.
         """
         self._members.add(member)
         self._connections.add(self)
 
     def discard(self, member: Dismissible) -> None:
-        """Forget a member, if it is one.
+        """Remove an application, if it is a member.
 
         Args:
-            member: What has ended.
+            member: The application.
         """
         self._members.discard(member)
         if not self._members:
             self._connections.discard(self)
 
     def shutdown(self) -> None:
-        """Dismiss all, because the server ends; uvicorn calls it."""
+        """Dismiss all applications; called by uvicorn when the server shuts down."""
         for member in list(self._members):
             self.discard(member)
             member.dismiss()
 
 
 def lingering_of(server_state: Any) -> LingeringSocket:
-    """Return what lingers in a server.
+    """Return the applications without a connection of a server.
 
     Args:
-        server_state: What its connections share.
+        server_state: The state shared by the connections of the server.
     """
     found: LingeringSocket | None = getattr(server_state, "_wirespeed_lingering", None)
     if found is None:

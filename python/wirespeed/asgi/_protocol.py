@@ -1,7 +1,8 @@
-"""What uvicorn makes for every WebSocket: the object between its transport, the application and a connection.
+"""The protocol that uvicorn creates for every WebSocket: it connects transport, application and native connection.
 
-uvicorn accepts sockets, makes TLS and reads the request. Once the application has answered that, the transport belongs
-to the native core: for bytes that arrive no Python runs here, only for events that the application receives or sends.
+uvicorn accepts sockets, performs TLS and reads the request. When the application has answered the request, the native
+core takes over the transport. From then on no Python code runs for received bytes, only for events that the
+application receives or sends.
 """
 
 from __future__ import annotations
@@ -25,33 +26,32 @@ from ._server import TRACE, ClientDisconnected, http_version_of, settings_of, ut
 
 __all__ = ["WebSocketProtocol"]
 
-# Bytes that are read from a client before it is answered: it should send none.
+# Bytes to buffer from a client before its request is answered. It should not send any.
 _EARLY_BYTES = 2**16
 
-# Seconds that a client has to answer the close frame when the server shuts down. uvicorn itself does not
-# wait.
+# Seconds that a client has to answer the close frame when the server shuts down. uvicorn itself does not wait.
 _SHUTDOWN_LINGER = 1.0
 
-# How far a connection is.
+# The phases of a connection.
 _NEW = 0
 _ASKED = 1  # the application knows the request
 _DENYING = 2  # it has begun a response that refuses
 _OPEN = 3
-_ENDING = 4  # nothing more is to be said
+_ENDING = 4  # nothing more can be sent
 
 
 class WebSocketProtocol(asyncio.Protocol):
-    """A WebSocket of uvicorn: ``uvicorn --ws wirespeed.asgi:WebSocketProtocol``, or ``uvicorn.run(..., ws=...)``.
+    """A WebSocket under uvicorn: ``uvicorn --ws wirespeed.asgi:WebSocketProtocol``, or ``uvicorn.run(..., ws=...)``.
 
     Args:
-        config: The settings of uvicorn: ``ws_max_size``, ``ws_ping_interval``, ``ws_ping_timeout``,
-            ``ws_per_message_deflate`` and ``root_path`` count.
-        server_state: What the connections of a server share.
-        app_state: What the lifespan of the application has put into its state.
+        config: The settings of uvicorn. It uses ``ws_max_size``, ``ws_ping_interval``, ``ws_ping_timeout``,
+            ``ws_per_message_deflate`` and ``root_path``.
+        server_state: The state that the connections of a server share.
+        app_state: The state that the lifespan of the application has set.
 
     Attributes:
-        max_fragments: Of a message, ``None`` for no limit; more close the connection with code 1009 (RFC 6455 7.4.1).
-            uvicorn has no setting for it: a subclass has another one.
+        max_fragments: Maximum number of fragments of a message, ``None`` for no limit. A message with more closes the
+            connection with code 1009 (RFC 6455, section 7.4.1). uvicorn has no setting for it: set it in a subclass.
     """
 
     max_fragments: int | None = 4096
@@ -107,45 +107,45 @@ class WebSocketProtocol(asyncio.Protocol):
         self._client: tuple[str, int] | None = None
         self._http_version = "1.1"
         self._connection: Connection | None = None
-        # The protocol of the transport, once the native core has it.
+        # The protocol of the transport, once the native core has taken it over.
         self._port: asyncio.Protocol | None = None
         self._scope: dict[str, Any] = {}
         self._phase = _NEW
         self._lost = False
-        # The server has refused what the application was asked.
+        # Whether the server has refused the request itself.
         self._refused = False
         self._connect_told = False
         self._disconnect_told = False
-        # Whether the application runs.
+        # Whether the application is running.
         self._running = False
-        # The server ends: who waits in vain is told so, once. None: has been told.
+        # Whether the server shuts down, so that a wait for events that cannot come is cancelled, once. None: it was.
         self._dismissed: bool | None = False
-        # Those who receive although there is nothing more to come.
+        # Waits of the application for events after the last one.
         self._vain: set[asyncio.Future[None]] = set()
-        # Of the connection, as long as events are messages and nothing else.
+        # Methods of the connection, while events are only messages.
         self._recv: Any = None
         self._send: Any = None
-        # Set when the phase is no longer below _OPEN, or the client has gone; made for who waits.
+        # Set when the phase reaches _OPEN or the client has disconnected; created by the first wait.
         self._changed: asyncio.Event | None = None
         self._early = bytearray()
         self._draft: Response | None = None
         self._denial: tuple[int, Headers, list[bytes]] | None = None
         self._end: tuple[int, str] = (CloseCode.ABNORMAL_CLOSURE, "")
-        # Messages that had come when the application closed, at most: it may receive them.
+        # Upper limit for the messages that arrived before the application closed: it may still receive them.
         self._left = 0
         self._cut_timer: asyncio.TimerHandle | None = None
-        # Made when something is sent to a client that has closed.
+        # Created when a message is sent after the client has closed.
         self._after_close: SendAfterClose | None = None
-        # None: nobody wants them.
+        # None if debug logging is disabled.
         self._lines: Lines | None = None
 
-    # What uvicorn and the transport call.
+    # Called by uvicorn and the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a transport over.
 
         Args:
-            transport: It has received the request, which :meth:`data_received` is given next.
+            transport: The transport, which has received the request already. :meth:`data_received` gets it next.
         """
         self._transport = transport
         self._server_state.connections.add(self)
@@ -154,13 +154,13 @@ class WebSocketProtocol(asyncio.Protocol):
         self._trace("WebSocket connection made")
 
     def data_received(self, data: bytes) -> None:
-        """Take the request, and after it what the client sends before it is answered.
+        """Process the request, and buffer bytes that the client sends before it is answered.
 
         Args:
             data: First the whole head of the request.
         """
         if self._port is not None:
-            # With eager tasks, uvicorn sets this protocol after the application has answered.
+            # With eager tasks, uvicorn sets this protocol after the application has answered already.
             self._transport.set_protocol(self._port)
             self._port.data_received(data)
         elif self._phase == _NEW:
@@ -171,14 +171,14 @@ class WebSocketProtocol(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def eof_received(self) -> bool | None:
-        """Let the transport close, unless the core has it."""
+        """Let the transport close, unless the core has taken it over."""
         return None if self._port is None else self._port.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the application that the client has gone.
+        """Notify the application that the client has disconnected.
 
         Args:
-            exc: Why.
+            exc: The reason.
         """
         if self._port is not None:
             self._port.connection_lost(exc)
@@ -188,17 +188,17 @@ class WebSocketProtocol(asyncio.Protocol):
             self._transport.close()
 
     def pause_writing(self) -> None:
-        """Pass it on to the core."""
+        """Notify the core."""
         if self._port is not None:
             self._port.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass it on to the core."""
+        """Notify the core."""
         if self._port is not None:
             self._port.resume_writing()
 
     def shutdown(self) -> None:
-        """Close the connection, because the server ends: with code 1012, or status 500 before it was accepted."""
+        """Close the connection because the server shuts down: with code 1012, or status 500 before it is accepted."""
         if self._lost:
             return
         if self._phase == _NEW:
@@ -214,9 +214,9 @@ class WebSocketProtocol(asyncio.Protocol):
             self._cut_timer = self._loop.call_later(_SHUTDOWN_LINGER, self._transport.close)
 
     def dismiss(self) -> None:
-        """Let the application end that receives although there is nothing more to come, because the server ends.
+        """Cancel the application's wait for events that cannot come, because the server shuts down.
 
-        What it waits for is cancelled, once: if that is ignored, it is left to the deadline of the server.
+        It is cancelled once. If the application ignores that, the shutdown timeout of the server applies.
         """
         if self._dismissed is False:
             self._dismissed = None if self._vain else True
@@ -233,7 +233,7 @@ class WebSocketProtocol(asyncio.Protocol):
             opening.feed(data)
             opened = opening.finish()
         except (InvalidHandshake, RuntimeError) as exc:
-            # What uvicorn takes for a request and the core does not: it is above a limit.
+            # uvicorn accepts the request, but it exceeds a limit of the core.
             self._phase = _ENDING
             self._log_refusal(exc)
             headers = Headers()
@@ -285,11 +285,11 @@ class WebSocketProtocol(asyncio.Protocol):
         except ClientDisconnected:
             code = CloseCode.NORMAL_CLOSURE
         except BaseException as exc:
-            # Cancellation too: uvicorn cancels what does not end in time.
+            # Including CancelledError: uvicorn cancels tasks that do not end in time.
             if not (isinstance(exc, asyncio.CancelledError) and self._disconnect_told and self._dismissed is None):
                 self._logger.exception("Exception in ASGI application\n")
             if not isinstance(exc, Exception):
-                # It is for the task, or for the loop: what ends the program is not to be kept from it.
+                # Propagate it to the task or the loop, for example KeyboardInterrupt.
                 raise
         else:
             code = CloseCode.NORMAL_CLOSURE
@@ -301,7 +301,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._end_run(code)
 
     def _end_run(self, code: int) -> None:
-        """The application has ended: so does the connection."""
+        """Close the connection, because the application has ended."""
         self._running = False
         if self._lost:
             lingering_of(self._server_state).discard(self)
@@ -313,8 +313,8 @@ class WebSocketProtocol(asyncio.Protocol):
     async def receive(self) -> dict[str, Any]:
         """Return the next event for the application: ``websocket.connect``, ``.receive`` or ``.disconnect``.
 
-        After ``websocket.disconnect`` nothing comes: further calls wait until they are cancelled, by whoever does it,
-        or by :meth:`dismiss`.
+        After ``websocket.disconnect`` there are no more events. Further calls wait until they are cancelled, for
+        example by :meth:`dismiss`.
         """
         if self._recv is None:
             event = await self._receive_other()
@@ -326,13 +326,13 @@ class WebSocketProtocol(asyncio.Protocol):
             self._recv = None
             self._disconnect_told = True
             return events.disconnect(*events.closing_of(exc))
-        # As `events.receive`, without a call for each message.
+        # Inlines `events.receive`, to save a call for each message.
         if type(message) is str:
             return {"type": "websocket.receive", "text": message}
         return {"type": "websocket.receive", "bytes": message}
 
     async def _receive_other(self) -> dict[str, Any] | None:
-        """Return an event that is not of an open connection; ``None`` if it is open."""
+        """Return an event other than a message; ``None`` if the connection is open."""
         if not self._connect_told:
             self._connect_told = True
             return {"type": "websocket.connect"}
@@ -353,7 +353,7 @@ class WebSocketProtocol(asyncio.Protocol):
         return events.disconnect(*self._end)
 
     def _message_left(self) -> str | bytes | None:
-        """Return a message that came before the application closed, ``None`` if there is none. It does not wait."""
+        """Return a message that arrived before the application closed, ``None`` without one. It does not wait."""
         if self._connection is None or not self._left:
             return None
         self._left -= 1
@@ -367,7 +367,7 @@ class WebSocketProtocol(asyncio.Protocol):
         return message
 
     async def _wait_in_vain(self) -> NoReturn:
-        """Wait until it is cancelled: the same event again would keep the loop busy for who ignores it."""
+        """Wait until cancelled: an application that ignores the last event must not block the loop."""
         if self._dismissed:
             self._dismissed = None
             await asyncio.sleep(0)
@@ -381,24 +381,25 @@ class WebSocketProtocol(asyncio.Protocol):
             self._vain.discard(waiter)
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Take an event of the application; wait while the client does not read.
+        """Process an event of the application; wait while the client does not read.
 
-        While the application has yet to receive what a client sent before it closed, messages go nowhere.
+        If the client has closed, messages are discarded until the application has received the messages before the
+        close frame, and the end.
 
         Args:
             message: ``websocket.accept``, ``.send``, ``.close``, ``.http.response.start`` or ``.http.response.body``.
 
         Raises:
-            ClientDisconnected: The connection is closed. It is an ``OSError``.
-            RuntimeError: The event is not allowed now.
-            TypeError: What is to be sent as text is no ``str``, or as binary not bytes-like.
+            ClientDisconnected: The connection is closed. It is a subclass of ``OSError``.
+            RuntimeError: The event is not allowed in this state.
+            TypeError: ``text`` is not a ``str``, or ``bytes`` is not bytes-like.
             InvalidHeaderValue: A header contains a line break or another forbidden character.
         """
         send = self._send
         if send is None or message["type"] != "websocket.send":
             self._handle(message)
             if self._phase == _DENYING:
-                # Parts of a response, of any number, go nowhere yet.
+                # The parts of a response are collected without waiting, so let the loop run.
                 await asyncio.sleep(0)
             return
         data = message.get("bytes")
@@ -422,7 +423,7 @@ class WebSocketProtocol(asyncio.Protocol):
             await asyncio.sleep(delay)
 
     def _delay_in_vain(self, closed: ConnectionClosed) -> float | None:
-        """Return how long it takes to send to a client that has closed; ``None`` if the application must be told."""
+        """Return the delay for a discarded message after the client has closed; ``None`` to raise an exception."""
         if self._connection is None or self._disconnect_told or self._dismissed is not False:
             return None
         if self._after_close is None:
@@ -430,7 +431,7 @@ class WebSocketProtocol(asyncio.Protocol):
         return self._after_close.delay(closed, self._connection.stats(), self._loop.time())
 
     def _handle(self, message: dict[str, Any]) -> None:
-        """Take an event that is no message."""
+        """Process an event that is not a message."""
         kind = message["type"]
         if self._refused or (self._lost and not (kind == "websocket.close" and self._may_close_late())):
             raise ClientDisconnected
@@ -468,7 +469,7 @@ class WebSocketProtocol(asyncio.Protocol):
             return False
         return self._delay_in_vain(connection._closed_error()) is not None
 
-    # Answers.
+    # Responses.
 
     def _accept(self, message: dict[str, Any]) -> None:
         connection, draft = self._connection, self._draft
@@ -490,7 +491,7 @@ class WebSocketProtocol(asyncio.Protocol):
     def _begin_denial(self, message: dict[str, Any]) -> None:
         status = message["status"]
         if not 200 <= status < 600:
-            # RFC 9110, section 15.2: what is below is no answer, and 101 would be the opposite of a denial.
+            # RFC 9110, section 15.2: 1xx is not a final response, and 101 would accept the connection.
             raise RuntimeError(f"Invalid HTTP status code '{status}' in response.")
         headers = events.denial_headers(message.get("headers", ()), self._server_state.default_headers)
         self._denial = (status, headers, [])
@@ -506,7 +507,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._refuse(events.denial(status, headers, b"".join(parts)))
 
     def _fail(self) -> None:
-        """Answer that the application, or the server, cannot."""
+        """Answer with status 500."""
         headers = events.denial_headers((), self._server_state.default_headers)
         self._refuse(events.denial(500, headers, b"Internal Server Error"))
 
@@ -527,14 +528,14 @@ class WebSocketProtocol(asyncio.Protocol):
         has_ended = connection._close is not None
         self._left = connection.stats()["receive_queue_messages"]
         connection._begin_close(code, reason)
-        # The other end may have been first.
+        # If the client has closed first, its close frame counts.
         self._end = events.closing_of(connection._closed_error()) if has_ended else (code, reason)
         self._phase = _ENDING
         self._recv = self._send = None
 
     def _hand_over(self, connection: Connection) -> None:
-        """Give the transport to the core, which has something to send."""
-        port = self._port = connection._loop_adapter
+        """Let the core take over the transport; it has a response to send."""
+        port = self._port = connection._port
         port.connection_made(self._transport)
         if self._early:
             port.data_received(bytes(self._early))
@@ -550,7 +551,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._changed.set()
 
     def _handle_lost(self, _over: asyncio.Future[None] | None = None) -> None:
-        """The transport is closed."""
+        """Clean up after the transport is closed."""
         self._lost = True
         self._server_state.connections.discard(self)
         if self._running and self._dismissed is False:
@@ -563,7 +564,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._lines.closed(self._connection._closed_error())
         self._trace("WebSocket connection lost")
 
-    # Logs, in the words of uvicorn.
+    # Logs, with the texts of uvicorn.
 
     def _log_answer(self, what: object) -> None:
         if self._logger.isEnabledFor(logging.INFO):

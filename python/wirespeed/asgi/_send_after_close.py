@@ -1,12 +1,12 @@
-"""Applications that are behind a client that has closed: how long they may send without an error.
+"""Decides how long an application may send without an error after its client has closed.
 
-RFC 6455, section 5.5.1: nothing may be sent after a close frame, and the core answers the client's as soon as it comes.
-An application that answers each message has then yet to receive those that came before it. If its ``send`` raised,
-these were lost, and frameworks would report a lost connection and not the client's code. So what it sends goes nowhere,
-until ``receive`` has told it of the end. One that does not receive must learn of it all the same: from ``send``, after
-a while.
+RFC 6455, section 5.5.1, forbids sending after a close frame, and the core answers the client's close frame at once. An
+application that responds to each message may still have to receive the messages before it. If ``send`` raised, these
+would be lost, and frameworks would report a lost connection instead of the client's close code. So ``send`` discards
+messages until ``receive`` has returned the end. An application that does not receive gets the exception from ``send``,
+after some time.
 
-There is no clock in here and no event loop.
+It uses no clock and no event loop.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["SendAfterClose"]
 
-# Seconds for each message while others wait to be received: as long as a connection may take to close.
+# Seconds of discarding after each received message, while more wait to be received: as long as closing may take.
 _WITH_MESSAGES = 10.0
 
-# Seconds for the last one. Who was told something once and publishes ever since cannot be told from who
-# answers it.
+# Seconds of discarding after the last message. An application that responds to it cannot be distinguished from one
+# that only sends.
 _WITHOUT_MESSAGES = 1.0
 
-# Seconds that each but the first answer to a message takes: who only sends keeps no core busy with what goes
-# nowhere.
+# Delay in seconds of each discarded message except the first after a received message, so that an application that
+# only sends does not keep a core busy.
 _FURTHER_DELAY = 0.001
 
 
 class SendAfterClose:
-    """What an application that is behind may still send."""
+    """The time that one application may still send."""
 
     __slots__ = ("_end", "_received")
 
@@ -42,23 +42,23 @@ class SendAfterClose:
         self._end = 0.0
 
     def delay(self, closed: ConnectionClosed, stats: Stats, now: float) -> float | None:
-        """Return how many seconds a message takes that goes nowhere; ``None`` if the application must be told.
+        """Return the delay in seconds of a discarded message; ``None`` if ``send`` must raise.
 
         Args:
             closed: How the connection ended.
             stats: The counters of the connection.
-            now: The present time, in seconds.
+            now: The current time in seconds.
         """
         if closed.rcvd is None or (closed.sent is not None and not closed.rcvd_then_sent):
-            # Nobody has closed it, or this end has: the application that did so knows.
+            # The connection was lost, or the application has closed it itself.
             return None
         waiting = stats["receive_queue_messages"]
         received = stats["messages_received"] - waiting
         if not waiting and not received:
-            # It only sends: there is nothing that it answers.
+            # It has not received any message to respond to.
             return None
         if received != self._received:
-            # The first answer to a message.
+            # The first response to a received message.
             self._received = received
             self._end = now + (_WITH_MESSAGES if waiting else _WITHOUT_MESSAGES)
             return 0.0

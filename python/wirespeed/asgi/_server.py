@@ -1,7 +1,4 @@
-"""What uvicorn says and offers: its settings in our form, its functions.
-
-Nothing else imports uvicorn.
-"""
+"""The interface to uvicorn: its settings and functions. No other module imports uvicorn."""
 
 from __future__ import annotations
 
@@ -14,29 +11,29 @@ from ..asyncio._connection import native_arguments
 
 __all__ = ["TRACE", "ClientDisconnected", "Settings", "http_version_of", "settings_of", "utils"]
 
-# By name, so that type checkers need no uvicorn.
+# Imported by name, so that type checkers do not need uvicorn.
 utils: Any = importlib.import_module("uvicorn.protocols.utils")
 
 TRACE: int = importlib.import_module("uvicorn.logging").TRACE_LOG_LEVEL
 """The log level below DEBUG."""
 
 ClientDisconnected: type[OSError] = utils.ClientDisconnected
-"""What ``send`` raises once the connection is closed."""
+"""The exception that ``send`` raises once the connection is closed."""
 
-# Bytes that are kept for an application that does not receive; uvicorn's own reads up to 256 KiB ahead.
+# Bytes to keep for an application that does not receive; uvicorn's own implementation reads up to 256 KiB ahead.
 _QUEUE_BYTES = 2**20
 
 
 class Settings:
-    """What all connections of a configuration share.
+    """The settings that all connections of a configuration share.
 
     Args:
         config: A ``uvicorn.Config``.
-        max_fragments: The limit on a message's fragments, which uvicorn has no setting for.
+        max_fragments: Maximum number of fragments of a message, for which uvicorn has no setting.
 
     Attributes:
-        native: For the opening handshake.
-        arguments: For the constructor of connections.
+        native: Settings for the opening handshake.
+        arguments: Arguments for the constructor of connections.
     """
 
     __slots__ = ("arguments", "native")
@@ -48,7 +45,7 @@ class Settings:
             ping_timeout=_positive(config.ws_ping_timeout),
             max_size=config.ws_max_size,
             max_fragments=max_fragments,
-            # A count says little about memory: by bytes alone.
+            # A number of messages says little about memory, so only bytes count.
             max_queue=None,
             max_queue_bytes=_QUEUE_BYTES,
         )
@@ -57,11 +54,11 @@ class Settings:
 
 
 def settings_of(config: Any, max_fragments: int | None) -> Settings:
-    """Return the settings that a configuration means, made once: it has one class of WebSockets.
+    """Return the settings of a configuration. They are created once, because it has one WebSocket class.
 
     Args:
         config: A ``uvicorn.Config``.
-        max_fragments: That of its class.
+        max_fragments: The attribute of its WebSocket class.
     """
     found: Settings | None = getattr(config, "_wirespeed_settings", None)
     if found is None:
@@ -70,19 +67,19 @@ def settings_of(config: Any, max_fragments: int | None) -> Settings:
 
 
 def http_version_of(transport: Any) -> str:
-    """Return the version of HTTP in which a client has asked for a WebSocket. The head that uvicorn makes has it not.
+    """Return the HTTP version of a request. The head that uvicorn writes does not have it.
 
     Args:
-        transport: Its protocol is still the one that has parsed the request.
+        transport: The transport, which still has the protocol that parsed the request.
     """
     try:
         version = transport.get_protocol().scope["http_version"]
     except (AttributeError, KeyError, TypeError):
-        # Another parser of HTTP than those that uvicorn has.
+        # A protocol that is not one of uvicorn's.
         return "1.1"
     return version if isinstance(version, str) else "1.1"
 
 
 def _positive(seconds: float | None) -> float | None:
-    """Return seconds, ``None`` for no limit: as with uvicorn, 0 switches off too."""
+    """Return seconds, ``None`` for no limit: as in uvicorn, 0 also means no limit."""
     return seconds if seconds is not None and seconds > 0 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 
-from .._handshake.credentials import answered, check_arguments, parse_authorization, unauthorized
+from .._handshake.credentials import check_arguments, checked_result, parse_authorization, unauthorized
 from ..datastructures import Request, Response
 from ._server import ServerConnection
 
@@ -43,7 +43,7 @@ def basic_auth(
         valid = check(*parsed)
         if inspect.isawaitable(valid):
             valid = await valid
-        if not answered(valid):
+        if not checked_result(valid):
             return unauthorized(realm, "Invalid credentials\n")
         connection.username = parsed[0]
         return None

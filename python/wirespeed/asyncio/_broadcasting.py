@@ -14,9 +14,9 @@ from ..exceptions import ConcurrencyError
 from ..typing import DataLike, LoggerLike
 from ._connection import Connection
 
-__all__ = ["broadcast", "kept", "report"]
+__all__ = ["broadcast", "reusable", "report"]
 
-_TEXTS = {
+_REASONS = {
     "slow": "its peer does not read",
     "fragments": "sending a fragmented message",
     "failed": "failed to write message",
@@ -56,18 +56,18 @@ def broadcast(
     """
     if slow not in ("skip", "drop", "close"):
         raise ValueError(f'slow must be "skip", "drop" or "close", not {slow!r}')
-    connections = kept(connections)
+    connections = reusable(connections)
     sent, missed = _broadcast(connections, message, text, slow)
     report(connections, missed, raise_exceptions)
     return sent
 
 
-# At most _LINES log lines in _INTERVAL seconds, over all connections.
-_LINES = 20
+# At most _MAX_LINES log lines in _INTERVAL seconds, over all connections.
+_MAX_LINES = 20
 _INTERVAL = 10.0
 
 
-class _Lines:
+class _LineLimiter:
     """Limits the rate of log lines over all connections."""
 
     def __init__(self) -> None:
@@ -79,20 +79,20 @@ class _Lines:
         now = time.monotonic()
         if now - self._since >= _INTERVAL:
             self._since, self._count = now, 0
-        if self._count >= _LINES:
+        if self._count >= _MAX_LINES:
             self._left_out += 1
             return
         self._count += 1
         if self._left_out:
             text, arguments = text + "; %d lines like it were left out", (*arguments, self._left_out)
             self._left_out = 0
-        if self._count == _LINES:
+        if self._count == _MAX_LINES:
             # Announce the gap now: no later line may follow to report it.
             text, arguments = text + "; more like it in the next %d s are left out", (*arguments, _INTERVAL)
         logger.warning(text, *arguments)
 
 
-_lines = _Lines()
+_limiter = _LineLimiter()
 
 
 class _Stall:
@@ -117,14 +117,14 @@ class _Stall:
         self.why: str | None = why
         self.count = 1
         _stalls[self._key] = self
-        _lines.warn(self._logger, "skipped broadcast (%s): %s", self._label, _TEXTS[why])
+        _limiter.warn(self._logger, "skipped broadcast (%s): %s", self._label, _REASONS[why])
 
     def end(self, what: str = "broadcasts arrive again") -> None:
         self.why = None
         if _stalls.get(self._key) is self:
             del _stalls[self._key]
         if self.count > 1:
-            _lines.warn(self._logger, "%s (%s): %d were skipped", what, self._label, self.count)
+            _limiter.warn(self._logger, "%s (%s): %d were skipped", what, self._label, self.count)
 
     def _gone(self, _: object) -> None:
         if _known.get(self._key) is self:
@@ -140,7 +140,7 @@ _known: dict[int, _Stall] = {}
 _stalls: dict[int, _Stall] = {}
 
 
-def kept(connections: Iterable[Any]) -> Iterable[Any]:
+def reusable(connections: Iterable[Any]) -> Iterable[Any]:
     """Return the connections of a broadcast, as a list if they must be iterated twice and are an iterator.
 
     Args:
@@ -154,7 +154,7 @@ def report(connections: Iterable[Any], missed: list[tuple[Any, str]], raise_exce
     """Log, or raise, which connections missed a broadcast; log which receive broadcasts again.
 
     Args:
-        connections: The connections that :func:`kept` has returned.
+        connections: The connections that :func:`reusable` has returned.
         missed: The connections that missed the message, with the reason.
         raise_exceptions: As for :func:`broadcast`.
 
@@ -165,12 +165,12 @@ def report(connections: Iterable[Any], missed: list[tuple[Any, str]], raise_exce
         _raise(missed)
         return
     if _stalls:
-        told = {id(connection) for connection, _ in missed}
+        missed_ids = {id(connection) for connection, _ in missed}
         present = {id(connection) for connection in connections}
         for key, stall in list(_stalls.items()):
             connection = stall.connection()
             # A connection that is not open was ignored, and has not received the message.
-            if key in present and key not in told and connection is not None and connection._state == State.OPEN:
+            if key in present and key not in missed_ids and connection is not None and connection._state == State.OPEN:
                 stall.end()
     for connection, why in missed:
         known = _known.get(id(connection))
@@ -186,7 +186,7 @@ def _raise(missed: list[tuple[Any, str]]) -> None:
     exceptions: list[Exception] = []
     for connection, why in missed:
         kind = ConcurrencyError if why == "fragments" else BlockingIOError if why == "slow" else RuntimeError
-        exc = kind(_TEXTS[why])
+        exc = kind(_REASONS[why])
         if why == "failed":
             exc.__cause__ = connection._closed_error()
         exceptions.append(exc)

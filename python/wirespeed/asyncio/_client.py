@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from .._connection.status import Heads
+from .._connection.status import HandshakeSummary
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._options.client import PLAIN, AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
 from .._options.common import QUEUE_BYTES
@@ -279,7 +279,7 @@ class connect:  # noqa: N801 - it is used as a function
             # A connection has taken the socket over; without one, it is closed.
             if network.sock is not None:
                 network.sock.close()
-        options.effective_logger.debug("connection open: %r", Heads(connection))
+        options.effective_logger.debug("connection open: %r", HandshakeSummary(connection))
         return connection
 
     def __await__(self) -> Generator[Any, None, ClientConnection]:

@@ -30,7 +30,7 @@ from .._connection.construction import construct
 from .._connection.state import State
 from .._connection.status import ConnectionStatus
 from .._native import AsyncConnection, Opened
-from .._net.addresses import ends_of
+from .._net.addresses import socket_addresses
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError, ConnectionClosed, ConnectionClosedOK
 from ..typing import BytesLike, Data, DataLike
@@ -456,7 +456,7 @@ async def establish(
     if choose_io_backend(options.io_backend, loop) != "fd":
         ignore(descriptor)
         sock = socket_module.socket(fileno=connected.detach())
-        addresses = addresses or ends_of(sock)
+        addresses = addresses or socket_addresses(sock)
     try:
         opened = opening.handshake.finish(connected if sock is None else None)
         try:

@@ -10,13 +10,13 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from .._handshake.admission import Entry
+from .._handshake.eviction import Entry
 from .._handshake.pending_handshake import has_unread
 from .._native import LoopState
 from .._serving.handshake_limiter import HandshakeLimiterBase
 from ..typing import LoggerLike
 
-__all__ = ["HandshakeLimiter", "InTask"]
+__all__ = ["HandshakeLimiter", "HandshakeTask"]
 
 
 class HandshakeLimiter(HandshakeLimiterBase):
@@ -46,8 +46,8 @@ class HandshakeLimiter(HandshakeLimiterBase):
             entry: Its entry; nothing happens with ``None``, or if the entry was removed before.
         """
         if entry is not None:
-            was_full = self._admission.is_full
-            if self._admission.remove(entry) and was_full and self.freed is not None:
+            was_full = self._queue.is_full
+            if self._queue.remove(entry) and was_full and self.freed is not None:
                 self.freed()
 
     def finish(self) -> None:
@@ -67,18 +67,18 @@ class HandshakeLimiter(HandshakeLimiterBase):
         self.trim()
         self._trim_later()
 
-    def _tell_at(self, due: float) -> None:
+    def _schedule_log(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._tell)
+        self._timer = self._loop.call_at(due, self._log_due)
 
-    def _tell(self) -> None:
-        self.tell()
+    def _log_due(self) -> None:
+        self.log_due()
         if self._due is not None:
-            self._tell_at(self._due)
+            self._schedule_log(self._due)
 
 
-class InTask:
+class HandshakeTask:
     """A pending handshake that runs in a task of the server.
 
     Args:

@@ -21,7 +21,7 @@ __all__ = ["Acceptor"]
 # Handshakes to start in one iteration of the loop: some 3 ms, if all requests have arrived. An embedded epoll reports
 # 256 events in one iteration, and a handshake that fails at once takes two of them. So clients do not come in faster
 # than they are served.
-_LET_IN_AT_ONCE = 32
+_STARTED_AT_ONCE = 32
 
 # Sockets to accept in one iteration: some 3 ms, and as many as arrive while 256 events are handled in a burst. A client
 # that finds the system's queue full gets no answer for a second.
@@ -45,8 +45,8 @@ class Acceptor:
     by the handshake limiter, and to half of the process's descriptors.
 
     1. :meth:`start`: listen and accept.
-    2. :meth:`stop`, then :meth:`hand_on_all`: stop, and start the handshakes of all accepted sockets.
-    3. :meth:`give_up` instead, if the loop is closed.
+    2. :meth:`stop`, then :meth:`drain_backlog`: stop, and start the handshakes of all accepted sockets.
+    3. :meth:`close_backlog` instead, if the loop is closed.
 
     Args:
         socks: The bound sockets. The caller keeps and closes them.
@@ -74,9 +74,9 @@ class Acceptor:
         self._watching = False
         self._stopped = False
         # Accepted sockets whose handshake has not started, and the handle that starts them.
-        self._ahead: deque[tuple[socket.socket, Any]] = deque()
-        self._most = _half_of_descriptors()
-        self._turn: asyncio.Handle | None = None
+        self._queue: deque[tuple[socket.socket, Any]] = deque()
+        self._max_sockets = _half_of_descriptors()
+        self._scheduled: asyncio.Handle | None = None
         self._tasks: list[asyncio.Task[None]] = []
         # Set while accepting is paused.
         self._pause: asyncio.TimerHandle | None = None
@@ -99,24 +99,24 @@ class Acceptor:
         self._watch()
 
     def stop(self) -> None:
-        """Stop accepting. The handshakes of accepted sockets still start: see :meth:`hand_on_all`."""
+        """Stop accepting. The handshakes of accepted sockets still start: see :meth:`drain_backlog`."""
         self._stopped, self._is_full = True, False
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
         self._limiter.freed = None
         self._unwatch()
-        self._plan()
+        self._schedule()
 
-    async def hand_on_all(self) -> None:
+    async def drain_backlog(self) -> None:
         """Wait until the handshakes of all accepted sockets have started; call it after :meth:`stop`."""
-        while self._ahead:
+        while self._queue:
             await asyncio.sleep(0)
 
-    def give_up(self) -> None:
+    def close_backlog(self) -> None:
         """Close the accepted sockets, because the loop is closed and cannot start their handshakes."""
-        while self._ahead:
-            self._ahead.popleft()[0].close()
+        while self._queue:
+            self._queue.popleft()[0].close()
 
     def _watch(self) -> None:
         self._watching = True
@@ -145,65 +145,65 @@ class Acceptor:
             with contextlib.suppress(NotImplementedError):
                 self._loop.remove_reader(sock.fileno())
 
-    def _rest(self, seconds: float) -> None:
+    def _pause_for(self, seconds: float) -> None:
         """Pause accepting; new connections wait in the queue of the system."""
         self._unwatch()
         if self._pause is not None:
             self._pause.cancel()
-        self._pause = self._loop.call_later(seconds, self._go_on)
+        self._pause = self._loop.call_later(seconds, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._pause = None
         self._is_full = False
         self._watch()
-        self._plan()
+        self._schedule()
 
     def _freed(self) -> None:
         if self._is_full and self._pause is not None:
             self._pause.cancel()
-            self._go_on()
+            self._resume()
 
     def _accept(self, listening: socket.socket) -> None:
         accept = self._socks[listening]
-        limiter, ahead = self._limiter, len(self._ahead)
-        room = min(limiter.room, self._most - len(limiter)) - ahead
+        limiter, queued = self._limiter, len(self._queue)
+        room = min(limiter.room, self._max_sockets - len(limiter)) - queued
         # Accept at most this number in one iteration, so that the loop can serve its other tasks.
-        for _ in range(min(_ACCEPTED_AT_ONCE, max(room, _LET_IN_AT_ONCE - ahead))):
+        for _ in range(min(_ACCEPTED_AT_ONCE, max(room, _STARTED_AT_ONCE - queued))):
             try:
                 accepted = accept()
                 if accepted is None:
                     break
             except OSError as exc:
                 # Start the waiting handshakes first: those that fail free their descriptors.
-                if exc.errno in EXHAUSTED and len(self._ahead) >= _LET_IN_AT_ONCE:
+                if exc.errno in EXHAUSTED and len(self._queue) >= _STARTED_AT_ONCE:
                     break
-                delay = self._after(exc, listening)
+                delay = self._delay_after(exc, listening)
                 if delay:
-                    self._rest(delay)
+                    self._pause_for(delay)
                 if delay != 0.0:
                     break
                 continue
             self._errors.lost = 0
-            self._ahead.append(accepted)
-        if self._turn is None:
-            self._let_in()
+            self._queue.append(accepted)
+        if self._scheduled is None:
+            self._start_handshakes()
 
-    def _plan(self) -> None:
-        if self._ahead and self._turn is None and not self._loop.is_closed():
-            self._turn = self._loop.call_soon(self._let_in)
+    def _schedule(self) -> None:
+        if self._queue and self._scheduled is None and not self._loop.is_closed():
+            self._scheduled = self._loop.call_soon(self._start_handshakes)
 
-    def _let_in(self) -> None:
-        self._turn = None
+    def _start_handshakes(self) -> None:
+        self._scheduled = None
         try:
-            for _ in range(min(_LET_IN_AT_ONCE, len(self._ahead))):
+            for _ in range(min(_STARTED_AT_ONCE, len(self._queue))):
                 if not self._stopped and (left := self._limiter.delay()):
                     self._is_full = True
-                    self._rest(left)
+                    self._pause_for(left)
                     return
-                self._accepted(*self._ahead.popleft())
+                self._accepted(*self._queue.popleft())
         finally:
             if not self._is_full:
-                self._plan()
+                self._schedule()
 
     async def _accept_by_loop(self, listening: socket.socket) -> None:
         while True:
@@ -212,7 +212,7 @@ class Acceptor:
                 try:
                     sock, address = await self._loop.sock_accept(listening)
                 except OSError as exc:
-                    delay = self._after(exc, listening)
+                    delay = self._delay_after(exc, listening)
                     if delay is None:
                         return
                 else:
@@ -221,9 +221,9 @@ class Acceptor:
                     continue
             await asyncio.sleep(delay)
 
-    def _after(self, exc: OSError, listening: socket.socket) -> float | None:
+    def _delay_after(self, exc: OSError, listening: socket.socket) -> float | None:
         """Return for how many seconds to pause after an error; ``None`` to stop accepting on this socket."""
-        delay = self._errors.after(exc, str(exc.strerror))
+        delay = self._errors.delay_after(exc, str(exc.strerror))
         if delay is None:
             self._drop(listening, exc)
         return delay

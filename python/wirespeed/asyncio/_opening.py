@@ -13,9 +13,9 @@ import os
 import socket as socket_module
 from typing import Any, NamedTuple
 
-from .._handshake.plan import BODY_PATIENCE, OpeningPlan, opening_timeout, plan_opening
+from .._handshake.plan import BODY_TIMEOUT, OpeningPlan, opening_timeout, plan_opening
 from .._native import ClientOpening, ClientPlan, ConnectedSocket
-from .._net.addresses import Failures, ends_of
+from .._net.addresses import Failures, socket_addresses
 from .._net.proxy import socks_timeout
 from .._net.redirects import RedirectChain
 from .._options.client import ClientOptions, Network
@@ -92,8 +92,8 @@ async def open_websocket(
             while needs := opening.proceed(connected):
                 if opening.is_refused:
                     # Read the body of the refusal or redirect, with the same timeout as the blocking client.
-                    with Deadline(BODY_PATIENCE) as patience:
-                        patience.explain = opening.give_up
+                    with Deadline(BODY_TIMEOUT) as body_deadline:
+                        body_deadline.explain = opening.give_up
                         while needs:
                             connected = await _ready(connected, opening, needs)
                             needs = opening.proceed(connected)
@@ -178,6 +178,6 @@ def _take_over(sock: socket_module.socket) -> tuple[ConnectedSocket, dict[str, A
     with contextlib.suppress(OSError):
         # As on sockets that are opened here; Unix sockets do not have this option.
         sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
-    addresses = ends_of(sock)
+    addresses = socket_addresses(sock)
     # After detach() the object of the caller cannot close the socket.
     return ConnectedSocket.adopt(sock.detach()), addresses

@@ -10,37 +10,37 @@ from typing import Any
 
 from .._handshake.pending_handshake import PendingHandshake
 from .._native import LoopState, ServerOpening
-from .._serving.pending_handshakes import GreetingsBase
+from .._serving.pending_handshakes import PendingHandshakesBase
 from ._handshake_limiter import HandshakeLimiter
 
 __all__ = ["PendingHandshakes"]
 
-Came = Callable[[PendingHandshake, bool], None]
+OnRequest = Callable[[PendingHandshake, bool], None]
 
 
-class PendingHandshakes(GreetingsBase):
+class PendingHandshakes(PendingHandshakesBase):
     """The sockets of a server that wait for their request.
 
     Args:
         loop: The event loop; it must have ``add_reader``.
-        patience: Seconds for the opening handshake, ``None`` for no limit.
+        open_timeout: Seconds for the opening handshake, ``None`` for no limit.
         limiter: Counts the pending handshakes.
         make_opening: Creates the parser of a request; ``None`` with TLS, where the first record is awaited instead.
-        came: Called with each socket that need not wait longer, and whether its descriptor is still watched. It takes
-            the socket over, and must call :meth:`ignore` or attach a connection that replaces the watch.
+        on_request: Called with each socket that need not wait longer, and whether its descriptor is still watched. It
+            takes the socket over, and must call :meth:`ignore` or attach a connection that replaces the watch.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        patience: float | None,
+        open_timeout: float | None,
         limiter: HandshakeLimiter,
         make_opening: Callable[[], ServerOpening] | None,
-        came: Came,
+        on_request: OnRequest,
     ) -> None:
-        super().__init__(loop.time, patience, limiter, make_opening)
+        super().__init__(loop.time, open_timeout, limiter, make_opening)
         self._loop = loop
-        self._came = came
+        self._on_request = on_request
         self._state = LoopState.of(loop)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -53,7 +53,7 @@ class PendingHandshakes(GreetingsBase):
         """
         pending = self._admit(sock, address)
         if pending is not None:
-            self._came(pending, False)
+            self._on_request(pending, False)
 
     def ignore(self, descriptor: int) -> None:
         """Stop watching the descriptor of a socket that was passed on.
@@ -69,7 +69,7 @@ class PendingHandshakes(GreetingsBase):
             self._timer.cancel()
             self._timer = None
         while (pending := self._take()) is not None:
-            self._came(pending, True)
+            self._on_request(pending, True)
 
     def _watch(self, pending: PendingHandshake) -> None:
         if self._timer is None and pending.deadline is not None:
@@ -78,7 +78,7 @@ class PendingHandshakes(GreetingsBase):
 
     def _readable(self, pending: PendingHandshake) -> None:
         if self._receive(pending):
-            self._came(pending, True)
+            self._on_request(pending, True)
 
     def _dropped(self, pending: PendingHandshake) -> None:
         self.ignore(pending.sock.fileno())
@@ -88,6 +88,6 @@ class PendingHandshakes(GreetingsBase):
         self._timer = None
         now = self._loop.time()
         while (pending := self._take(now)) is not None:
-            self._came(pending, True)
+            self._on_request(pending, True)
         if self._timer is None and (deadline := self._deadline()) is not None:
             self._timer = self._loop.call_at(deadline, self._expire)

@@ -37,7 +37,7 @@ _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 _CLEAN = frozenset({CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD})
 
 # Maximum delay in seconds that a Retry-After header can set, as in urllib3.
-_LONGEST = 6 * 3600.0
+_MAX_RETRY_AFTER = 6 * 3600.0
 
 
 def process_exception(exc: Exception) -> Exception | None:
@@ -213,7 +213,7 @@ class Reconnection:
             raise StopAsyncIteration
         # If this call raises, the iteration is finished.
         self._finished = True
-        delay = await self._leave()
+        delay = await self._close_previous()
         if delay is None:
             raise StopAsyncIteration
         self._connection = await self._open(delay)
@@ -241,13 +241,13 @@ class Reconnection:
             try:
                 connection = await self._connect(self._attempt)
             except Exception as exc:
-                delay = self._fail(exc)
+                delay = self._delay_after_failure(exc)
             else:
                 self._attempt.number = 1
                 self._attempt.error = None
                 return connection
 
-    def _fail(self, exc: Exception) -> float:
+    def _delay_after_failure(self, exc: Exception) -> float:
         """Return the delay after a failed attempt; raise an exception to end the iteration."""
         # A process_exception that raises is treated like one that returns the exception.
         try:
@@ -260,7 +260,7 @@ class Reconnection:
                 raise exc
             raise fatal from exc
         if isinstance(exc, InvalidStatus):
-            delay = max(delay, _asked_for(exc.response))
+            delay = max(delay, _retry_after(exc.response))
         self._logger.info(
             "connect to %s failed; reconnecting in %.1f seconds: %s",
             self._where,
@@ -272,7 +272,7 @@ class Reconnection:
         self._attempt.error = exc.with_traceback(None)
         return delay
 
-    async def _leave(self) -> float | None:
+    async def _close_previous(self) -> float | None:
         """Close the connection of the previous round. Return the delay to wait, ``None`` to end the iteration."""
         connection, self._connection = self._connection, None
         if connection is None:
@@ -285,7 +285,7 @@ class Reconnection:
             self._delays = None
             return 0.0
         reason = connection._closed_error()
-        if _has_served(reason) and not self._policy.reconnect_after_close:
+        if _closed_cleanly(reason) and not self._policy.reconnect_after_close:
             return None
         # Accepting and then closing counts as a failure, so the delays grow. The lifetime of the connection is
         # subtracted from the delay: a connection that worked is replaced at once.
@@ -299,13 +299,13 @@ class Reconnection:
             )
         return delay
 
-    def _next_delay(self, who: str, reason: Exception) -> float | None:
+    def _next_delay(self, label: str, reason: Exception) -> float | None:
         if self._delays is None:
             self._delays = iter(self._policy.reconnect_delays())
         delay = next(self._delays, None)
         if delay is None:
             # The loop ends without an exception, so the log is the only notice.
-            self._logger.warning("not connecting again, as reconnect_delays has ended (%s): %s", who, reason)
+            self._logger.warning("not connecting again, as reconnect_delays has ended (%s): %s", label, reason)
         return delay
 
     @property
@@ -313,7 +313,7 @@ class Reconnection:
         return printable(mask_uri(self._attempt.uri))
 
 
-def _has_served(end: ConnectionClosed) -> bool:
+def _closed_cleanly(end: ConnectionClosed) -> bool:
     """Return whether either end has closed the connection because it fulfilled its purpose.
 
     The first close frame counts: the other end may respond with another code, or without a close frame.
@@ -323,7 +323,7 @@ def _has_served(end: ConnectionClosed) -> bool:
     return end.sent is not None and end.sent.code in _CLEAN and not end.rcvd_then_sent
 
 
-def _asked_for(response: Response) -> float:
+def _retry_after(response: Response) -> float:
     """Return the seconds of a Retry-After header: RFC 9110, section 10.2.3."""
     import random
 
@@ -342,7 +342,7 @@ def _asked_for(response: Response) -> float:
         date = date if date.tzinfo is not None else date.replace(tzinfo=datetime.timezone.utc)
         seconds = (date - datetime.datetime.now(datetime.timezone.utc)).total_seconds()
     # Randomized, so that clients with the same header do not return all at once.
-    return min(max(seconds, 0.0) * random.uniform(1, 1.2), _LONGEST)  # noqa: S311 - not a secret
+    return min(max(seconds, 0.0) * random.uniform(1, 1.2), _MAX_RETRY_AFTER)  # noqa: S311 - not a secret
 
 
 async def _close(connection: ClientConnection) -> None:

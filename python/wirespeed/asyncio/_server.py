@@ -17,12 +17,12 @@ from typing import Any
 from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
-from .._handshake.admission import LingeringSocket
-from .._handshake.negotiation import LINGER, answer, log_handshake_error, negotiation, refuse, say_refused
+from .._handshake.eviction import LingeringSocket
+from .._handshake.negotiation import LINGER_TIMEOUT, answer, log_handshake_error, log_refusal, negotiation, refuse
 from .._handshake.pending_handshake import PendingHandshake
 from .._native import Opened, ServerOpening
 from .._net.binding import Listeners, Place
-from .._options.server import AsyncServerOptions, check_farewell
+from .._options.server import AsyncServerOptions, check_close_frame
 from .._serving.handling import log_handler_error, not_awaitable
 from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
@@ -30,7 +30,7 @@ from ..close_codes import CloseCode
 from ..tls import TLS
 from ._connection import Connection, attach, choose_io_backend, native_arguments
 from ._deadline import Deadline
-from ._handshake_limiter import HandshakeLimiter, InTask
+from ._handshake_limiter import HandshakeLimiter, HandshakeTask
 from ._leaving import can_suspend
 from ._listening import Acceptor
 from ._pending_handshake import PendingHandshakes
@@ -135,12 +135,12 @@ class Server(ServerBase):
         self._closed = self._loop.create_future()
         self._task_drain = TaskDrain(self._loop, self._tasks)
         self._has_factory = self._loop.get_task_factory() is not None
-        self._port = choose_io_backend(self._options.io_backend, self._loop)
+        self._io_backend = choose_io_backend(self._options.io_backend, self._loop)
         self._limiter = HandshakeLimiter(self._loop, self._options.max_pending, self.logger)
-        if self._port == "fd":
-            patience, make_opening = self._options.open_timeout, self._make_opening()
+        if self._io_backend == "fd":
+            open_timeout, make_opening = self._options.open_timeout, self._make_opening()
             self._pending_handshakes = PendingHandshakes(
-                self._loop, patience, self._limiter, make_opening, self._on_request
+                self._loop, open_timeout, self._limiter, make_opening, self._on_request
             )
         try:
             self._listeners = await self._bind(self._loop)
@@ -203,12 +203,12 @@ class Server(ServerBase):
             RuntimeError: The call is not in the main thread.
         """
         # Check here: a signal handler cannot raise to the caller.
-        check_farewell(code, reason)
+        check_close_frame(code, reason)
         loop = self.get_loop()
 
         def handle(number: int) -> None:
             self.logger.info("received %s", signal_module.Signals(number).name)
-            if self._farewell is None:
+            if self._close_frame is None:
                 self.close(code=code, reason=reason)
             else:
                 for task in self._tasks:
@@ -256,16 +256,16 @@ class Server(ServerBase):
         Raises:
             ProtocolError: The code or the reason is not allowed in a close frame.
         """
-        check_farewell(code, reason)
+        check_close_frame(code, reason)
         if self._loop is None:
             return
         if self._loop.is_closed():
-            self._give_up(code)
+            self._abort_all(code)
             return
-        if close_connections and self._farewell is None:
-            self._farewell = (code, reason)
+        if close_connections and self._close_frame is None:
+            self._close_frame = (code, reason)
             if self._is_closing:
-                self._loop.call_soon(self._begin_farewell)
+                self._loop.call_soon(self._close_connections)
         if not self._is_closing:
             self._is_closing = True
             # Not created by the task factory of the loop, which may raise: this task must run.
@@ -290,10 +290,10 @@ class Server(ServerBase):
         self.logger.info("server closing")
         try:
             self._stop_listening()
-            await self._take_accepted()
+            await self._drain_backlog()
             if self._pending_handshakes is not None:
                 self._pending_handshakes.release()
-            self._begin_farewell()
+            self._close_connections()
             await self._wait_for_tasks()
             for connection in self._connections:
                 connection.abort()
@@ -310,23 +310,23 @@ class Server(ServerBase):
         try:
             # Handshakes must end within a limit, even without an open_timeout.
             if self._options.open_timeout is None:
-                if await self._task_drain.ended(self.get_loop().time() + HandshakeLimiter.closing_patience):
+                if await self._task_drain.wait_ended(self.get_loop().time() + HandshakeLimiter.closing_timeout):
                     return
                 self._limiter.close_all()
-            await self._task_drain.ended()
+            await self._task_drain.wait_ended()
         finally:
             self._task_drain.release()
 
-    def _begin_farewell(self) -> None:
-        if self._farewell is not None:
+    def _close_connections(self) -> None:
+        if self._close_frame is not None:
             for connection in self.connections:
-                connection._begin_close(*self._farewell)
+                connection._begin_close(*self._close_frame)
 
-    def _give_up(self, code: int) -> None:
+    def _abort_all(self, code: int) -> None:
         """Close everything at once, because the loop is closed and cannot wait."""
         self._is_closing = True
         if self._acceptor is not None:
-            self._acceptor.give_up()
+            self._acceptor.close_backlog()
         for connection in list(self._connections):
             with contextlib.suppress(RuntimeError):
                 connection._leave(code)
@@ -340,10 +340,10 @@ class Server(ServerBase):
 
     # Connections.
 
-    async def _take_accepted(self) -> None:
+    async def _drain_backlog(self) -> None:
         """Start the handshakes of all sockets that were accepted before listening stopped."""
         if self._acceptor is not None:
-            await self._acceptor.hand_on_all()
+            await self._acceptor.drain_backlog()
 
     def _accepted(self, sock: socket_module.socket, address: Any) -> None:
         if self._pending_handshakes is None:
@@ -355,7 +355,12 @@ class Server(ServerBase):
         # Fast path: the request is complete, and neither hooks nor TLS are configured.
         if pending.opening is not None and pending.opening.done:
             self._limiter.leave(pending.entry)
-            if pending.is_bare and self._ssl.native is None and not self._is_closing and not self._options.has_hooks:
+            if (
+                pending.is_request_only
+                and self._ssl.native is None
+                and not self._is_closing
+                and not self._options.has_hooks
+            ):
                 self._open_at_once(pending, pending.opening, watched)
                 return
         if watched:
@@ -393,7 +398,7 @@ class Server(ServerBase):
             self._start(self._refused(connection, address, error), pending, connection)
 
     def _start_opening(self, pending: PendingHandshake) -> None:
-        candidate = InTask(pending.sock, self._tasks)
+        candidate = HandshakeTask(pending.sock, self._tasks)
         if pending.is_complete:
             # It now waits for the application, so it is not a pending handshake any more.
             pending.entry = None
@@ -453,9 +458,9 @@ class Server(ServerBase):
         self._began()
         self._connections.add(connection)
         try:
-            if self._farewell is not None:
+            if self._close_frame is not None:
                 # The connection was accepted before the server began to close, and attached afterwards.
-                connection._begin_close(*self._farewell)
+                connection._begin_close(*self._close_frame)
                 await connection.wait_closed()
             elif self._handler is None:
                 await connection.wait_closed()
@@ -474,7 +479,7 @@ class Server(ServerBase):
             self._ended()
 
     async def _run_handler(self, handler: Handler, connection: ServerConnection) -> None:
-        told: Exception | None = None
+        logged: Exception | None = None
         try:
             async with connection:
                 try:
@@ -485,14 +490,14 @@ class Server(ServerBase):
                 except Exception as exc:
                     # Log before closing, which takes time and may be cancelled.
                     log_handler_error(connection, exc)
-                    told = exc
+                    logged = exc
                     raise
         except Exception as exc:
-            if exc is not told:
+            if exc is not logged:
                 raise
         finally:
             # Break the cycle: the traceback of the exception refers to this frame.
-            told = None
+            logged = None
 
     async def _open(self, pending: PendingHandshake) -> ServerConnection | None:
         """Perform the opening handshake; return ``None`` if it failed, which is logged."""
@@ -536,9 +541,9 @@ class Server(ServerBase):
         """Log a refusal, send the response, and give the client time to read it."""
         entry = self._limiter.enter(LingeringSocket(connection.abort), remote)
         try:
-            say_refused(connection, error, self._limiter)
+            log_refusal(connection, error, self._limiter)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(connection._wait_for_end(), LINGER)
+                await asyncio.wait_for(connection._wait_for_end(), LINGER_TIMEOUT)
         finally:
             self._limiter.leave(entry)
             connection.abort()
@@ -549,7 +554,7 @@ class Server(ServerBase):
         sock, remote = pending.sock, pending.address
         # The connection itself finds the local address of an internet socket.
         local = None
-        if self._port != "fd":
+        if self._io_backend != "fd":
             local = sock.getsockname()
         else:
             if not (isinstance(remote, tuple) and isinstance(remote[0], str)):

@@ -12,7 +12,7 @@ import socket as socket_module
 from collections.abc import Awaitable, Generator
 from typing import Any
 
-from .._handshake.negotiation import LINGER, READ_SIZE
+from .._handshake.negotiation import LINGER_TIMEOUT, READ_SIZE
 from .._native import Opened
 from .._serving.reception import Refusal
 from ._sockets import receive, send_all
@@ -55,7 +55,7 @@ async def _send_last(sock: socket_module.socket, output: bytes) -> None:
     with contextlib.suppress(OSError):
         sock.send(output)
     with contextlib.suppress(OSError, asyncio.TimeoutError):
-        await asyncio.wait_for(drain(), LINGER)
+        await asyncio.wait_for(drain(), LINGER_TIMEOUT)
 
 
 async def negotiate(steps: Generator[Any, Any, Exception | None]) -> Exception | None:

@@ -20,10 +20,10 @@ class TaskDrain:
         self._tasks = tasks
         # Tasks that wait in :meth:`join`, and the future that releases them.
         self._joined: set[asyncio.Task[None]] = set()
-        self._alone = loop.create_future()
-        # Tasks that :meth:`ended` waits for, and the future that is done when all of them have ended or joined.
-        self._others: set[asyncio.Task[None]] = set()
-        self._settled = loop.create_future()
+        self._released = loop.create_future()
+        # Tasks that :meth:`wait_ended` waits for, and the future that is done when all of them have ended or joined.
+        self._awaited: set[asyncio.Task[None]] = set()
+        self._awaited_done = loop.create_future()
 
     async def join(self, task: asyncio.Task[None]) -> None:
         """Wait, in one of the tasks of a closing server, until all other tasks have ended or wait here too.
@@ -32,13 +32,13 @@ class TaskDrain:
             task: The current task.
         """
         self._joined.add(task)
-        self._leave(task)
+        self._remove(task)
         try:
-            await asyncio.shield(self._alone)
+            await asyncio.shield(self._released)
         finally:
             self._joined.discard(task)
 
-    async def ended(self, until: float | None = None) -> bool:
+    async def wait_ended(self, until: float | None = None) -> bool:
         """Wait until all tasks have ended. Tasks in :meth:`join` are released when only they are left.
 
         Args:
@@ -49,36 +49,36 @@ class TaskDrain:
         """
         # A task that is cancelled before its first step does not remove itself, so look at done().
         while tasks := {task for task in self._tasks if not task.done()}:
-            others = tasks - self._joined
-            if not others:
+            awaited = tasks - self._joined
+            if not awaited:
                 self.release()
-                others = tasks
-            if not await self._wait_for(others, until):
+                awaited = tasks
+            if not await self._wait_for(awaited, until):
                 return False
         return True
 
     def release(self) -> None:
         """Release all tasks in :meth:`join`."""
-        if not self._alone.done():
-            self._alone.set_result(None)
-        self._alone = self._loop.create_future()
+        if not self._released.done():
+            self._released.set_result(None)
+        self._released = self._loop.create_future()
 
-    async def _wait_for(self, others: set[asyncio.Task[None]], until: float | None) -> bool:
+    async def _wait_for(self, awaited: set[asyncio.Task[None]], until: float | None) -> bool:
         """Wait until each of these tasks has ended or joined; return ``False`` after the time ``until``."""
-        self._others = others
-        self._settled = self._loop.create_future()
+        self._awaited = awaited
+        self._awaited_done = self._loop.create_future()
         # They may be many and end one by one, so each gets a callback instead of a scan of all.
-        for task in others:
-            task.add_done_callback(self._leave)
+        for task in awaited:
+            task.add_done_callback(self._remove)
         try:
             timeout = None if until is None else max(0.0, until - self._loop.time())
-            await asyncio.wait([self._settled], timeout=timeout)
-            return not self._others
+            await asyncio.wait([self._awaited_done], timeout=timeout)
+            return not self._awaited
         finally:
-            for task in self._others:
-                task.remove_done_callback(self._leave)
+            for task in self._awaited:
+                task.remove_done_callback(self._remove)
 
-    def _leave(self, task: asyncio.Task[None]) -> None:
-        self._others.discard(task)
-        if not self._others and not self._settled.done():
-            self._settled.set_result(None)
+    def _remove(self, task: asyncio.Task[None]) -> None:
+        self._awaited.discard(task)
+        if not self._awaited and not self._awaited_done.done():
+            self._awaited_done.set_result(None)

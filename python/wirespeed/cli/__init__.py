@@ -1,4 +1,4 @@
-"""The command line ``wirespeed``: a user of the package like any other."""
+"""The command line ``wirespeed``. It uses the public API only."""
 
 from ._main import main
 

@@ -1,4 +1,4 @@
-"""``wirespeed connect``: its arguments."""
+"""The arguments of ``wirespeed connect``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["add_parser"]
 DESCRIPTION = """\
 Connect to a WebSocket server; send what is typed, show what arrives.
 
-On a terminal each line that you enter is sent as a text message. Ctrl-D closes
+On a terminal, each line that you enter is sent as a text message. Ctrl-D closes
 the connection. Ctrl-C discards the line, or closes if it is empty.
 
-In a pipe each line of the standard input is sent. Each message received is a
-line of the standard output; all else goes to the standard error. After the end
-of the input the connection is closed when nothing has come for a second, which
---wait and --count change.
+In a pipe, each line of the standard input is sent. Each received message is a
+line of the standard output; everything else goes to the standard error. After
+the end of the input, the connection is closed when no message has arrived for a
+second. --wait and --count change that.
 """
 
 EPILOG = """\
@@ -35,21 +35,21 @@ examples:
 
 exit status:
   0    the connection was closed properly, by either end
-  1    the connection could not be opened, or the output not be written
+  1    the connection could not be opened, or the output could not be written
   2    the command line is wrong
-  3    the connection was lost, or closed with a code that tells of an error
+  3    the connection was lost, or closed with a code for an error
   4    the standard input is not UTF-8, or with --json not JSON
   130  interrupted by Ctrl-C
-  141  nobody reads the standard output any more
+  141  the reader of the standard output has closed the pipe
   143  ended by SIGTERM
 """
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the parser of this command to those of the others.
+    """Add the parser of this command.
 
     Args:
-        subparsers: What ``add_subparsers`` returned.
+        subparsers: The result of ``add_subparsers``.
     """
     parser = subparsers.add_parser(
         "connect",
@@ -63,25 +63,23 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("uri", metavar="URI", help="ws:// or wss:// URI; user:password@ becomes Basic authentication")
     add = parser.add_argument_group("request").add_argument
     add("--header", metavar="NAME:VALUE", action="append", default=[], type=_header, help="add a header (repeat)")
-    add("--subprotocol", metavar="NAME", action="append", help="offer a subprotocol (repeat, best first)")
+    add("--subprotocol", metavar="NAME", action="append", help="offer a subprotocol (repeat, preferred first)")
     add("--origin", metavar="ORIGIN", help="value of the Origin header")
     add = parser.add_argument_group("messages").add_argument
     add("--json", action="store_true", help="indent JSON that arrives; refuse to send anything else")
-    add(
-        "--binary", action="store_true", help="send binary messages; in a pipe, of the bytes as they come, not of lines"
-    )
+    add("--binary", action="store_true", help="send binary messages; in a pipe, blocks of bytes instead of lines")
     add(
         "--max-size",
         metavar="BYTES",
         default=2**20,
         type=parse_size,
-        help="longest message accepted: 1048576, 16M, none",
+        help="maximum size of received messages: 1048576, 16M, none",
     )
     add = parser.add_argument_group("network").add_argument
-    add("--insecure", action="store_true", help="accept every certificate: anyone in between can read and change all")
+    add("--insecure", action="store_true", help="accept every certificate: attackers can read and change the traffic")
     add("--ca", metavar="FILE", help="trust the authorities in this PEM file instead of the system's")
     add("--cert", metavar="FILE", help="own certificate, in PEM")
-    add("--key", metavar="FILE", help="private key of --cert, where it is not in the same file")
+    add("--key", metavar="FILE", help="private key of --cert, if it is not in the same file")
     add(
         "--proxy", metavar="URL", default=True, help="http, https or socks proxy; none for no proxy (default: system's)"
     )
@@ -90,7 +88,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="SECONDS",
         default=10.0,
         type=parse_seconds,
-        help="limit for opening, and closing (default: 10)",
+        help="timeout of opening and of closing (default: 10)",
     )
     add(
         "--ping",
@@ -100,16 +98,16 @@ def add_parser(subparsers: Subparsers) -> None:
         help="keepalive interval, 0 for none (default: 20)",
     )
     add = parser.add_argument_group("ending").add_argument
-    wait = "after the end of the input, close when nothing came for so long; inf: only the server closes (default: 1)"
+    wait = "after the end of the input, close after this time without messages; inf: never (default: 1)"
     add("--wait", metavar="SECONDS", default=1.0, type=parse_seconds, help=wait)
     add("--count", metavar="N", type=parse_count, help="close after N messages")
     add = parser.add_argument_group("output").add_argument
-    add("-v", "--verbose", action="store_true", help="show handshake, frames, pings and the closing")
+    add("-v", "--verbose", action="store_true", help="show handshake, frames, pings and closing")
     add("--no-color", action="store_true", help="no colors; NO_COLOR in the environment does the same")
 
 
 def _run(arguments: argparse.Namespace) -> Status:
-    # Not to show the help only.
+    # Imported here, because the help does not need it.
     from ._connecting import run
 
     return run(arguments)

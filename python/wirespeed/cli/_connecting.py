@@ -1,4 +1,4 @@
-"""``wirespeed connect``: a connection as its arguments say."""
+"""Runs ``wirespeed connect``: opens the connection with the options of the command line."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = ["run"]
 
 
 def run(arguments: argparse.Namespace) -> Status:
-    """Connect, talk, and return how it ended.
+    """Connect, exchange messages, and return the exit status.
 
     Args:
-        arguments: What the command line says.
+        arguments: The parsed command line.
 
     Raises:
         CommandError: The command line is wrong, or the connection could not be opened.
     """
     typed, terminal = os.isatty(0), os.isatty(1)
-    # no-color.org: any value but the empty one.
+    # See no-color.org: every value except the empty one.
     color = not (arguments.no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb")
     try:
         options = _connect_options(arguments)
@@ -128,7 +128,7 @@ def _connect_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 _OWN_HEADERS = {"user-agent": "user_agent_header", "origin": "origin"}
-"""Headers for which ``connect`` has an argument: as additional ones they would be sent twice."""
+"""Headers for which ``connect`` has an argument. As additional headers they would be sent twice."""
 
 
 def _tls(arguments: argparse.Namespace) -> TLS:

@@ -1,4 +1,4 @@
-"""``wirespeed engine``: its arguments."""
+"""The arguments of ``wirespeed engine``."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 __all__ = ["add_parser"]
 
 DESCRIPTION = """\
-Serve WebSocket connections by the engine: threads of its own, without Python on
-the way of a message that is sent back or published.
+Serve WebSocket connections with the engine, on native threads: messages that
+are echoed or published do not pass through Python.
 
-module:name is an Engine, which says itself where it listens, or a function that
-is called with the engine that the options make, to add its paths and handlers;
-the module is looked for in the current folder first. Without one, every message
-is sent back.
+MODULE:NAME is an Engine, which has its own addresses, or a function that is
+called with an engine made from the options, and adds paths and handlers. The
+current folder is searched for the module first. Without --app, every message is
+sent back.
 
-On a terminal the rates are shown on one screen, else a line of them is written
-to the standard output now and then.
+On a terminal, the rates are shown on one screen. Otherwise, a line of rates is
+written to the standard output at intervals.
 
-SIGINT (Ctrl-C) and SIGTERM drain the engine: nobody is accepted any more, and
-the sessions are closed with code 1012, a few at a time; a second signal ends at
-once. With --handoff a new process gets the listening sockets of the old one,
-which drains then: no client is refused while a service restarts. The
-certificate is read again when its files have changed.
+SIGINT (Ctrl-C) and SIGTERM drain the engine: it stops accepting, and closes the
+sessions with code 1012, a few at a time. A second signal ends it at once. With
+--handoff, a new process takes over the listening sockets of the old one, which
+then drains, so that a restart refuses no client. The certificate is read again
+when its files have changed.
 """
 
 EPILOG = """\
@@ -47,10 +47,10 @@ exit status:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the parser of this command to those of the others.
+    """Add the parser of this command.
 
     Args:
-        subparsers: What ``add_subparsers`` returned.
+        subparsers: The result of ``add_subparsers``.
     """
     parser = subparsers.add_parser(
         "engine",
@@ -66,37 +66,37 @@ def add_parser(subparsers: Subparsers) -> None:
     what("--app", metavar="MODULE:NAME", help="an Engine, or a function that sets one up")
     add = parser.add_argument_group("address").add_argument
     add("--host", metavar="ADDRESS", help="address to listen on; 0.0.0.0 or :: for all (default: 127.0.0.1)")
-    add("--port", metavar="PORT", type=_port, help=f"port, 0 for one that is free (default: {PORT})")
-    add("--unix", metavar="FILE", help="listen on a Unix socket instead, or too with --host or --port")
+    add("--port", metavar="PORT", type=_port, help=f"port, 0 for a free one (default: {PORT})")
+    add("--unix", metavar="FILE", help="listen on a Unix socket; with --host or --port, also on TCP")
     add("--workers", metavar="COUNT", type=parse_count, help="threads that serve (default: one for each core)")
     add = parser.add_argument_group("requests").add_argument
     origin = "accept web pages of this origin only (repeat), * for all (default: those of the same host)"
     add("--origin", metavar="ORIGIN", action="append", help=origin)
-    add("--subprotocol", metavar="NAME", action="append", help="accept a subprotocol (repeat, best first)")
+    add("--subprotocol", metavar="NAME", action="append", help="accept a subprotocol (repeat, preferred first)")
     add("--compression", action="store_true", default=None, help="accept permessage-deflate")
     add = parser.add_argument_group("TLS").add_argument
-    add("--cert", metavar="FILE", help="certificate and intermediate ones, in PEM: the server speaks wss")
-    add("--key", metavar="FILE", help="private key of --cert, where it is not in the same file")
-    add("--client-ca", metavar="FILE", help="demand certificates of clients, of the authorities in this PEM file")
+    add("--cert", metavar="FILE", help="certificate and intermediate certificates, in PEM, to serve wss")
+    add("--key", metavar="FILE", help="private key of --cert, if it is not in the same file")
+    add("--client-ca", metavar="FILE", help="require client certificates of the authorities in this PEM file")
     add = parser.add_argument_group("limits").add_argument
-    add("--max-size", metavar="BYTES", type=parse_size, default=..., help="longest message: 1048576, 16M, none")
-    timeout = "limit for opening, and closing (default: 10)"
+    add("--max-size", metavar="BYTES", type=parse_size, default=..., help="maximum message size: 1048576, 16M, none")
+    timeout = "timeout of opening and of closing (default: 10)"
     add("--timeout", metavar="SECONDS", type=parse_seconds, help=timeout)
     add("--ping", metavar="SECONDS", type=parse_seconds, help="keepalive interval, 0 for none (default: 20)")
     add = parser.add_argument_group("operations").add_argument
     metrics = "answer /metrics, /health and /ready here too"
     add("--metrics", metavar="ADDRESS:PORT", type=_address, help=metrics)
-    add("--handoff", metavar="FILE", help="Unix socket by which a new process takes the listening sockets over")
+    add("--handoff", metavar="FILE", help="Unix socket through which a new process takes over the listening sockets")
     add("--drain", metavar="SECONDS", type=parse_seconds, help="limit for draining (default: 30)")
     add = parser.add_argument_group("output").add_argument
-    interval = "between two lines of rates, 0 for none (default: 10; on a terminal 1)"
+    interval = "time between two lines of rates, 0 for none (default: 10; on a terminal 1)"
     add("--interval", metavar="SECONDS", type=parse_seconds, help=interval)
-    add("--plain", action="store_true", help="lines also on a terminal")
-    add("-v", "--verbose", action="count", default=0, help="log what is refused; twice: every failure")
+    add("--plain", action="store_true", help="show lines of rates also on a terminal")
+    add("-v", "--verbose", action="count", default=0, help="log refused connections; twice: every failure")
 
 
 def _run(arguments: argparse.Namespace) -> Status:
-    # Not to show the help only.
+    # Imported here, because the help does not need it.
     from ._engine_run import run
 
     return run(arguments)

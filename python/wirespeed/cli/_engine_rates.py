@@ -1,4 +1,4 @@
-"""The rates of an engine: what has changed between two looks at its figures."""
+"""The rates of an engine: differences between two readings of its statistics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Figures = dict[str, Any]
 
 
 class Rates:
-    """What has changed between two looks, by the second.
+    """Differences between two readings, per second.
 
     Attributes:
-        now: What the last look has shown.
-        seconds: How long it was after the one before.
+        now: The last reading.
+        seconds: Seconds between the last two readings.
     """
 
     def __init__(self, figures: Figures, at: float) -> None:
@@ -23,21 +23,21 @@ class Rates:
         self.seconds = 0.0
 
     def look(self, figures: Figures, at: float) -> None:
-        """Take another look.
+        """Add a reading.
 
         Args:
-            figures: What ``engine.stats()`` returned.
-            at: When, in seconds.
+            figures: The result of ``engine.stats()``.
+            at: Its time in seconds.
         """
         self._before, self.now = self.now, figures
         self.seconds, self._at = at - self._at, at
 
     def __call__(self, name: str, worker: int | None = None) -> float:
-        """Return how much a counter has grown by the second.
+        """Return the increase of a counter per second.
 
         Args:
-            name: Its name.
-            worker: Whose; ``None``: of all.
+            name: Name of the counter.
+            worker: Number of a worker, ``None`` for all workers.
         """
         if not self.seconds:
             return 0
@@ -45,11 +45,11 @@ class Rates:
         return float(now[name] - before[name]) / self.seconds
 
     def p99(self, name: str, worker: int | None = None) -> str:
-        """Return what 99 of 100 durations since the look before did not exceed, for people.
+        """Return the 99th percentile of a duration since the previous reading, as text.
 
         Args:
-            name: Their name.
-            worker: Whose; ``None``: of all.
+            name: Name of the histogram.
+            worker: Number of a worker, ``None`` for all workers.
         """
         now, before = self._pair(worker)
         buckets = now[name]["buckets"]
@@ -82,7 +82,7 @@ class Rates:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes as text with a unit."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}"

@@ -1,4 +1,4 @@
-"""``wirespeed engine``: an engine as its arguments say."""
+"""Runs ``wirespeed engine``: serves an engine with the options of the command line."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ OF_THE_ENGINE = {
     "handoff": "handoff",
     "drain": "drain_timeout",
 }
-"""Options that are an argument of the engine, by its name."""
+"""Options that are passed to the engine, with the names of its arguments."""
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def run(arguments: argparse.Namespace) -> Status:
-    """Serve until a signal ends it.
+    """Serve until a signal arrives.
 
     Args:
-        arguments: What the command line says.
+        arguments: The parsed command line.
 
     Raises:
         CommandError: The command line is wrong, or the engine cannot listen.
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> Status:
             engine.start()
         except OSError as exc:
             raise CommandError(Status.FAILED, _refused(exc)) from None
-        with contextlib.suppress(OSError):  # nobody has to read it
+        with contextlib.suppress(OSError):  # the standard output need not be open
             lines = (f"listening on {place}\n" for place in _places(engine, arguments.cert is not None))
             write_all(1, "".join(lines).encode())
         with view:
@@ -89,7 +89,7 @@ def _engine(found: Any, arguments: argparse.Namespace) -> Engine:
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
-    """Return the options of the engine that the command line has."""
+    """Return the options of the engine that the command line sets."""
     names = [*OF_THE_ENGINE, "cert", "key", "client_ca", "timeout", "ping"]
     given = [name for name in names if getattr(arguments, name) is not None]
     return given if arguments.max_size is ... else [*given, "max_size"]
@@ -107,7 +107,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.max_size is not ...:
         options["max_size"] = arguments.max_size
     if arguments.timeout is not None:
-        # An engine waits for nobody without an end.
+        # An engine does not support infinite timeouts.
         timeout = limit(arguments.timeout)
         if timeout is None:
             raise CommandError(Status.USAGE, "--timeout: a number of seconds, not inf")
@@ -136,7 +136,7 @@ def _serve(engine: Engine) -> None:
 
 @contextlib.contextmanager
 def _draining_on_sigint() -> Iterator[None]:
-    """Have Ctrl-C do what SIGTERM does."""
+    """Let Ctrl-C drain the engine, as SIGTERM does."""
 
     def end(_number: int, _frame: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -149,7 +149,7 @@ def _draining_on_sigint() -> Iterator[None]:
 
 
 def _places(engine: Engine, secure: bool) -> Iterator[str]:
-    """Yield where clients can connect to."""
+    """Yield the URIs and socket paths of the engine."""
     for address in engine.addresses:
         if isinstance(address, tuple):
             host, port = address

@@ -1,4 +1,4 @@
-"""The rates of an engine on one screen, by ``rich``."""
+"""Shows the rates of an engine on the whole terminal, with ``rich``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Show = Callable[[Rates, list[str], Engine], None]
 
 @contextlib.contextmanager
 def screen(console: Console | None = None) -> Iterator[Show]:
-    """Take the terminal, and give it back at the end.
+    """Use the whole terminal; restore it at the end.
 
     Args:
-        console: Where to; by default the standard output.
+        console: The console; by default the standard output.
 
     Yields:
-        What shows the rates, and the last lines of the log.
+        A function that shows the rates and the last lines of the log.
     """
     from rich.console import Console
     from rich.live import Live
@@ -35,7 +35,7 @@ def screen(console: Console | None = None) -> Iterator[Show]:
 
 
 def draw(rates: Rates, records: list[str], engine: Engine) -> Group:
-    """Return what is shown.
+    """Return the content of the screen.
 
     Args:
         rates: The rates.
@@ -76,6 +76,6 @@ def draw(rates: Rates, records: list[str], engine: Engine) -> Group:
         ("   publish p99 ", "dim"), rates.p99("publish_latency"),
         ("\nno session: ", "dim"), refused,
     )  # fmt: skip
-    # What it says is of peers: no markup in it.
+    # Log lines may contain text of peers, so they are shown without markup.
     log = Text("\n".join(records), style="dim", overflow="ellipsis", no_wrap=True)
     return Group(title, Text(), table, Text(), rest, Text(), log)

@@ -1,4 +1,4 @@
-"""The rates of an engine: on one screen of a terminal, else in lines."""
+"""Shows the rates of an engine: on the whole terminal, or as lines."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["View"]
 
 RECORDS = 8
-"""Lines of the log that are shown below the rates."""
+"""Number of log lines below the rates."""
 
 
 class View:
-    """Shows the rates of an engine while it is used as a context manager.
+    """Context manager that shows the rates of an engine.
 
     Args:
-        engine: The engine, started by then.
-        terminal: Whether there is a terminal.
-        interval: Seconds between two looks; 0: nothing is shown, ``None``: what is usual.
+        engine: The engine; it must be started when the context is entered.
+        terminal: Whether the output is a terminal.
+        interval: Seconds between two readings; 0 to show nothing, ``None`` for the default.
     """
 
     def __init__(self, engine: Engine, terminal: bool, interval: float | None) -> None:
@@ -42,7 +42,7 @@ class View:
         self._thread: threading.Thread | None = None
 
     def log_handler(self) -> logging.Handler:
-        """Return what the log goes to: the screen, or the standard error."""
+        """Return the handler for the log: the screen, or the standard error."""
         if self._screen is None or not self._interval:
             return logging.StreamHandler(sys.stderr)
         return _Kept(self._records)
@@ -57,12 +57,12 @@ class View:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._over.set()
-        # Not for ever: nobody may read what it writes.
+        # With a timeout, because the thread may be blocked in writing to a pipe.
         if self._thread is not None:
             self._thread.join(2)
 
     def _show(self) -> None:
-        # Where nobody reads any more there is nothing to show, and no reason to end.
+        # If the output is closed, stop showing rates without ending the command.
         with contextlib.suppress(OSError):
             rates = Rates(self._engine.stats(), time.monotonic())
             if self._screen is None:
@@ -86,7 +86,7 @@ class _Kept(logging.Handler):
 
 
 def _screen() -> Any:
-    """Return what shows rates on a terminal; ``None`` where ``rich`` is not installed."""
+    """Return a function that shows rates on a terminal; ``None`` if ``rich`` is not installed."""
     try:
         import rich  # noqa: F401 - to know whether it is there
     except ImportError:

@@ -1,4 +1,4 @@
-"""What ``wirespeed serve`` runs for each connection: the echo, or what ``module:handler`` names."""
+"""The handlers of ``wirespeed serve``: the echo, or the object that ``module:handler`` names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["echo", "load"]
 
 
 _CLOSE = re.compile(r"/close\?code=(100[0-37-9]|101[0-4]|[34][0-9]{3})")
-"""The path that asks for a close code: one of those that may be sent, RFC 6455, section 7.4."""
+"""The path that requests a close code which may be sent (RFC 6455, section 7.4)."""
 
 
 async def echo(ws: ServerConnection) -> None:
@@ -32,27 +32,27 @@ async def echo(ws: ServerConnection) -> None:
 
 
 def load(name: str) -> Any:
-    """Import what a name stands for, from the current folder too.
+    """Import an object by its name; modules in the current folder are found too.
 
     Args:
-        name: ``module:handler``; both may have dots.
+        name: ``module:handler``; both may contain dots.
 
     Raises:
-        CommandError: There is no such thing.
-        Exception: What the module raises when it is imported.
+        CommandError: The module or the object does not exist.
+        Exception: The exception of importing the module.
     """
     match = re.fullmatch(r"([\w.]*\w):([\w.]*\w)", name)
     if match is None or name.startswith("."):
         raise CommandError(Status.USAGE, f"{name!r} is not of the form module:handler")
     module_name, path = match.groups()
-    # As the interpreter does for a script that lies there.
+    # Like the interpreter for a script in the current folder.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         if not f"{module_name}.".startswith(f"{exc.name}."):
-            raise  # it is there, and imports one that is not
+            raise  # the module exists, but imports one that does not
         hint = f"; write {module_name.removesuffix('.py')}:{path}" if module_name.endswith(".py") else ""
         raise CommandError(Status.USAGE, f"there is no module {exc.name}, here or installed{hint}") from None
     for part in path.split("."):

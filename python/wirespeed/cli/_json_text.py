@@ -1,6 +1,6 @@
-"""JSON for people: checked, indented and colored, with every number and string as it was written.
+"""JSON for terminals: checked, indented and colored.
 
-Values are never converted: ``1.10`` stays ``1.10``, and a key that is there twice stays there twice.
+Values are not converted: ``1.10`` stays ``1.10``, and duplicate keys stay duplicate.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _COLORS = {"key": "34", "string": "32", "number": "36", "literal": "35"}
 
 
 def check_json(text: str | bytes) -> None:
-    """Check that a text is JSON: RFC 8259.
+    """Check that a text is JSON (RFC 8259).
 
     Args:
         text: The text.
 
     Raises:
-        ValueError: It is not; the exception tells where.
+        ValueError: It is not JSON; the message contains the position.
     """
     try:
-        # The text of numbers is not looked at: they may have more digits than Python converts.
+        # Numbers are not converted, because they may have more digits than Python allows.
         json.loads(text, parse_int=len, parse_float=len, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def pretty_json(text: str, *, color: bool) -> str:
-    """Return JSON with one value a line.
+    """Return JSON with one value on each line.
 
     Args:
-        text: JSON that was checked.
+        text: JSON that was checked with :func:`check_json`.
         color: Whether to add colors for a terminal.
     """
     out: list[str] = []

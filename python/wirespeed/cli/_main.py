@@ -1,4 +1,4 @@
-"""The subcommands, and how each ends the process."""
+"""The main function: parses the command line, runs a subcommand and returns its exit status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
     Args:
-        arguments: What follows the name of the program, by default that of this process.
+        arguments: The arguments without the program name; by default those of this process.
     """
     try:
         try:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fill_standard_streams() -> None:
-    """Give standard streams that are closed something to read and write, before a socket gets their number."""
+    """Open /dev/null for standard streams that are closed, so that no socket gets their descriptor."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

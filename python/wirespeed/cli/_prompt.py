@@ -1,4 +1,4 @@
-"""The prompt of a terminal: line editing and history, and messages that appear above it. By prompt_toolkit."""
+"""The prompt on a terminal, with prompt_toolkit: line editing, history, and messages above the prompt."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Interrupted(Exception):
 class Prompt:
     """A prompt on the terminal that is the standard input and output.
 
-    It stays there from the first line to the last, so that no key is pressed while nobody listens.
+    It stays active from the first line to the last, so that no key is lost.
 
     Args:
-        text: What stands before the line.
+        text: Text before the line.
 
     Raises:
         ImportError: prompt_toolkit is not installed.
@@ -38,19 +38,19 @@ class Prompt:
         path = _history_file()
         history: History = InMemoryHistory() if path is None else FileHistory(str(path))
         self._text = text
-        # None: there will be no more.
+        # None marks the end of the input.
         self._entered: asyncio.Queue[str | None] = asyncio.Queue()
         self._session: PromptSession[str] = PromptSession(
             text, history=history, key_bindings=self._key_bindings(), reserve_space_for_menu=0
         )
 
     async def read_lines(self) -> AsyncGenerator[list[str], None]:
-        """Yield what is entered, a line at a time, up to Ctrl-D. Empty lines are left out.
+        """Yield the entered lines, one at a time, until Ctrl-D. Empty lines are skipped.
 
         Raises:
-            Interrupted: Ctrl-C was pressed, and the line was empty.
+            Interrupted: Ctrl-C was pressed on an empty line.
         """
-        # SIGINT from elsewhere is for the command.
+        # SIGINT of other processes is handled by the command.
         running = asyncio.ensure_future(self._session.prompt_async(handle_sigint=False))
         running.add_done_callback(lambda _: self._entered.put_nowait(None))
         try:
@@ -60,11 +60,11 @@ class Prompt:
                 await running
         finally:
             running.cancel()
-            # Also of an end that came at the same time.
+            # Retrieves the exception of the prompt, if it ended at the same time.
             await asyncio.gather(running, return_exceptions=True)
 
     async def print_above(self, write: Callable[[], None]) -> None:
-        """Take the prompt away, write to the terminal, and show the prompt again.
+        """Remove the prompt, write to the terminal, and show the prompt again.
 
         Args:
             write: The function that writes.
@@ -74,7 +74,7 @@ class Prompt:
             # The prompt is about to be drawn for the last time.
             await asyncio.sleep(0)
         if app.is_running:
-            # Not run_in_terminal: it gives the keyboard back for as long as this takes.
+            # Not run_in_terminal, which releases the keyboard meanwhile.
             app.renderer.erase()
             write()
             app.renderer.reset()
@@ -88,7 +88,7 @@ class Prompt:
         from prompt_toolkit.key_binding import KeyBindings
 
         bindings = KeyBindings()
-        # Not while the history is searched.
+        # Not during a search in the history.
         typing = has_focus(DEFAULT_BUFFER)
 
         @bindings.add("enter", filter=typing)
@@ -114,7 +114,7 @@ class Prompt:
 
 
 def _history_file() -> Path | None:
-    """A file that only its user can read: what was sent may contain passwords."""
+    """Return the path of the history, readable by the user only, because messages may contain passwords."""
     chosen = os.environ.get("WIRESPEED_HISTORY")
     if chosen == "":
         return None
@@ -124,6 +124,6 @@ def _history_file() -> Path | None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
     except (OSError, RuntimeError):
-        # A home that cannot be written to, or none.
+        # The home directory does not exist or is not writable.
         return None
     return path

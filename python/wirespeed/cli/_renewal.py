@@ -1,4 +1,4 @@
-"""A certificate that is replaced while its server runs: noticed, and read again."""
+"""Reloads the certificate of a running server when its files change."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["Renewal"]
 
 INTERVAL = 1.0
-"""Seconds between two looks at the files: half a dozen system calls each."""
+"""Seconds between two checks of the files, which take some system calls each."""
 
 
 class Renewal:
-    """A context in which the certificate of a server is read again: when SIGHUP comes, and when its files have changed.
+    """Context manager that reloads the certificate of a server on SIGHUP, and when its files have changed.
 
-    If that fails, the server keeps what it has, and the log says why.
+    If that fails, the server keeps the old certificate, and the reason is logged.
 
     Args:
-        server: The server, started. It uses :class:`wirespeed.TLS`.
+        server: The started server. It uses :class:`wirespeed.TLS`.
         files: Paths of certificate, key and authorities.
-        logger: Where to tell what happened.
-        interval: Seconds between two looks at the files.
+        logger: Logger for the result.
+        interval: Seconds between two checks of the files.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Renewal:
         self._loop.remove_signal_handler(signal.SIGHUP)
 
     def read(self) -> None:
-        """Read the files, for the connections that come from now on."""
-        # First, so that what changes while they are read is noticed.
+        """Read the files, for connections accepted from now on."""
+        # Store the state first, so that a change during reading is noticed.
         self._used = self._look()
         try:
             self._server.reload_ssl()
@@ -71,7 +71,7 @@ class Renewal:
         while True:
             await asyncio.sleep(self._interval)
             now = self._look()
-            # Whoever replaces certificate and key writes one after the other: they are read once they rest.
+            # Certificate and key are usually written one after the other: read them when they have stopped changing.
             if now == before and now != self._used:
                 self.read()
             before = now

@@ -1,4 +1,4 @@
-"""What the command shows: messages on the standard output, everything else on the standard error."""
+"""Writes the output of ``wirespeed connect``: messages to the standard output, the rest to the standard error."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["Screen"]
 _STDOUT = 1
 _STDERR = 2
 
-# What would move the cursor, change colors or the title, or turn the direction of text around: a server is
-# not to do that to a terminal.
+# Characters that move the cursor, change colors or the title, or reverse the direction of text: a server must not
+# control the terminal.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _GREEN, _RED, _DIM = "32", "31", "2"
@@ -29,52 +29,52 @@ _SHOWN_BYTES = 512
 
 
 class Screen:
-    """Writes what the command shows.
+    """Writes the output of the command.
 
     Args:
-        settings: What the command line says.
-        prompt: The prompt to write above, if there is one.
+        settings: The settings of the command line.
+        prompt: The prompt to write above, ``None`` without one.
     """
 
     def __init__(self, settings: Settings, prompt: Prompt | None) -> None:
         self._settings = settings
         self._prompt = prompt
-        # One each: who does not read messages may still read notes.
+        # One worker for each stream, because one of them may be blocked.
         self._workers = {_STDOUT: Worker("stdout"), _STDERR: Worker("stderr")}
-        # Notes for which nobody waits. Of too many the oldest are dropped.
+        # Notes to be written without waiting. If there are too many, the oldest are dropped.
         self._notes: deque[str] = deque(maxlen=1000)
         self._noting: asyncio.Task[None] | None = None
 
     async def show(self, messages: Sequence[str | bytes]) -> None:
-        """Write messages to the standard output, and return when they are written.
+        """Write messages to the standard output; return when they are written.
 
         Args:
             messages: The messages.
 
         Raises:
-            OSError: They cannot be written; ``BrokenPipeError`` if nobody reads.
+            OSError: They cannot be written; ``BrokenPipeError`` if the reader has closed the pipe.
         """
         if self._notes:
             await self.note()
         await self._write(_STDOUT, b"".join(map(self._format, messages)))
 
     async def note(self, *lines: str, error: bool = False) -> None:
-        """Write lines to the standard error, and return when they are written.
+        """Write lines to the standard error; return when they are written.
 
         Args:
             *lines: The lines.
-            error: Whether they tell of an error.
+            error: Whether the lines report an error.
         """
         earlier = [*self._notes]
         self._notes.clear()
         text = "".join(self._note(line, _DIM) for line in earlier)
         text += "".join(self._note(line, _RED if error else _DIM) for line in lines)
-        # If nobody reads it, that is nothing to end for.
+        # A closed standard error does not end the command.
         with contextlib.suppress(OSError):
             await self._write(_STDERR, text.encode())
 
     def note_soon(self, *lines: str) -> None:
-        """Write lines to the standard error later, without waiting for it, but before anything else.
+        """Write lines to the standard error later, before any other output, without waiting.
 
         Args:
             *lines: The lines.
@@ -105,7 +105,7 @@ class Screen:
         elif self._settings.terminal:
             text = _describe_bytes(message)
         else:
-            # Whoever reads the pipe may know what they mean.
+            # The reader of the pipe gets the bytes unchanged.
             return message + b"\n"
         mark = self._paint("< ", _GREEN, self._settings.color) if self._settings.interactive else ""
         return f"{mark}{text}\n".encode()
@@ -119,7 +119,7 @@ class Screen:
 
 
 def _json_text(message: str | bytes) -> str | None:
-    """The text of a message if it is JSON."""
+    """Return the text of a message if it is JSON, otherwise ``None``."""
     try:
         text = message if isinstance(message, str) else message.decode()
         check_json(text)

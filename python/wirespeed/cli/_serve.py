@@ -1,4 +1,4 @@
-"""``wirespeed serve``: its arguments."""
+"""The arguments of ``wirespeed serve``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["add_parser"]
 DESCRIPTION = """\
 Serve WebSocket connections: send every message back, or run a handler.
 
-A handler is a coroutine function that receives the connection, or a class of
-listeners; module:handler names it, and the module is looked for in the current
-folder first. Where the server listens is written to the standard output, what
-goes wrong to the standard error.
+A handler is a coroutine function that receives the connection, or a listener
+class. It is named by MODULE:HANDLER; the current folder is searched for the
+module first. The addresses of the server are written to the standard output,
+errors to the standard error.
 
-The echo closes a connection to /close?code=N with that code, to try what a
-client makes of it.
+The echo closes a connection to /close?code=N with that code, to test how a
+client handles it.
 
 SIGINT (Ctrl-C) and SIGTERM close the connections with code 1001 and wait for
-their handlers; a second signal cancels these. The certificate is read again
-when its files have changed, or at once when SIGHUP comes; connections that are
-open go on.
+their handlers; a second signal cancels the handlers. The certificate is read
+again when its files have changed, or at once on SIGHUP; open connections are
+not affected.
 """
 
 EPILOG = """\
@@ -46,50 +46,50 @@ exit status:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the parser of this command to those of the others.
+    """Add the parser of this command.
 
     Args:
-        subparsers: What ``add_subparsers`` returned.
+        subparsers: The result of ``add_subparsers``.
     """
     parser = subparsers.add_parser(
         "serve",
-        help="serve connections: an echo, or a handler of yours",
+        help="serve connections with an echo or your handler",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.set_defaults(run=_run)
-    what = "what to run for each connection (default: an echo)"
+    what = "handler to run for each connection (default: an echo)"
     parser.add_argument("handler", metavar="MODULE:HANDLER", nargs="?", help=what)
     add = parser.add_argument_group("address").add_argument
     host = "name or address to listen on (repeat); 0.0.0.0 and :: for all (default: localhost)"
     add("--host", metavar="HOST", action="append", help=host)
-    add("--port", metavar="PORT", type=_port, help=f"port, 0 for one that is free (default: {PORT})")
+    add("--port", metavar="PORT", type=_port, help=f"port, 0 for a free one (default: {PORT})")
     add("--unix", metavar="FILE", help="listen on a Unix socket instead")
     add("--reuse-port", action="store_true", help="share the port with other processes that do so")
     add = parser.add_argument_group("requests").add_argument
     path = "accept connections to this path only (repeat); others get 404 (default: all)"
     add("--path", metavar="PATH", action="append", type=_path, help=path)
-    origin = "accept web pages of this origin only (repeat); none: also programs, which send none"
+    origin = "accept web pages of this origin only (repeat); none: also accept requests without an Origin header"
     add("--origin", metavar="ORIGIN", action="append", help=origin)
-    add("--subprotocol", metavar="NAME", action="append", help="accept a subprotocol (repeat, best first)")
+    add("--subprotocol", metavar="NAME", action="append", help="accept a subprotocol (repeat, preferred first)")
     add = parser.add_argument_group("TLS").add_argument
-    add("--cert", metavar="FILE", help="certificate and intermediate ones, in PEM: the server speaks wss")
-    add("--key", metavar="FILE", help="private key of --cert, where it is not in the same file")
-    add("--client-ca", metavar="FILE", help="demand certificates of clients, of the authorities in this PEM file")
+    add("--cert", metavar="FILE", help="certificate and intermediate certificates, in PEM, to serve wss")
+    add("--key", metavar="FILE", help="private key of --cert, if it is not in the same file")
+    add("--client-ca", metavar="FILE", help="require client certificates of the authorities in this PEM file")
     add = parser.add_argument_group("limits").add_argument
-    add("--max-size", metavar="BYTES", default=2**20, type=parse_size, help="longest message: 1048576, 16M, none")
-    timeout = "limit for opening, and closing (default: 10)"
+    add("--max-size", metavar="BYTES", default=2**20, type=parse_size, help="maximum message size: 1048576, 16M, none")
+    timeout = "timeout of opening and of closing (default: 10)"
     add("--timeout", metavar="SECONDS", default=10.0, type=parse_seconds, help=timeout)
     ping = "keepalive interval, 0 for none (default: 20)"
     add("--ping", metavar="SECONDS", default=20.0, type=parse_seconds, help=ping)
     add = parser.add_argument_group("output").add_argument
-    add("-v", "--verbose", action="count", default=0, help="log what is refused; twice: every connection")
+    add("-v", "--verbose", action="count", default=0, help="log refused connections; twice: every connection")
 
 
 def _run(arguments: argparse.Namespace) -> Status:
-    # Not to show the help only.
+    # Imported here, because the help does not need it.
     from ._serving import run
 
     return run(arguments)

@@ -1,4 +1,4 @@
-"""``wirespeed serve``: a server as its arguments say."""
+"""Runs ``wirespeed serve``: starts a server with the options of the command line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LOGGER = logging.getLogger("wirespeed.cli")
 
 
 def run(arguments: argparse.Namespace) -> Status:
-    """Serve until a signal ends it.
+    """Serve until a signal arrives.
 
     Args:
-        arguments: What the command line says.
+        arguments: The parsed command line.
 
     Raises:
         CommandError: The command line is wrong, or the server cannot listen.
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> Status:
 
 
 def _make(found: Any, arguments: argparse.Namespace) -> Server:
-    """Make a server of what the command line says.
+    """Create a server from the command line.
 
     Raises:
         CommandError: The options contradict each other.
@@ -86,7 +86,7 @@ def _tls(arguments: argparse.Namespace) -> TLS | None:
 
 
 def _only(paths: list[str]) -> Any:
-    """Return a ``process_request`` that lets only some paths through, whatever their query."""
+    """Return a ``process_request`` that accepts only some paths, with any query."""
 
     def check(ws: ServerConnection, request: Request) -> Response | None:
         if request.path.partition("?")[0] in paths:
@@ -106,14 +106,14 @@ async def _serve(server: Server, arguments: argparse.Namespace) -> None:
         if arguments.cert is not None:
             files = [file for file in (arguments.cert, arguments.key, arguments.client_ca) if file is not None]
             stack.enter_context(Renewal(server, files, LOGGER))
-        # Nobody has to read it.
+        # Writing may fail, because the standard output need not be open.
         with contextlib.suppress(OSError):
             write_all(1, "".join(f"listening on {place}\n" for place in _places(server, arguments)).encode())
         await server.wait_closed()
 
 
 def _places(server: Server, arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield where clients can connect to."""
+    """Yield the URIs of the server."""
     if arguments.unix is not None:
         yield arguments.unix
         return
@@ -135,9 +135,9 @@ def _refused(exc: OSError, arguments: argparse.Namespace) -> str:
 
 def _set_up_logging(verbose: int) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    # The handler's module may have done so already.
+    # This has no effect if the module of the handler has configured logging.
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=level)
     if verbose:
         logging.getLogger("wirespeed").setLevel(level)
-    # That a certificate was replaced is for everybody to know.
+    # The replacement of a certificate is always logged.
     LOGGER.setLevel(min(level, logging.INFO))

@@ -1,4 +1,4 @@
-"""One run of ``wirespeed connect``, once it is connected: from the first message to the exit status."""
+"""One session of ``wirespeed connect``, from the open connection to the exit status."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Session"]
 
 
 class Session:
-    """A connection, what goes in, what comes out, and what ends it first.
+    """Sends the input, shows received messages, and determines the exit status.
 
     Args:
         ws: The connection.
-        settings: What the command line says.
-        screen: Where to show what comes.
-        prompt: Where messages come from, if not from the standard input.
-        stop: Tells of signals.
+        settings: The settings of the command line.
+        screen: The output.
+        prompt: The source of messages, ``None`` for the standard input.
+        stop: Notified of signals.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Session:
         self._prompt = prompt
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        # When something was sent or received last; None while something received is being written.
+        # Time when a message was sent or received last; None while received messages are written.
         self._last: float | None = self._loop.time()
 
     async def run(self) -> Status:
-        """Send and receive until one of both, or a signal, brings the end; return the exit status.
+        """Send and receive until one of them, or a signal, ends the session; return the exit status.
 
         Raises:
-            CommandError: It ended for a reason that must be told.
+            CommandError: The session ended with an error.
         """
         receiving = asyncio.ensure_future(self._receive())
         sending = asyncio.ensure_future(self._send())
@@ -61,7 +61,7 @@ class Session:
             ours = self._ws.state is State.OPEN
             await self._ws.close()
             if not self._stop.asked:
-                # What came before the close frame is shown.
+                # Show messages that arrived before the close frame.
                 await self._first(receiving)
         finally:
             for task in (sending, receiving):
@@ -71,14 +71,14 @@ class Session:
         return self._judge(sending, receiving, ours)
 
     async def _first(self, *tasks: asyncio.Future[None], timeout: float | None = None) -> None:
-        """Return when one of the tasks has ended, or a signal came."""
+        """Return when one of the tasks has ended or a signal has arrived."""
         ends: set[asyncio.Future[Any]] = {*tasks, self._stop.future}
         await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     # Receiving
 
     async def _receive(self) -> None:
-        """Show messages until the connection is closed, or as many as are wanted."""
+        """Show messages until the connection is closed or ``count`` is reached."""
         left = self._settings.count
         while left is None or left > 0:
             try:
@@ -97,11 +97,11 @@ class Session:
                 left -= len(messages)
 
     async def _wait_for_replies(self, sending: asyncio.Future[None], receiving: asyncio.Future[None]) -> None:
-        """After the end of the input, return when nothing has come for a while."""
+        """After the end of the input, wait until no message has arrived for ``wait`` seconds."""
         if sending.exception() is None:
             wait = self._settings.wait
         elif isinstance(sending.exception(), ConnectionClosed):
-            wait = math.inf  # the end of the connection, which is near
+            wait = math.inf  # the connection is closed, and receiving ends soon
         else:
             return
         if self._last is not None:
@@ -115,7 +115,7 @@ class Session:
     # Sending
 
     async def _send(self) -> None:
-        """Send the input to its end."""
+        """Send the input until its end."""
         async with contextlib.aclosing(self._read()) as batches:
             await self._send_all(batches)
 
@@ -138,10 +138,10 @@ class Session:
                 await self._screen.note(refusal, error=True)
 
     def _refuse(self, message: str | bytes) -> str | None:
-        """Say what is wrong with a message, if anything is."""
+        """Return why a message cannot be sent, ``None`` if it can."""
         try:
             if isinstance(message, str):
-                # A terminal may hand over bytes that are no text.
+                # A terminal may pass bytes that are not UTF-8.
                 message.encode()
             if self._settings.json:
                 check_json(message)
@@ -153,7 +153,7 @@ class Session:
 
     async def _read(self) -> AsyncGenerator[Sequence[str | bytes], None]:
         if self._prompt is not None:
-            # Closed at once, whatever happens: it has the keyboard.
+            # Closed in every case, because it controls the keyboard.
             async with contextlib.aclosing(self._prompt.read_lines()) as entered:
                 try:
                     async for lines in entered:
@@ -165,7 +165,7 @@ class Session:
                 yield blocks
         else:
             async for lines in read_lines():
-                # On a terminal an empty line is a key pressed too often.
+                # Empty lines of a terminal are ignored.
                 yield [line for line in lines if line] if self._settings.interactive else lines
 
     # The end
@@ -178,12 +178,12 @@ class Session:
         elif closed is not None and self._settings.interactive and not ours:
             lines = [f"closed by the server: {closed.rcvd or 'no close frame received'}"]
         telling = asyncio.ensure_future(self._screen.note(*lines))
-        # Somebody who wants the end does not wait for a pipe that nobody reads.
+        # After a signal, do not wait for a blocked pipe.
         await asyncio.wait({telling}, timeout=0.5 if self._stop.asked else None)
         telling.cancel()
 
     def _closed(self) -> ConnectionClosed | None:
-        """What calls raise now; ``None`` if the connection could not be closed in the time given."""
+        """Return the exception that calls raise; ``None`` if the connection could not be closed in time."""
         try:
             if self._ws.state is State.CLOSED:
                 self._ws.send_nowait(b"")
@@ -192,7 +192,7 @@ class Session:
         return None
 
     def _judge(self, sending: asyncio.Future[None], receiving: asyncio.Future[None], ours: bool) -> Status:
-        """The exit status, or the exception that brings it."""
+        """Return the exit status, or raise the exception that determines it."""
         lost: ConnectionClosed | None = None
         for task in (sending, receiving):
             error = None if task.cancelled() else task.exception()
@@ -206,7 +206,7 @@ class Session:
                 raise error
         if self._stop.asked:
             return self._stop.status
-        # After our own close frame, what the server does is no concern of ours.
+        # After a close frame of this end, errors of the server do not matter.
         if lost is not None and not ours:
             raise CommandError(Status.LOST, f"connection closed: {printable(str(lost))}")
         return Status.OK

@@ -1,4 +1,4 @@
-"""What the command line of ``wirespeed connect`` says, in a form that does not know how it was said."""
+"""The settings of ``wirespeed connect``, independent of the command line's syntax."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["Settings"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the command line and the environment say.
+    """The settings of the command line and the environment.
 
     Attributes:
-        uri: Where to connect.
+        uri: URI to connect to.
         options: Keyword arguments of ``wirespeed.connect``.
         json: Whether messages are JSON.
         binary: Whether to send binary messages.
-        wait: Seconds without a message, after the end of the input, until the connection is closed.
-        count: Messages until the connection is closed; ``None`` for no limit.
-        verbose: Whether to show what happens.
-        interactive: Whether a person types on a terminal, and reads there.
+        wait: Seconds without a message after the end of the input until the connection is closed.
+        count: Number of messages until the connection is closed; ``None`` for no limit.
+        verbose: Whether to show handshake, frames, pings and the closing.
+        interactive: Whether both input and output are a terminal.
         terminal: Whether the standard output is a terminal.
-        color: Whether colors are wanted on the standard output.
-        note_color: Whether they are on the standard error.
+        color: Whether to use colors on the standard output.
+        note_color: Whether to use colors on the standard error.
         prompt: Whether the terminal can show a prompt.
     """
 

@@ -1,4 +1,4 @@
-"""Where messages to send come from: lines or blocks of the standard input, read without a terminal's help."""
+"""Reads messages to send from the standard input, as lines or blocks, without a prompt."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BLOCK = 2**16
 
 
 async def read_blocks() -> AsyncIterator[list[bytes]]:
-    """Yield the standard input as it comes: one block of bytes at a time."""
+    """Yield blocks of the standard input as they arrive, one at a time."""
     worker = Worker("stdin")
     while block := await worker.call(_read):
         yield [block]
 
 
 async def read_lines() -> AsyncIterator[list[str]]:
-    """Yield the lines of the standard input without their ends: all that came at once.
+    """Yield the lines of the standard input without line ends, in lists of lines that arrived together.
 
     Raises:
         CommandError: A line is not UTF-8.
@@ -52,7 +52,7 @@ def _read() -> bytes:
     try:
         return os.read(_STDIN, _BLOCK)
     except OSError:
-        # It was closed before we were started, or its terminal has gone.
+        # The stream was closed before the start, or its terminal is gone.
         return b""
 
 

@@ -1,4 +1,4 @@
-"""How the command ends: exit statuses, and what is said of failures."""
+"""The exit statuses of the command, and the texts of its errors."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ class Status(enum.IntEnum):
     """The connection was closed properly, by either end."""
 
     FAILED = 1
-    """The connection could not be opened, or the standard output not be written to."""
+    """The connection could not be opened, or the standard output could not be written."""
 
     USAGE = 2
     """The command line is wrong."""
 
     LOST = 3
-    """The connection was lost, or closed with a code that tells of an error."""
+    """The connection was lost, or closed with a code for an error."""
 
     DATA = 4
-    """The standard input is not what the options say: not UTF-8, or with ``--json`` not JSON."""
+    """The standard input does not match the options: it is not UTF-8, or with ``--json`` not JSON."""
 
     INTERRUPTED = 130
     """SIGINT, or Ctrl-C."""
 
     BROKEN_PIPE = 141
-    """Nobody reads the standard output any more."""
+    """The reader of the standard output has closed the pipe."""
 
     TERMINATED = 143
     """SIGTERM."""
 
 
 class CommandError(Exception):
-    """Ends the command with a status and one line of text."""
+    """Ends the command with an exit status and a message of one line."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -48,10 +48,10 @@ class CommandError(Exception):
 
 
 def describe(exc: BaseException) -> str:
-    """Say in one line what is wrong.
+    """Return an error as a text of one line.
 
     Args:
-        exc: What was raised.
+        exc: The exception.
     """
     hint = ""
     text = str(exc)
@@ -62,6 +62,6 @@ def describe(exc: BaseException) -> str:
     elif isinstance(exc, TimeoutError) and exc.errno is None:
         hint = " (--timeout sets the limit)"
     elif isinstance(exc, OSError) and exc.strerror is not None:
-        # Without the number in brackets.
+        # Without the error number that str() includes.
         text = exc.strerror if exc.filename is None else f"{exc.strerror}: {exc.filename}"
     return printable(text or type(exc).__name__) + hint

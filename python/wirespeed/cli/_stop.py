@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first one ends the command properly, the next one at once."""
+"""Handles SIGINT and SIGTERM: the first signal ends the command properly, the next one at once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Stop"]
 
 
 class Stop:
-    """A context in which signals are noticed instead of what they do otherwise.
+    """Context manager that replaces the handlers of SIGINT and SIGTERM.
 
     Attributes:
-        future: Done as soon as the command is to end.
-        insist: Called by further signals.
+        future: Done when the command must end, with its exit status.
+        insist: Called for further signals.
     """
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        """Whether the command is to end."""
+        """Whether the command must end."""
         return self.future.done()
 
     @property
     def status(self) -> Status:
-        """With which exit status."""
+        """The exit status."""
         return self.future.result()
 
     def ask(self, status: Status) -> None:
-        """Ask for the end; who asks again insists.
+        """Request the end; a second call forces it.
 
         Args:
             status: The exit status.
@@ -54,7 +54,7 @@ class Stop:
 
     def __enter__(self) -> Self:
         for number, status in ((signal.SIGINT, Status.INTERRUPTED), (signal.SIGTERM, Status.TERMINATED)):
-            # Where a loop cannot do that, Ctrl-C raises KeyboardInterrupt.
+            # On a loop without signal handlers, Ctrl-C raises KeyboardInterrupt.
             with contextlib.suppress(NotImplementedError):
                 self._loop.add_signal_handler(number, self.ask, status)
                 self._handled.append(number)

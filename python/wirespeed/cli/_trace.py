@@ -1,4 +1,4 @@
-"""What ``--verbose`` shows: handshake, frames, pings and the closing, as lines of text."""
+"""Describes handshake, frames, pings and the closing as lines of text, for ``--verbose``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SHOWN_BYTES = 20
 
 
 class Watcher(Listener):
-    """Shows the frames that belong to no message. Messages are left to whoever receives.
+    """Shows pings and pongs. Messages are received as without it.
 
     Args:
-        screen: Where to show them.
+        screen: The output.
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -77,7 +77,7 @@ async def receive(ws: ClientConnection, screen: Screen) -> str | bytes:
 
     Args:
         ws: The connection.
-        screen: Where to show them.
+        screen: The output.
 
     Returns:
         The message.
@@ -107,13 +107,13 @@ def closing(closed: ConnectionClosed) -> list[str]:
     """Describe how a connection ended.
 
     Args:
-        closed: What its calls raise.
+        closed: Exception that calls of the connection raise.
     """
     lines = []
     if closed.sent is not None:
         lines.append(f"* sent close frame {closed.sent}")
     if closed.rcvd is not None:
-        # Order is what tells who closed.
+        # The order of the lines shows which end has closed.
         lines.insert(0 if closed.rcvd_then_sent else 1, f"* received close frame {closed.rcvd}")
     else:
         lines.append("* no close frame received")

@@ -1,4 +1,4 @@
-"""Values of options: how they are written on a command line, for every command."""
+"""Parsers for option values, shared by all commands."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import re
 __all__ = ["PORT", "limit", "parse_count", "parse_seconds", "parse_size"]
 
 PORT = 8765
-"""Where a server listens, as in all examples."""
+"""The default port of servers, used in all examples."""
 
 
 def parse_seconds(text: str) -> float:
-    """Return a number of seconds, ``inf`` included.
+    """Return a number of seconds; ``inf`` is allowed.
 
     Args:
-        text: What was written.
+        text: The argument.
 
     Raises:
-        ArgumentTypeError: It is none.
+        ArgumentTypeError: It is not a number of seconds.
     """
     try:
         seconds = float(text)
@@ -31,13 +31,13 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_count(text: str) -> int:
-    """Return a number that is 1 at least.
+    """Return a number that is at least 1.
 
     Args:
-        text: What was written.
+        text: The argument.
 
     Raises:
-        ArgumentTypeError: It is none.
+        ArgumentTypeError: It is not a positive number.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
@@ -48,10 +48,10 @@ def parse_size(text: str) -> int | None:
     """Return a number of bytes, ``None`` for ``none``.
 
     Args:
-        text: What was written: ``1048576``, ``16M``, ``none``.
+        text: The argument: ``1048576``, ``16M`` or ``none``.
 
     Raises:
-        ArgumentTypeError: It is no size.
+        ArgumentTypeError: It is not a size.
     """
     if text.lower() == "none":
         return None
@@ -62,9 +62,9 @@ def parse_size(text: str) -> int | None:
 
 
 def limit(seconds: float) -> float | None:
-    """Return a limit as ``connect`` and ``serve`` take it: ``None`` for none.
+    """Return a timeout for ``connect`` and ``serve``: ``None`` for no limit.
 
     Args:
-        seconds: What was asked for.
+        seconds: The value of the option.
     """
     return None if math.isinf(seconds) else seconds

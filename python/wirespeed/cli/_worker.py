@@ -1,7 +1,7 @@
-"""Blocking reads and writes beside an event loop.
+"""Runs blocking reads and writes in threads beside an event loop.
 
-A pipe that nobody reads, or writes, must not keep a connection from answering pings. Standard streams cannot be made
-non-blocking instead: other processes share them.
+A blocked pipe must not prevent a connection from answering pings. The standard streams cannot be made non-blocking,
+because other processes share them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """A thread that makes one call after another. The process can end in the middle of one.
+    """A thread that runs one call after another. The process can end during a call.
 
     Args:
         name: Name of the thread.
@@ -28,11 +28,11 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = queue.SimpleQueue()
-        # A daemon: Python would wait for another one, which may wait for ever.
+        # A daemon thread, because Python would wait for other threads, which may be blocked.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in the thread and return what it returns.
+        """Call a function in the thread and return its result.
 
         Args:
             function: The function.
@@ -52,7 +52,7 @@ class Worker:
                 result = call()
             except Exception as exc:
                 error = exc
-            # The loop may be closed: nobody wants to know then.
+            # If the loop is closed, no task waits for the result.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_settle, future, result, error)
 

@@ -1,4 +1,4 @@
-"""Writing to a descriptor, here and now."""
+"""Writes to a descriptor with blocking calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["write_all"]
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of something, whatever mode the descriptor is in.
+    """Write all bytes, whether or not the descriptor is non-blocking.
 
     Args:
-        descriptor: Number of a file descriptor.
+        descriptor: The file descriptor.
         data: The bytes.
     """
     view = memoryview(data)

@@ -1,4 +1,4 @@
-"""Drop-ins for other libraries: their names and semantics on our connections."""
+"""Drop-in replacements for other libraries: their names and semantics on connections of this package."""
 
 __all__ = ["websockets"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._handshake.credentials import (
-    answered,
     check_arguments,
+    checked_result,
     parse_authorization,
     refuse_coroutine_function,
     unauthorized,
@@ -44,7 +44,7 @@ def basic_auth(
         parsed = parse_authorization(request.headers)
         if isinstance(parsed, str):
             return unauthorized(realm, parsed)
-        if not answered(check(*parsed)):
+        if not checked_result(check(*parsed)):
             return unauthorized(realm, "Invalid credentials\n")
         connection.username = parsed[0]
         return None

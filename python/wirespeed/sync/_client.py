@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from .._connection.construction import construct
-from .._connection.status import Heads
+from .._connection.status import HandshakeSummary
 from .._handshake.plan import OpeningPlan, plan_opening
 from .._lazy import ssl as ssl_module
 from .._native import ConnectedSocket
-from .._net.addresses import HAPPY_EYEBALLS_DELAY, ends_of
+from .._net.addresses import HAPPY_EYEBALLS_DELAY, socket_addresses
 from .._net.proxy import connect_socks
 from .._net.redirects import RedirectChain
 from .._options.client import PLAIN, ClientOptions, Network, check_headers, checked_network, checked_options
@@ -236,11 +236,11 @@ def _open(
         request = options.request(chain.parsed, chain.headers)
         # Prepare the request before connecting, so that the server need not wait for it.
         opening = plan.begin(request, chain.parsed, network, options.user_agent_header)
-        connected, addresses = _reach(chain, network, plan, deadline)
+        connected, addresses = _connect_socket(chain, network, plan, deadline)
         try:
-            opened = opening.run(connected, _task_drain(deadline))
+            opened = opening.run(connected, _remaining(deadline))
         except InvalidStatus as exc:
-            if _task_drain(deadline) == 0:
+            if _remaining(deadline) == 0:
                 # The body of the redirect was cut off by the deadline, so no time is left to follow it.
                 raise
             chain.follow(exc)
@@ -256,11 +256,11 @@ def _open(
             # A logged traceback may keep it alive for long.
             opened._discard()
             raise
-        logger.debug("connection open: %r", Heads(connection))
+        logger.debug("connection open: %r", HandshakeSummary(connection))
         return connection
 
 
-def _reach(
+def _connect_socket(
     chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: float | None
 ) -> tuple[ConnectedSocket, dict[str, Any]]:
     """Return a connected socket, and the addresses of its ends if the socket cannot tell them later."""
@@ -289,9 +289,9 @@ def _reach(
 
 
 def _take_over(sock: socket_module.socket) -> tuple[ConnectedSocket, dict[str, Any]]:
-    addresses = ends_of(sock)
+    addresses = socket_addresses(sock)
     return ConnectedSocket.adopt(sock.detach()), addresses
 
 
-def _task_drain(deadline: float | None) -> float | None:
+def _remaining(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from .._handshake.admission import Candidate, Entry
+from .._handshake.eviction import Candidate, Entry
 from .._serving.handshake_limiter import HandshakeLimiterBase
 from ..typing import LoggerLike
 
-__all__ = ["HandshakeLimiter", "InThread"]
+__all__ = ["HandshakeLimiter", "HandshakeThread"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -46,10 +46,10 @@ class HandshakeLimiter(HandshakeLimiterBase):
         limit: Maximum number of pending handshakes.
         logger: Logger for closed handshakes.
         freed: Called with the lock held when a handshake is removed.
-        wake: Called with the lock held when :meth:`tell` must be called earlier than it returned.
+        wake: Called with the lock held when :meth:`log_due` must be called earlier than it returned.
     """
 
-    _relief = 0.01
+    _eviction_delay = 0.01
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class HandshakeLimiter(HandshakeLimiterBase):
     count = _locked(HandshakeLimiterBase.count)
     throttled_log = _locked(HandshakeLimiterBase.throttled_log)
     throttled_log_start = _locked(HandshakeLimiterBase.throttled_log_start)
-    tell = _locked(HandshakeLimiterBase.tell)
+    log_due = _locked(HandshakeLimiterBase.log_due)
     close_all = _locked(HandshakeLimiterBase.close_all)
     finish = _locked(HandshakeLimiterBase.finish)
 
@@ -85,7 +85,7 @@ class HandshakeLimiter(HandshakeLimiterBase):
             candidate: The new handshake.
             address: Address of the client.
         """
-        return self._admission.add(candidate, address, self._clock())
+        return self._queue.add(candidate, address, self._clock())
 
     def leave(self, entry: Entry | None) -> bool:
         """Remove a handshake.
@@ -99,16 +99,16 @@ class HandshakeLimiter(HandshakeLimiterBase):
         if entry is None:
             return True
         with self._lock:
-            is_kept = self._admission.remove(entry) is not None
+            is_kept = self._queue.remove(entry) is not None
             if is_kept:
                 self._freed()
             return is_kept
 
-    def _tell_at(self, due: float) -> None:
+    def _schedule_log(self, due: float) -> None:
         self._wake()
 
 
-class InThread:
+class HandshakeThread:
     """A pending handshake that runs in a thread, which removes the entry before it closes the socket.
 
     Args:

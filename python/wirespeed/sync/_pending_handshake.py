@@ -10,18 +10,18 @@ from typing import Any
 
 from .._handshake.pending_handshake import PendingHandshake
 from .._native import ServerOpening
-from .._serving.pending_handshakes import GreetingsBase
+from .._serving.pending_handshakes import PendingHandshakesBase
 from ._handshake_limiter import HandshakeLimiter
 
 __all__ = ["PendingHandshakes"]
 
 
-class PendingHandshakes(GreetingsBase):
+class PendingHandshakes(PendingHandshakesBase):
     """The sockets of a server that wait for their request. Only the accepting thread calls it.
 
     Args:
         selector: Selector of that thread. The data of each key is a ``PendingHandshake``.
-        patience: Seconds for the opening handshake, ``None`` for no limit.
+        open_timeout: Seconds for the opening handshake, ``None`` for no limit.
         limiter: Counts the pending handshakes.
         make_opening: Creates the parser of a request; ``None`` with TLS, where the first record is awaited instead.
     """
@@ -29,11 +29,11 @@ class PendingHandshakes(GreetingsBase):
     def __init__(
         self,
         selector: selectors.BaseSelector,
-        patience: float | None,
+        open_timeout: float | None,
         limiter: HandshakeLimiter,
         make_opening: Callable[[], ServerOpening] | None,
     ) -> None:
-        super().__init__(time.monotonic, patience, limiter, make_opening)
+        super().__init__(time.monotonic, open_timeout, limiter, make_opening)
         self._selector = selector
 
     def add(self, sock: socket_module.socket, address: Any) -> PendingHandshake | None:

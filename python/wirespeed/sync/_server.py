@@ -14,12 +14,12 @@ from typing import Any
 from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
-from .._handshake.admission import LingeringSocket
-from .._handshake.negotiation import LINGER, negotiation, refuse, say_refused
+from .._handshake.eviction import LingeringSocket
+from .._handshake.negotiation import LINGER_TIMEOUT, log_refusal, negotiation, refuse
 from .._handshake.pending_handshake import PendingHandshake
 from .._lazy import ssl as ssl_module
 from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
-from .._options.server import ServerOptions, check_farewell
+from .._options.server import ServerOptions, check_close_frame
 from .._serving.accepting import Accept, AcceptErrors, accepting
 from .._serving.handling import log_handler_error
 from .._serving.reception import reception
@@ -27,7 +27,7 @@ from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
 from ._connection import Connection
-from ._handshake_limiter import HandshakeLimiter, InThread
+from ._handshake_limiter import HandshakeLimiter, HandshakeThread
 from ._pending_handshake import PendingHandshakes
 from ._serving import negotiate, receive_request
 
@@ -107,7 +107,7 @@ class Server(ServerBase):
         # Whether the thread in serve_forever waits until a handshake or thread has ended.
         self._paused = False
         self._starting: set[threading.Thread] = set()
-        self._limiter = HandshakeLimiter(self._lock, options.max_pending, self.logger, self._freed, self._tell)
+        self._limiter = HandshakeLimiter(self._lock, options.max_pending, self.logger, self._freed, self._wake_for_log)
         self._errors = AcceptErrors(self._limiter)
         self._pending_handshakes: PendingHandshakes | None = None
         self._threads: set[threading.Thread] = set()
@@ -207,19 +207,19 @@ class Server(ServerBase):
                         selector.register(sock, selectors.EVENT_READ)
                     else:
                         selector.unregister(sock)
-            waits = (rest, pending_handshakes.timeout(), self._limiter.tell(), self._limiter.trim())
+            waits = (rest, pending_handshakes.timeout(), self._limiter.log_due(), self._limiter.trim())
             limits = [seconds for seconds in waits if seconds]
             ready = selector.select(min(limits) if limits else None)
             rest = 0.0
             for key, _ in ready:
                 if isinstance(key.data, PendingHandshake):
                     if pending_handshakes.readable(key.data):
-                        rest = max(rest, self._begin(key.data))
+                        rest = max(rest, self._start_thread(key.data))
                 elif key.fileobj is self._woken:
                     with contextlib.suppress(BlockingIOError):
                         self._woken.recv(4096)
             while (pending := pending_handshakes.expired()) is not None:
-                self._begin(pending)
+                self._start_thread(pending)
             listening = {key.fd for key, _ in ready if key.data is None}
             for sock, accept in accepts.items():
                 if not rest and sock.fileno() in listening:
@@ -238,7 +238,7 @@ class Server(ServerBase):
                 with self._lock:
                     # If a thread holds the descriptor to be freed, it wakes this thread when it has ended.
                     self._paused = self._paused or exc.errno in EXHAUSTED
-                    delay = self._errors.after(exc, str(exc))
+                    delay = self._errors.delay_after(exc, str(exc))
                 if delay is None:
                     raise
                 if delay:
@@ -246,13 +246,13 @@ class Server(ServerBase):
                 continue
             self._errors.lost = 0
             pending = pending_handshakes.add(*accepted)
-            if pending is not None and (rest := self._begin(pending)):
+            if pending is not None and (rest := self._start_thread(pending)):
                 return rest
         return 0.0
 
-    def _begin(self, pending: PendingHandshake) -> float:
+    def _start_thread(self, pending: PendingHandshake) -> float:
         """Start a thread for a client; return for how many seconds to pause accepting."""
-        if pending.look():
+        if pending.check_lost():
             # The client has disconnected: log it here, so that such clients cause no threads.
             self._open(pending)
             return 0.0
@@ -263,9 +263,9 @@ class Server(ServerBase):
                 self._limiter.leave(pending.entry)
                 pending.entry = None
             elif pending.entry is None:
-                pending.entry = self._limiter.enter(InThread(pending.sock), pending.address)
+                pending.entry = self._limiter.enter(HandshakeThread(pending.sock), pending.address)
             else:
-                self._limiter.replace(pending.entry, InThread(pending.sock))
+                self._limiter.replace(pending.entry, HandshakeThread(pending.sock))
             self._threads.add(thread)
             self._starting.add(thread)
         try:
@@ -283,7 +283,7 @@ class Server(ServerBase):
                     self._changed.notify_all()
                     pending.sock.close()
             if isinstance(exc, RuntimeError):
-                return self._errors.rest(str(exc), False)
+                return self._errors.pause(str(exc), False)
             raise
         with self._lock:
             self._starting.discard(thread)
@@ -292,13 +292,13 @@ class Server(ServerBase):
     def _release(self) -> None:
         """Start threads for all pending handshakes."""
         while self._pending_handshakes is not None and (pending := self._pending_handshakes.release()) is not None:
-            self._begin(pending)
+            self._start_thread(pending)
 
     def _freed(self) -> None:
         if self._paused:
             self._wake()
 
-    def _tell(self) -> None:
+    def _wake_for_log(self) -> None:
         # The accepting thread checks the log before it waits; waking it would end a pause early.
         if threading.current_thread() is not self._acceptor:
             self._wake()
@@ -326,15 +326,15 @@ class Server(ServerBase):
         Raises:
             ProtocolError: The code or the reason is not allowed in a close frame.
         """
-        check_farewell(code, reason)
+        check_close_frame(code, reason)
         me = threading.current_thread()
         with self._lock:
             first = not self._is_closing
             if first:
                 self.logger.info("server closing")
             self._is_closing = True
-            if close_connections and self._farewell is None:
-                self._farewell = (code, reason)
+            if close_connections and self._close_frame is None:
+                self._close_frame = (code, reason)
             self._wake()
             if self._acceptor is me:
                 # This is a signal handler in the accepting thread: start the threads that it waits for.
@@ -344,7 +344,7 @@ class Server(ServerBase):
                 self._changed.wait_for(lambda: self._acceptor is None or self._acceptor in self._waiting)
             self._close_sockets()
         if close_connections:
-            # Connections that open from now on see `_farewell`.
+            # Connections that open from now on see `_close_frame`.
             self._close_all(self.connections, code, reason)
         self._wait_for_handlers(me)
         if first:
@@ -406,7 +406,7 @@ class Server(ServerBase):
         with self._lock:
             self._waiting.add(me)
             self._changed.notify_all()
-            due = time.monotonic() + HandshakeLimiter.closing_patience if self._options.open_timeout is None else None
+            due = time.monotonic() + HandshakeLimiter.closing_timeout if self._options.open_timeout is None else None
             try:
                 while not is_over():
                     limits = [self._drop_refused()]
@@ -453,10 +453,10 @@ class Server(ServerBase):
     def _handle(self, connection: ServerConnection) -> None:
         with self._lock:
             self._connections.add(connection)
-            farewell = self._farewell
+            close_frame = self._close_frame
         try:
-            if farewell is not None:
-                connection.close(*farewell)
+            if close_frame is not None:
+                connection.close(*close_frame)
             else:
                 self._run_handler(connection)
         except Exception as exc:
@@ -467,7 +467,7 @@ class Server(ServerBase):
                 self._connections.discard(connection)
 
     def _run_handler(self, connection: ServerConnection) -> None:
-        told: Exception | None = None
+        logged: Exception | None = None
         try:
             with connection:
                 try:
@@ -475,14 +475,14 @@ class Server(ServerBase):
                 except Exception as exc:
                     # Log before closing, which takes time.
                     log_handler_error(connection, exc)
-                    told = exc
+                    logged = exc
                     raise
         except Exception as exc:
-            if exc is not told:
+            if exc is not logged:
                 raise
         finally:
             # Break the cycle: the traceback of the exception refers to this frame.
-            told = None
+            logged = None
 
     def _open(self, pending: PendingHandshake) -> ServerConnection | None:
         """Perform the opening handshake; return ``None`` if it failed, which is logged."""
@@ -523,7 +523,7 @@ class Server(ServerBase):
             if error is None:
                 self._log_open(connection)
                 return connection
-            say_refused(connection, error, self._limiter)
+            log_refusal(connection, error, self._limiter)
             self._let_read(connection)
         except BaseException as exc:
             if is_kept:
@@ -535,7 +535,7 @@ class Server(ServerBase):
     def _let_read(self, connection: ServerConnection) -> None:
         """Send the response of a refusal, and give the client time to read it."""
         with self._lock:
-            self._refused[connection] = time.monotonic() + LINGER
+            self._refused[connection] = time.monotonic() + LINGER_TIMEOUT
             entry = self._limiter.join(LingeringSocket(connection.abort), connection.remote_address)
             self._changed.notify_all()
         try:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from .._handshake.negotiation import LINGER, READ_SIZE
+from .._handshake.negotiation import LINGER_TIMEOUT, READ_SIZE
 from .._native import Opened
 from .._serving.reception import Refusal
 
@@ -71,7 +71,7 @@ def _timeout() -> TimeoutError:
 
 
 def _send_last(sock: socket_module.socket, output: bytes) -> None:
-    deadline = time.monotonic() + LINGER
+    deadline = time.monotonic() + LINGER_TIMEOUT
     with contextlib.suppress(OSError):
         _limit(sock, deadline)
         sock.sendall(output)

@@ -1,8 +1,8 @@
-"""A drop-in for the ``websockets`` package on our connections: asyncio and blocking, clients and servers.
+"""A drop-in replacement for the ``websockets`` package: asyncio and blocking, clients and servers.
 
-``from wirespeed.compat import websockets``, or :func:`wirespeed.patch` for code that cannot be changed.
+Use ``from wirespeed.compat import websockets``, or :func:`wirespeed.patch` for code that cannot be changed.
 
-The protocol without I/O, the legacy API and trio are those of the installed ``websockets`` package, if there is one.
+The Sans-I/O protocol, the legacy API and trio are those of the installed ``websockets`` package, if there is one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _LAZY = {
     ".version": ("__version__",),
 }
 _SOURCES = {name: module for module, names in _LAZY.items() for name in names}
-# What only the installed package has.
+# Names that exist only if the package is installed.
 _THEIRS = ("ClientProtocol", "Frame", "Protocol", "ServerProtocol")
 _MODULES = [
     "asyncio",
@@ -100,7 +100,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
     elif installed.real is not None and not name.startswith("__"):
-        # The legacy API among others; it says by itself that it is deprecated.
+        # Among others the legacy API, which warns of its deprecation itself.
         try:
             return getattr(installed.real, name)
         except AttributeError:

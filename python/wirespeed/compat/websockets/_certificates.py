@@ -1,6 +1,6 @@
-"""The TLS of a connection as ``ssl.SSLObject`` tells it, whoever made it: the standard library, or the native core.
+"""Returns the TLS state of a connection as an ``ssl.SSLObject``, also for native TLS.
 
-It parses no certificates: the standard library does.
+The standard library parses the certificates.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["NativeTLSView", "ssl_object"]
 
 
 class NativeTLSView:
-    """What native TLS tells, by the names of ``ssl.SSLObject``.
+    """The state of native TLS, with the methods of ``ssl.SSLObject``.
 
     Args:
-        info: What is known of it.
+        info: The result of the TLS handshake.
         server_hostname: Name that the certificate of the server must have.
         server_side: Whether this end is the server.
     """
@@ -36,32 +36,32 @@ class NativeTLSView:
         raise AttributeError(f"wirespeed does not tell ssl_object.{name} of native TLS; pass an ssl.SSLContext as ssl=")
 
     def version(self) -> str:
-        """Return the version of TLS."""
+        """Return the TLS version."""
         return self._info.version
 
     def cipher(self) -> tuple[str, str, int]:
-        """Return the name of the cipher suite as OpenSSL has it, the version of TLS, and the bits of the key."""
+        """Return the name of the cipher suite as in OpenSSL, the TLS version, and the number of bits of the key."""
         return _openssl_name(self._info.cipher), self._info.version, self._info.secret_bits
 
     def compression(self) -> None:
-        """Return that nothing is compressed."""
+        """Return ``None``: TLS compression is not used."""
 
     def selected_alpn_protocol(self) -> str | None:
-        """Return the protocol agreed on by ALPN."""
+        """Return the protocol negotiated with ALPN."""
         return self._info.alpn
 
     def selected_npn_protocol(self) -> None:
-        """Return that NPN is not used."""
+        """Return ``None``: NPN is not used."""
 
     def get_unverified_chain(self) -> list[bytes]:
-        """Return the certificates that the other end has sent, as DER."""
+        """Return the certificates sent by the other end, as DER."""
         return list(self._info.peer_certificates)
 
     def getpeercert(self, binary_form: bool = False) -> dict[str, Any] | bytes | None:
-        """Return the certificate of the other end; ``None`` if it has sent none.
+        """Return the certificate of the other end; ``None`` if it sent none.
 
         Args:
-            binary_form: Whether to return it as DER. Else it is a dict, empty if the certificate was not verified.
+            binary_form: Whether to return it as DER; otherwise as a dict, which is empty if it was not verified.
 
         Raises:
             NotImplementedError: The interpreter cannot parse certificates.
@@ -75,7 +75,7 @@ class NativeTLSView:
 
 
 def ssl_object(connection: Any) -> Any:
-    """Return the ``ssl.SSLObject`` of a connection, or what stands for it; ``None`` without TLS.
+    """Return the ``ssl.SSLObject`` of a connection or a view of native TLS; ``None`` without TLS.
 
     Args:
         connection: The connection.
@@ -88,7 +88,7 @@ def ssl_object(connection: Any) -> Any:
 
 
 def _openssl_name(cipher: str) -> str:
-    # RFC 8446, appendix B.4: those of TLS 1.3 name no key exchange, and OpenSSL calls them as IANA does.
+    # RFC 8446, appendix B.4: names of TLS 1.3 suites have no key exchange, and are the same in OpenSSL.
     exchange, _, rest = cipher.removeprefix("TLS_").partition("_WITH_")
     if not rest:
         return cipher
@@ -100,7 +100,7 @@ def _decode(certificate: bytes) -> dict[str, Any]:
     decode = getattr(getattr(ssl, "_ssl", None), "_test_decode_cert", None)
     if decode is None:
         raise NotImplementedError("this interpreter parses no certificates; use getpeercert(binary_form=True)")
-    # It reads files only.
+    # The function reads files only.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "certificate.pem"
         path.write_text(ssl.DER_cert_to_PEM_cert(certificate))

@@ -1,4 +1,4 @@
-"""What the objects that connect have in common, with an event loop and without."""
+"""The common base of the connecting objects of both APIs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Connecting", "local_uri", "redirected_by"]
 
 
 class Connecting:
-    """Base of ``connect`` and ``reconnect``; its attributes are those of websockets."""
+    """Base class of ``connect`` and ``reconnect``, with the attributes of websockets."""
 
     uri: str
     logger: Any
@@ -33,7 +33,7 @@ class Connecting:
         def _chain(self) -> Chain: ...
 
     def _check(self, uri: str, ssl: object, subprotocols: Any, logger: Any, create_connection: Any) -> None:
-        """Take what every URI, list of subprotocols, logger and class of connections must be."""
+        """Check and store the URI, subprotocols, logger and connection class."""
         self.uri = uri
         self.ws_uri = heads.websocket_uri(uri)
         if not self.ws_uri.secure and ssl is not None:
@@ -48,7 +48,7 @@ class Connecting:
         return (server_hostname or self.ws_uri.host) if self.ws_uri.secure else None
 
     def _all_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of our options."""
+        """Return the keyword arguments for the options of this package."""
         headers = additional(self.additional_headers)
         named = headers is not None and "User-Agent" in headers
         return {
@@ -58,19 +58,19 @@ class Connecting:
         }
 
     def process_redirect(self, exc: Exception) -> Exception | str:
-        """Tell where a failure to connect redirects to. Subclasses may override it, to follow no redirects for example.
+        """Return the target of a redirect. Subclasses may override it, for example to follow no redirects.
 
         Args:
-            exc: The failure.
+            exc: The exception of connecting.
 
         Returns:
-            The URI to go on with, or the exception to raise.
+            The URI to connect to next, or the exception to raise.
         """
         return self._chain().redirect(exc)
 
     def _delay(self, exc: Exception, delays: Iterator[float]) -> float:
-        """Return how long to wait before connecting again, or raise what ends it."""
-        # It is to return an exception. One that raises it means the same.
+        """Return how long to wait before reconnecting, or raise the exception that ends it."""
+        # A process_exception that raises is treated like one that returns the exception.
         try:
             fatal = self.process_exception(exc)
         except Exception as raised:
@@ -89,10 +89,10 @@ class Connecting:
 
 
 def redirected_by(chain: Chain, network: dict[str, Any]) -> Network:
-    """Return where to connect, with redirects that are followed as websockets has it.
+    """Return the network arguments for connecting, with redirects as in websockets.
 
     Args:
-        chain: It follows them.
+        chain: The redirect chain to use.
         network: Keyword arguments of ``Network``.
     """
 
@@ -107,7 +107,7 @@ def local_uri(uri: str | None, kwargs: dict[str, Any]) -> str:
     """Return the URI for a Unix socket.
 
     Args:
-        uri: What the user passed.
+        uri: The argument of the user.
         kwargs: The keyword arguments of the client.
     """
     if uri is not None:

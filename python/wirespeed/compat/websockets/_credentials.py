@@ -1,4 +1,4 @@
-"""Credentials as ``basic_auth`` of websockets takes them."""
+"""Converts the credentials that ``basic_auth`` of websockets accepts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["pairs"]
 
 
 def pairs(credentials: Any) -> Any:
-    """Return credentials with pairs that are tuples, whatever has two items.
+    """Return credentials with tuples as pairs, from any objects with two items.
 
     Args:
-        credentials: What the user passed.
+        credentials: The argument of the user.
     """
     if credentials is None or isinstance(credentials, str):
         return credentials

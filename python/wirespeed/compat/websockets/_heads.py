@@ -1,6 +1,6 @@
-"""Requests and responses that are those of both packages at once, and exceptions that hold and say what theirs do.
+"""Requests, responses and exceptions for applications, which may use the classes of either package.
 
-They go to applications, which may look for the classes of either. It knows no connections.
+Requests and responses are instances of the classes of both packages. Exceptions have the data and texts of websockets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Request: Any = datastructures.Request
 Response: Any = datastructures.Response
 
 if real is not None:
-    # Ours come first: the fields are the same, and ours show no credentials.
+    # The classes of this package come first: the fields are the same, and their repr masks credentials.
     Request = type("Request", (datastructures.Request, http11.Request), {"__doc__": datastructures.Request.__doc__})
     Response = type(
         "Response", (datastructures.Response, http11.Response), {"__doc__": datastructures.Response.__doc__}
@@ -39,10 +39,10 @@ def _headers(headers: Any) -> Any:
 
 
 def request(head: Any) -> Any:
-    """Return a request as applications see it.
+    """Return a request with the classes of both packages.
 
     Args:
-        head: One of either package.
+        head: A request of either package.
     """
     if isinstance(head, Request) and type(head.headers) is their_datastructures.Headers:
         return head
@@ -50,10 +50,10 @@ def request(head: Any) -> Any:
 
 
 def response(head: Any) -> Any:
-    """Return a response as applications see it.
+    """Return a response with the classes of both packages.
 
     Args:
-        head: One of either package.
+        head: A response of either package.
     """
     if isinstance(head, Response) and type(head.headers) is their_datastructures.Headers:
         return head
@@ -61,28 +61,28 @@ def response(head: Any) -> Any:
 
 
 def adapt(exc: BaseException) -> None:
-    """Give an exception a response as applications see it, the cause that they look for, and advice that they can take.
+    """Adapt an exception to websockets: its response, its cause, and the arguments that its text suggests.
 
     Args:
-        exc: What was raised.
+        exc: The exception.
     """
     if isinstance(exc, (exceptions.InvalidStatus, exceptions.InvalidProxyStatus)):
         exc.response = response(exc.response)
         exc.args = (exc.response,)
     elif isinstance(exc, (exceptions.InvalidMessage, exceptions.InvalidProxyMessage)) and (
-        # EOFError stays: there was no message at all.
+        # EOFError stays: no response was received.
         exc.__cause__ is None or isinstance(exc.__cause__, exceptions.WebSocketException)
     ):
         exc.__cause__ = ValueError(str(exc.__cause__ or exc))
     elif isinstance(exc, ssl.SSLError) and isinstance(exc.strerror, str):
-        # The arguments of wirespeed.TLS are no arguments of connect.
+        # The text suggests arguments of wirespeed.TLS, which connect of websockets does not have.
         for advice, ours in _ADVICE.items():
             exc.strerror = exc.strerror.replace(advice, ours)
         exc.args = (exc.args[0], exc.strerror, *exc.args[2:])
 
 
 def websocket_uri(text: str) -> Any:
-    """Return the parts of a URI.
+    """Return the parts of a URI, as an object of websockets.
 
     Args:
         text: The URI.

@@ -1,6 +1,6 @@
-"""Functions that applications pass to servers, wrapped: they see and return objects of the installed package.
+"""Wraps the hooks of applications, so that they receive objects of the installed package.
 
-Applications may return responses and raise exceptions of either package; the server behind knows ours only.
+Hooks may return responses and raise exceptions of either package; the server knows only those of this package.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def process_request(function: Callable[..., Any] | None) -> Callable[..., Any] |
     """Wrap a ``process_request``.
 
     Args:
-        function: What the application passed.
+        function: The argument of the user.
     """
     if function is None:
         return None
@@ -44,7 +44,7 @@ def process_request(function: Callable[..., Any] | None) -> Callable[..., Any] |
 
         def done(response: Any) -> Any:
             if list(shown.headers.raw_items()) != before:
-                # The same object from now on: the handler sees the changes too.
+                # Keep this object, so that the handler sees the changes too.
                 connection._kept_request = shown
                 request.headers = Headers.from_raw(shown.headers.raw_items())
             note_application(connection, response)
@@ -59,7 +59,7 @@ def process_response(function: Callable[..., Any] | None) -> Callable[..., Any] 
     """Wrap a ``process_response``, which may change the response that it receives.
 
     Args:
-        function: What the application passed.
+        function: The argument of the user.
     """
     if function is None:
         return None
@@ -75,11 +75,11 @@ def process_response(function: Callable[..., Any] | None) -> Callable[..., Any] 
 def select_subprotocol(
     function: Callable[..., Any] | None, subprotocols: Sequence[str] | None
 ) -> Callable[..., Any] | None:
-    """Wrap a ``select_subprotocol``; without one, refuse clients that offer none of those supported.
+    """Wrap a ``select_subprotocol``. Without one, clients that offer no supported subprotocol are refused.
 
     Args:
-        function: What the application passed.
-        subprotocols: Those that the server supports.
+        function: The argument of the user.
+        subprotocols: The supported subprotocols.
     """
     if function is None:
         return _select(list(subprotocols)) if subprotocols else None

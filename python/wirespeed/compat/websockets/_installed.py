@@ -1,7 +1,7 @@
-"""The installed ``websockets`` package, if there is one: what is used of it, and how the exceptions of both are one.
+"""Access to the installed ``websockets`` package, and the link between the exceptions of both packages.
 
-It knows no connections. Where the package is installed, the modules of this one that hold no I/O show its objects: code
-that takes some names from here and some from there sees the same classes. Where it is not, they show ours.
+If the package is installed, the modules of the drop-in without I/O export its objects, so that code which imports from
+both gets the same classes. If it is not installed, they export the objects of this package.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ... import close_codes, exceptions
 __all__ = ["EXCEPTIONS", "MINIMUM", "Names", "find", "link_exceptions", "private", "real"]
 
 MINIMUM = 14
-"""The first release with the API that this package has."""
+"""The first release with the API of the drop-in."""
 
 EXCEPTIONS = [name for name in exceptions.__all__ if name != "StreamClosedError"]
-"""The exceptions that both have: the package has no streams."""
+"""The exceptions that both packages have; websockets has no streams."""
 
 
 def _import() -> types.ModuleType | None:
@@ -29,7 +29,7 @@ def _import() -> types.ModuleType | None:
         version = str(importlib.import_module("websockets.version").version)
     except ImportError:
         return None
-    # wirespeed.patch() gives the name to a package of ours where there is no other.
+    # After wirespeed.patch(), the name may belong to the drop-in.
     if module.__name__ != "websockets" or int(version.split(".")[0]) < MINIMUM:
         return None
     return module
@@ -43,14 +43,14 @@ _found: dict[str, types.ModuleType | None] = {}
 
 
 def find(name: str) -> types.ModuleType | None:
-    """Return a module of the package, ``None`` if there is none.
+    """Return a module of the package, ``None`` if it does not exist.
 
     Args:
         name: Its name below ``websockets``.
     """
     if real is None:
         return None
-    # wirespeed.patch() asks for what it replaces before it does so.
+    # Cached, because wirespeed.patch() looks up the original modules before it replaces them.
     if name not in _found:
         try:
             _found[name] = importlib.import_module(f"websockets.{name}")
@@ -60,14 +60,14 @@ def find(name: str) -> types.ModuleType | None:
 
 
 def private(name: str, attribute: str) -> Any:
-    """Return what a module of an API has beside its public names, from the package's module.
+    """Return an object that a module of the package has, but the drop-in does not export.
 
     Args:
         name: Name of the module below ``websockets``.
-        attribute: The name.
+        attribute: Name of the object.
 
     Raises:
-        AttributeError: It has no such name, or there is no package.
+        AttributeError: The module has no such name, or the package is not installed.
     """
     module = None if attribute.startswith("__") else find(name)
     if module is None:
@@ -76,12 +76,12 @@ def private(name: str, attribute: str) -> Any:
 
 
 class Names:
-    """What a module shows: the objects of the package's module of that name, or ours.
+    """The exports of a module: the objects of the package's module of the same name, or of this package.
 
     Args:
         name: Name of the module below ``websockets``.
-        ours: What to show without the package, and what older releases lack.
-        also: Public names that the package does not list.
+        ours: Objects to use without the package, and for names that older releases lack.
+        also: Public names that the package does not list in ``__all__``.
     """
 
     def __init__(self, name: str, ours: Mapping[str, Any], also: tuple[str, ...] = ()) -> None:
@@ -98,7 +98,7 @@ class Names:
             name: Its name.
 
         Raises:
-            AttributeError: Neither has it.
+            AttributeError: Neither package has it.
         """
         if self._theirs is not None:
             try:
@@ -113,18 +113,18 @@ class Names:
 
 
 def link_exceptions() -> None:
-    """Make the exceptions of the package base classes of ours, and its ``Close``, which they hold, that of ours.
+    """Make the exceptions and ``Close`` of the package base classes of those of this package.
 
-    ``except websockets.ConnectionClosed`` then catches what our connections raise, wherever it is raised, and
-    ``except wirespeed.ConnectionClosed`` catches it as ever. It is not undone: connections may outlive whoever asked.
+    Then ``except websockets.ConnectionClosed`` also catches exceptions of wirespeed connections. The link is not
+    undone, because connections may still exist.
     """
     theirs = find("exceptions")
     if theirs is None:
         return
-    # A base class comes before those derived from it: each derived class finds an order of its bases.
+    # Base classes first, so that Python finds a method resolution order for each derived class.
     for name in sorted(EXCEPTIONS, key=lambda name: len(getattr(exceptions, name).__mro__)):
         with warnings.catch_warnings():
-            # Release 14.0 has some under deprecated names. Nobody has used them yet.
+            # Release 14.0 has some of them under deprecated names.
             warnings.simplefilter("ignore", DeprecationWarning)
             base = getattr(theirs, name, None)
         _add_base(getattr(exceptions, name), base)

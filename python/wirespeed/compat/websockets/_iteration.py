@@ -1,7 +1,4 @@
-"""What iterating over a connection goes through: as generators, which programs close; as fast as the connection itself.
-
-It knows nothing of connections but that they are iterators.
-"""
+"""Iterators over the messages of a connection that are generators, as in websockets, but as fast as the connection."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ async def _stop_async() -> NoReturn:
 
 
 def _raised(kind: Any, value: BaseException | None, traceback: TracebackType | None) -> BaseException:
-    """Return the exception that the arguments of ``throw`` stand for."""
+    """Return the exception for the arguments of ``throw``."""
     exc: BaseException = kind if isinstance(kind, BaseException) else value if value is not None else kind()
     return exc if traceback is None else exc.with_traceback(traceback)
 
 
 class AsyncMessages(AsyncGenerator[Any, None]):
-    """The messages of a connection on an event loop. Closing it ends the iteration, and not the connection.
+    """The messages of an asyncio connection. Closing the generator ends the iteration, but not the connection.
 
     Args:
         connection: The connection.
     """
 
-    # A slot, so that each step is the connection's own, with no Python function in between.
+    # A slot, so that each step calls the method of the connection directly.
     __slots__ = ("__anext__",)
 
     def __init__(self, connection: Any) -> None:
@@ -56,7 +53,7 @@ class AsyncMessages(AsyncGenerator[Any, None]):
 
 
 class Messages(Generator[Any, None, None]):
-    """The messages of a blocking connection. Closing it ends the iteration, and not the connection.
+    """The messages of a blocking connection. Closing the generator ends the iteration, but not the connection.
 
     Args:
         connection: The connection.

@@ -1,4 +1,4 @@
-"""What a server of websockets writes to its log about each connection, which is the ``websocket`` of the record."""
+"""Log lines of a websockets server about each connection, which is the ``websocket`` attribute of the record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Logged", "log_closed", "note_application"]
 
 
 class Logged:
-    """Base of a server's connections, before the one with the native part: it logs how the request was answered."""
+    """Base class of server connections, before the native class: logs the response to the request."""
 
     logger: Any
     response: Any
@@ -28,11 +28,11 @@ class Logged:
 
 
 def note_application(connection: Any, response: Any) -> None:
-    """Note that it was the application that answered a request, if it was.
+    """Note that the application has answered a request, if it has.
 
     Args:
         connection: The connection.
-        response: What ``process_request`` returned.
+        response: The value that ``process_request`` returned.
     """
     if response is not None:
         connection._by_application = True

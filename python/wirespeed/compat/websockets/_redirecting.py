@@ -1,4 +1,4 @@
-"""Redirects, decided by the method ``process_redirect`` of whoever connects, which applications may override."""
+"""Redirects that the method ``process_redirect`` of the connecting object decides, which applications may override."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Chain"]
 
 
 class Chain(RedirectChain):
-    """The URIs that one attempt to connect goes through.
+    """The URIs that one attempt to connect visits.
 
     Args:
-        connecting: Has ``uri``, ``ws_uri``, ``additional_headers``, which change with each redirect, and
-            ``process_redirect``.
+        connecting: Object with ``process_redirect``, and with ``uri``, ``ws_uri`` and ``additional_headers``, which
+            change with each redirect.
         **how: As for RedirectChain.
     """
 
@@ -27,7 +27,7 @@ class Chain(RedirectChain):
         self._connecting = connecting
 
     def server_hostname(self, named: str | None) -> str | None:
-        """Return the name that the certificate at the current URI must have: the one that was named, wherever that is.
+        """Return the name that the certificate must have: the argument of the user, also after redirects.
 
         Args:
             named: As for RedirectChain.
@@ -35,10 +35,10 @@ class Chain(RedirectChain):
         return named
 
     def redirect(self, exc: Exception) -> Exception | str:
-        """Return where an exception redirects to, or what to raise.
+        """Return the target of a redirect, or the exception to raise.
 
         Args:
-            exc: Why connecting failed.
+            exc: The exception of connecting.
         """
         if not isinstance(exc, InvalidStatus):
             return exc
@@ -52,7 +52,7 @@ class Chain(RedirectChain):
         return self.uri
 
     def follow(self, exc: InvalidStatus) -> None:
-        """Move on to where a response redirects.
+        """Move on to the target of a redirect.
 
         Args:
             exc: The rejection, raised again if it is not a redirect.

@@ -1,4 +1,4 @@
-"""Keyword arguments of websockets, and what they are in ours. Shared by clients and servers of both kinds."""
+"""Converts keyword arguments of websockets, for clients and servers of both APIs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 MAX_FRAGMENTS = int(os.environ.get("WEBSOCKETS_MAX_FRAGMENTS", "4096"))
 MAX_REDIRECTS = int(os.environ.get("WEBSOCKETS_MAX_REDIRECTS", "10"))
 
-# Methods of connections that websockets calls with frames or bytes, which do not pass through Python here.
+# Methods of connections that websockets calls with frames or bytes. Here these do not pass through Python.
 UNSUPPORTED = (
     "acknowledge_pings",
     "connection_lost",
@@ -53,7 +53,7 @@ UNSUPPORTED = (
 
 
 def adapter(logger: Any, connection: Any) -> Any:
-    """Return a logger whose records have the connection as ``websocket``.
+    """Return a logger whose records have the connection as attribute ``websocket``.
 
     Args:
         logger: The logger.
@@ -63,40 +63,40 @@ def adapter(logger: Any, connection: Any) -> Any:
 
 
 def additional(headers: Any) -> Headers | None:
-    """Return headers to add to a request, whatever their values are.
+    """Return headers to add to a request; values are converted to ``str``.
 
     Args:
-        headers: What the user passed.
+        headers: The argument of the user.
 
     Raises:
-        InvalidHeader: A name or a value cannot be sent.
+        InvalidHeader: A name or a value is not allowed in a request.
     """
     if headers is None:
         return None
     if hasattr(headers, "raw_items"):
         pairs = list(headers.raw_items())
     elif hasattr(headers, "keys"):
-        pairs = [(name, headers[name]) for name in headers.keys()]  # noqa: SIM118 - it need not be iterable
+        pairs = [(name, headers[name]) for name in headers.keys()]  # noqa: SIM118 - it may not be iterable
     else:
         pairs = list(headers)
     return Headers([(name, str(value)) for name, value in pairs])
 
 
 def check_code(code: int) -> None:
-    """Raise ProtocolError for the close code that only ours sends, as a close frame without one.
+    """Raise ProtocolError for code 1005, which only wirespeed accepts, to send a close frame without a code.
 
     Args:
-        code: What the user passed.
+        code: The argument of the user.
     """
     if code == CloseCode.NO_STATUS_RCVD:
         raise ProtocolError(f"close code {int(code)} must not be sent")
 
 
 def check_subprotocols(subprotocols: Any) -> None:
-    """Raise TypeError for what is no list of subprotocols.
+    """Raise TypeError unless the argument is a list of subprotocols.
 
     Args:
-        subprotocols: What the user passed.
+        subprotocols: The argument of the user.
     """
     if isinstance(subprotocols, str):
         raise TypeError("subprotocols must be a list, not a str")
@@ -105,7 +105,7 @@ def check_subprotocols(subprotocols: Any) -> None:
 
 
 def not_negative(limit: Any) -> Any:
-    """Return a limit that the core takes: one that is over before it begins is 0.
+    """Return a timeout that the core accepts: negative values become 0.
 
     Args:
         limit: Seconds, ``None`` for no limit.
@@ -114,7 +114,7 @@ def not_negative(limit: Any) -> Any:
 
 
 def _close_timeout(connection: Any) -> float | None:
-    """Seconds that closing may take, ``None`` for no limit. A change counts for a closing that has yet to begin."""
+    """Timeout of closing in seconds, ``None`` for no limit. A change applies if closing has not begun yet."""
     limit: float | None = vars(connection)["close_timeout"]
     return limit
 
@@ -128,10 +128,10 @@ close_timeout = property(_close_timeout, _set_close_timeout)
 
 
 def exact_origins(origins: Iterable[Any] | None) -> list[Any] | None:
-    """Return origins to compare with: any ``str``, as in websockets, also one that no browser sends.
+    """Return origins to compare with. Any ``str`` is allowed, as in websockets, even if no browser sends it.
 
     Args:
-        origins: What the user passed.
+        origins: The argument of the user.
     """
     if origins is None:
         return None
@@ -139,7 +139,7 @@ def exact_origins(origins: Iterable[Any] | None) -> list[Any] | None:
 
 
 def overridden(kind: type) -> None:
-    """Raise NotImplementedError for a class of connections with methods that would never be called.
+    """Raise NotImplementedError for a connection class that overrides methods which are never called.
 
     Args:
         kind: The class.
@@ -156,11 +156,11 @@ def overridden(kind: type) -> None:
 
 
 def reject(options: Mapping[str, Any], function: str) -> None:
-    """Raise TypeError for keyword arguments that nobody has taken.
+    """Raise TypeError for unknown keyword arguments.
 
     Args:
-        options: What is left.
-        function: Who should have taken them.
+        options: The remaining arguments.
+        function: Name of the function for the message.
     """
     for name in options:
         raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")

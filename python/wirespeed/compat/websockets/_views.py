@@ -1,6 +1,6 @@
-"""What a connection shows of things that it does not have: a protocol without I/O, a transport, a socket.
+"""Views with the names of objects that a connection does not have: a Sans-I/O protocol, a transport, a socket.
 
-Programs read them; few names are enough. The others say that they are not there.
+They have the attributes that programs commonly read. Other attributes raise with an explanation.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["ProtocolView", "SocketView", "TransportView", "socket_view"]
 
 
 class ProtocolView:
-    """The ``protocol`` of a connection: what the connection tells of itself, by other names.
+    """The ``protocol`` of a connection: attributes of the connection under other names.
 
-    It is made before its connection, and carries what that is made of: the constructors of connections take it as
-    those of websockets take a protocol.
+    It is created before its connection, and carries the arguments of its native constructor. So constructors of
+    connections take it as those of websockets take a protocol.
 
     Args:
-        opened: What the opening handshake opened.
+        opened: The completed opening handshake.
         native: The keyword arguments of the connection's constructor.
-        is_client: Which end it is.
+        is_client: Whether this end is the client.
         max_size: The argument of ``connect`` or ``serve``.
-        server_hostname: Name that the certificate of a server must have, ``None`` without TLS and for a server.
+        server_hostname: Name that the certificate of the server must have; ``None`` without TLS, and for a server.
     """
 
-    # Of a client.
+    # Set for clients.
     uri: Any
 
     def __init__(
@@ -50,7 +50,7 @@ class ProtocolView:
         self._connection: Any = None
         self.side = protocol.Side.CLIENT if is_client else protocol.Side.SERVER
         self.max_message_size, self.max_fragment_size = max_size if isinstance(max_size, tuple) else (max_size, None)
-        # A connection that failed to open is not shown to anybody.
+        # Always None, because applications never get a connection that failed to open.
         self.handshake_exc: Exception | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -60,14 +60,14 @@ class ProtocolView:
         )
 
     def _take(self) -> tuple[Any, dict[str, Any]]:
-        """Return what the connection is made of, once."""
+        """Return the arguments for creating the connection, once."""
         opened, self._opened = self._opened, None
         if opened is None:
             raise TypeError("a protocol can be used for one connection")
         return opened, self._native
 
     def _bind(self, connection: Any) -> None:
-        # No cycle: a connection that is forgotten is closed at once.
+        # A weak reference, because a cycle would delay closing a forgotten connection.
         self._connection = weakref.ref(connection)
         self._native = {}
 
@@ -90,17 +90,17 @@ class ProtocolView:
 
     @property
     def debug(self) -> bool:
-        """Whether the logger takes debugging lines."""
+        """Whether the logger is enabled for DEBUG."""
         return bool(self._owner.logger.isEnabledFor(logging.DEBUG))
 
     def fail(self, code: int, reason: str = "") -> None:
-        """Fail the connection: RFC 6455, section 7.1.7. A close frame tells why, but not with code 1006.
+        """Fail the connection (RFC 6455, section 7.1.7): send a close frame, except with code 1006.
 
         Args:
             code: Close code.
             reason: Close reason.
         """
-        # What websockets would send with the next write leaves at once, or not at all if that could wait.
+        # websockets sends the close frame with its next write; here it is sent at once, or not at all if that blocks.
         owner = self._owner
         begin = getattr(owner, "_begin_close", None)
         if begin is None or code == CloseCode.ABNORMAL_CLOSURE:
@@ -115,7 +115,7 @@ class ProtocolView:
 
     @property
     def subprotocol(self) -> Any:
-        """Subprotocol that was agreed on."""
+        """The negotiated subprotocol."""
         return self._owner.subprotocol
 
     @property
@@ -125,7 +125,7 @@ class ProtocolView:
 
     @property
     def extensions(self) -> list[Any]:
-        """The extensions that were agreed on."""
+        """The negotiated extensions."""
         response = self._owner.response
         header = None if response is None else response.headers.get("Sec-WebSocket-Extensions")
         return negotiated(header, self.side is protocol.Side.CLIENT)
@@ -147,29 +147,29 @@ class ProtocolView:
 
     @property
     def close_exc(self) -> Any:
-        """What calls on the closed connection raise."""
+        """The exception that calls on the closed connection raise."""
         if self._owner._state != _State.CLOSED:
             raise AssertionError("connection isn't closed yet")
         return self._owner._closed_error()
 
     @property
     def close_rcvd(self) -> Any:
-        """The close frame received, once the connection is closed."""
+        """The close frame received; ``None`` until the connection is closed."""
         return None if self._owner._state != _State.CLOSED else self._owner._closed_error().rcvd
 
     @property
     def close_sent(self) -> Any:
-        """The close frame sent, once the connection is closed."""
+        """The close frame sent; ``None`` until the connection is closed."""
         return None if self._owner._state != _State.CLOSED else self._owner._closed_error().sent
 
     @property
     def close_rcvd_then_sent(self) -> bool | None:
-        """Which came first, once the connection is closed."""
+        """Whether a close frame was received before one was sent; ``None`` until the connection is closed."""
         return None if self._owner._state != _State.CLOSED else self._owner._closed_error().rcvd_then_sent
 
 
 class SocketView:
-    """The socket of a connection: it can be asked and set, but not read from or written to.
+    """The socket of a connection. Its state and options can be read and set, but it cannot receive or send.
 
     Args:
         connection: The connection.
@@ -185,7 +185,7 @@ class SocketView:
         raise AttributeError(f"wirespeed has no socket.{name}: the socket belongs to the connection")
 
     def fileno(self) -> int:
-        """Return the number of the descriptor, -1 once the connection is closed."""
+        """Return the file descriptor, -1 once the connection is closed."""
         return int(self._connection.fileno())
 
     def _ask(self, name: str, *arguments: Any) -> Any:
@@ -220,26 +220,26 @@ class SocketView:
         return self._connection.remote_address
 
     def getsockopt(self, *arguments: Any) -> Any:
-        """Return an option; as of ``socket.socket``."""
+        """Return a socket option, as ``socket.socket`` does."""
         return self._ask("getsockopt", *arguments)
 
     def setsockopt(self, *arguments: Any) -> None:
-        """Set an option; as of ``socket.socket``."""
+        """Set a socket option, as ``socket.socket`` does."""
         self._ask("setsockopt", *arguments)
 
     def settimeout(self, timeout: float | None) -> None:
-        """Take a limit, which is told but has no effect: calls of the connection have limits of their own."""
+        """Store a timeout that :meth:`gettimeout` returns. It has no effect: calls of the connection have their own."""
         if timeout is not None and timeout < 0:
             raise ValueError("Timeout value out of range")
         self._connection.__dict__["_socket_timeout"] = timeout
 
     def gettimeout(self) -> float | None:
-        """Return the limit that was set."""
+        """Return the stored timeout."""
         limit: float | None = self._connection.__dict__.get("_socket_timeout")
         return limit
 
     def shutdown(self, how: int) -> None:
-        """End the stream, one way or both; as of ``socket.socket``."""
+        """Shut down one or both directions, as ``socket.socket`` does."""
         self._ask("shutdown", how)
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class SocketView:
         self._connection.abort()
 
 
-# What ssl.SSLSocket tells beside what every socket does.
+# Attributes of ssl.SSLSocket that other sockets do not have.
 _OF_SOCKETS = (
     "cipher",
     "compression",
@@ -268,11 +268,11 @@ _OF_SOCKETS = (
 
 
 class TLSSocketView(SocketView):
-    """The socket of a connection with TLS, which can also be asked what ``ssl.SSLSocket`` can be.
+    """The socket of a connection with TLS, with the attributes of ``ssl.SSLSocket``.
 
     Args:
         connection: The connection.
-        tls: Its ``ssl.SSLObject``, or what stands for it.
+        tls: Its ``ssl.SSLObject``, or the view of native TLS.
     """
 
     def __init__(self, connection: Any, tls: Any) -> None:
@@ -286,7 +286,7 @@ class TLSSocketView(SocketView):
 
 
 def socket_view(connection: Any) -> SocketView:
-    """Return what stands for the socket of a connection.
+    """Return a view of the socket of a connection.
 
     Args:
         connection: The connection.
@@ -295,7 +295,7 @@ def socket_view(connection: Any) -> SocketView:
     return SocketView(connection) if tls is None else TLSSocketView(connection, tls)
 
 
-# As the transports of asyncio have them.
+# The same names as in the transports of asyncio.
 _OF_TLS: dict[str, Any] = {
     "ssl_object": None,
     "sslcontext": lambda tls: tls.context,
@@ -306,7 +306,7 @@ _OF_TLS: dict[str, Any] = {
 
 
 class TransportView:
-    """The ``transport`` of a connection: what it tells, and how to end it.
+    """The ``transport`` of a connection: information, and methods to end it.
 
     Args:
         connection: The connection.
@@ -319,15 +319,15 @@ class TransportView:
         raise AttributeError(f"wirespeed has no transport.{name}: the connection uses its socket without a transport")
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known of the connection.
+        """Return information about the connection.
 
         Args:
             name: ``sockname``, ``peername``, ``socket``, ``ssl_object``, ``sslcontext``, ``peercert``, ``cipher`` or
-                ``compression``; others are not known.
-            default: What to return for the others.
+                ``compression``.
+            default: The value to return for other names.
 
         Raises:
-            NotImplementedError: It is the ``ssl.SSLContext`` of native TLS, which has none.
+            NotImplementedError: ``sslcontext`` with native TLS, which has no ``ssl.SSLContext``.
         """
         connection = self._connection
         if name == "sockname":
@@ -346,7 +346,7 @@ class TransportView:
         return bool(self._connection._state == _State.CLOSED)
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait to be sent."""
+        """Return the number of bytes that are not sent yet."""
         return int(self._connection.stats()["send_queue_bytes"])
 
     def close(self) -> None:

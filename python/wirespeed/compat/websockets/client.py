@@ -1,4 +1,4 @@
-"""Connecting again, without I/O; and the protocol of a client without I/O, which is that of the installed package."""
+"""Functions for reconnecting. The Sans-I/O protocol of a client is that of the installed package."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _INITIAL, _MIN, _MAX, _FACTOR = (
 def _backoff(
     initial_delay: float = _INITIAL, min_delay: float = _MIN, max_delay: float = _MAX, factor: float = _FACTOR
 ) -> Iterator[float]:
-    # RFC 6455, section 7.2.3: the first is random, so that not all clients come back at once.
-    yield random.random() * initial_delay  # noqa: S311 - nobody gains by guessing it
+    # RFC 6455, section 7.2.3: the first delay is random, so that clients do not return all at once.
+    yield random.random() * initial_delay  # noqa: S311 - not a secret
     delay = min_delay
     while delay < max_delay:
         yield delay

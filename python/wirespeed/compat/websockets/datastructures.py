@@ -1,4 +1,4 @@
-"""Headers."""
+"""HTTP headers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The exceptions: those of the installed package, which are base classes of ours, or ours.
+"""The exceptions of the installed package, which are base classes of those of wirespeed; otherwise those of wirespeed.
 
-``except`` clauses that name either catch what our connections raise.
+``except`` clauses with either catch the exceptions of wirespeed connections.
 """
 
 from __future__ import annotations

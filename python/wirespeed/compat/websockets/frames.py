@@ -1,4 +1,4 @@
-"""Close codes, the content of close frames, opcodes. Frames themselves are those of the installed package."""
+"""Close codes, the content of close frames, and opcodes. ``Frame`` is that of the installed package."""
 
 from __future__ import annotations
 

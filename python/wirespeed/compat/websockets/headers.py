@@ -1,4 +1,4 @@
-"""Values of headers. Only what HTTP Basic authentication needs is here without the installed package."""
+"""Parsers and builders of headers. Without the installed package, only those for HTTP Basic authentication exist."""
 
 from __future__ import annotations
 

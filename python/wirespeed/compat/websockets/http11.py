@@ -1,4 +1,4 @@
-"""Requests and responses of the opening handshake, and what each end says of itself in them."""
+"""Requests and responses of the opening handshake, and the default values of User-Agent and Server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of a connection and sides of it. The protocol without I/O is that of the installed package."""
+"""States and sides of a connection. The Sans-I/O protocol is that of the installed package."""
 
 from __future__ import annotations
 

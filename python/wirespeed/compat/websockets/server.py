@@ -1,4 +1,4 @@
-"""The protocol of a server without I/O, which is that of the installed package."""
+"""The Sans-I/O protocol of a server, which is that of the installed package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types in signatures."""
+"""Types for annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URIs."""
+"""WebSocket URIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version of websockets whose API this is: that of the installed package, if there is one."""
+"""The version of websockets whose API the drop-in has: that of the installed package, if there is one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from ._installed import Names
 
-# The release that this package was written after.
+# The release whose API the drop-in follows without the package.
 _names = Names("version", {"tag": "17.4", "version": "17.4", "commit": "17.4", "released": True})
 __all__ = _names.public
 

@@ -1,4 +1,4 @@
-"""How to reach a server: keyword arguments of ``loop.create_connection``, and what they are in ours."""
+"""Converts the keyword arguments for ``loop.create_connection`` to the network arguments of this package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._settings import reject
 
 __all__ = ["check_limits", "client_network"]
 
-# Those that ours takes under the same names.
+# Arguments with the same names in both packages.
 _PASSED = (
     "sock",
     "ssl",
@@ -27,11 +27,11 @@ _PASSED = (
 
 
 def check_limits(kwargs: dict[str, Any], prefix: str = "") -> None:
-    """Take the time limits of TLS, which ``open_timeout`` and ``close_timeout`` cover.
+    """Check and remove the TLS timeouts, because ``open_timeout`` and ``close_timeout`` include TLS.
 
     Args:
-        kwargs: Keyword arguments; they are removed.
-        prefix: What they begin with.
+        kwargs: Keyword arguments, which are changed.
+        prefix: Prefix of the names.
     """
     for name in ("ssl_handshake_timeout", "ssl_shutdown_timeout"):
         limit = kwargs.pop(prefix + name, None)
@@ -48,7 +48,7 @@ async def client_network(uri: Any, proxy: Any, kwargs: dict[str, Any]) -> dict[s
         kwargs: Its keyword arguments for ``loop.create_connection``.
 
     Raises:
-        NotImplementedError: An argument has no counterpart.
+        NotImplementedError: An argument is not supported.
         TypeError, ValueError: An argument is wrong.
     """
     kwargs = dict(kwargs)
@@ -59,7 +59,7 @@ async def client_network(uri: Any, proxy: Any, kwargs: dict[str, Any]) -> dict[s
         raise ValueError("ssl=None is incompatible with a wss:// URI")
     if not uri.secure and kwargs.get("server_hostname") is not None:
         through = None if unix or kwargs.get("sock") is not None else get_proxy(uri, proxy)
-        # websockets leaves this to loop.create_connection, which it does not call for a proxy that speaks HTTP.
+        # In websockets, loop.create_connection checks this; it is not called with an HTTP proxy.
         if through is None or through.is_socks:
             raise ValueError("server_hostname is only meaningful with ssl")
     named = isinstance(proxy, str) and proxy.lower().startswith("https://")
@@ -74,7 +74,7 @@ async def client_network(uri: Any, proxy: Any, kwargs: dict[str, Any]) -> dict[s
         network["port"] = int(network["port"])
     if network.get("family") is None:
         network.pop("family", None)
-    # Anything with two items, as for socket.bind.
+    # Accept any object with two items, like socket.bind.
     if network.get("local_addr") is not None:
         network["local_addr"] = tuple(network["local_addr"][:2])
     if unix:

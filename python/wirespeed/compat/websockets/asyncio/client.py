@@ -1,4 +1,4 @@
-"""The asyncio client of websockets, on ours."""
+"""The asyncio client API of websockets, on connections of this package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Made = type("ClientConnection", (ClientConnection,), {"__doc__": ClientConnecti
 
 
 class connect(Connecting):  # noqa: N801 - as websockets
-    """Connect to a WebSocket server: await it, enter it, or iterate over it to connect again and again.
+    """Connect to a WebSocket server. Await it, use it as a context manager, or iterate over it to reconnect.
 
     Arguments are those of ``websockets.asyncio.client.connect``; :class:`wirespeed.connect` explains most of them.
     """
@@ -72,7 +72,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
         logger: LoggerLike | None = None,
         # Escape hatches
         create_connection: Callable[..., ClientConnection] | None = None,
-        # As of loop.create_connection
+        # For loop.create_connection
         **kwargs: Any,
     ) -> None:
         self._check(uri, kwargs.get("ssl"), subprotocols, logger, create_connection)
@@ -179,7 +179,8 @@ def unix_connect(path: PathLike | None = None, uri: str | None = None, **kwargs:
 
     Args:
         path: Path of the socket.
-        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``, by
+            default.
         **kwargs: As for :class:`connect`.
     """
     return connect(uri=local_uri(uri, kwargs), unix=True, path=path, **kwargs)

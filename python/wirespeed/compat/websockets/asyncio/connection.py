@@ -1,4 +1,4 @@
-"""Connections with the attributes that those of websockets have. Their methods are native, or ours."""
+"""The asyncio connection with the attributes of websockets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...._connection.state import State
 from ...._native import broadcast as _broadcast
-from ....asyncio._broadcasting import kept, report
+from ....asyncio._broadcasting import report, reusable
 from ....asyncio._connection import Connection as _Connection
 from ....close_codes import CloseCode
 from ....typing import BytesLike, Data, DataLike
@@ -25,7 +25,7 @@ class Connection(_Connection):
     """A WebSocket connection; see :class:`wirespeed.asyncio.Connection`.
 
     Attributes:
-        protocol: What the connection tells of itself, by the names of a protocol without I/O.
+        protocol: View of the connection with the names of a Sans-I/O protocol.
         loop: The event loop.
         ping_interval: The argument of ``connect`` or ``serve``.
         ping_timeout: The argument of ``connect`` or ``serve``.
@@ -36,7 +36,7 @@ class Connection(_Connection):
     loop: Any
 
     def __new__(cls, protocol: Any, *_args: Any, **_kwargs: Any) -> Any:
-        """Make the connection of what its protocol carries."""
+        """Create the connection from the arguments that its protocol carries."""
         if not isinstance(protocol, ProtocolView):
             raise TypeError(f"protocol must be what connect() or serve() passes, not {type(protocol).__name__}")
         opened, native = protocol._take()
@@ -57,21 +57,21 @@ class Connection(_Connection):
         max_queue: int | tuple[int | None, int | None] | None = 16,
         write_limit: int | tuple[int, int | None] = 2**15,
     ) -> None:
-        # The connection has been made with them: here they are only kept.
+        # The connection already uses these arguments; they are stored for applications.
         self.ping_interval = ping_interval
         self.ping_timeout = ping_timeout
         self.close_timeout = close_timeout
 
-    # Coroutine functions, as AsyncMock and create_autospec look for; connections have the native ones: see
-    # use_native. For type checkers they are the inherited ones.
+    # Coroutine functions, which AsyncMock and create_autospec detect. Connections use the native methods: see
+    # use_native. Type checkers see the inherited methods.
     if not TYPE_CHECKING:
 
         async def recv(self, decode: bool | None = None) -> Any:
             """Receive the next message; see :meth:`wirespeed.asyncio.Connection.recv`.
 
             Args:
-                decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` and ``False`` for
-                    always the one or the other.
+                decode: ``None`` for ``str`` from text and ``bytes`` from binary messages, ``True`` for always
+                    ``str``, ``False`` for always ``bytes``.
             """
             return await super().recv(decode)
 
@@ -92,7 +92,7 @@ class Connection(_Connection):
             await super().send(message, text=text, compress=compress)
 
     def __aiter__(self) -> AsyncGenerator[Data, None]:  # type: ignore[override]
-        # Generators, as in websockets: those who leave early close them, and not the connection.
+        # Generators, as in websockets: leaving an iteration early closes the generator, not the connection.
         natives = (_Connection.recv.__get__(self), Connection.recv.__get__(self))
         return AsyncMessages(self) if self.recv in natives else self._received()
 
@@ -101,10 +101,10 @@ class Connection(_Connection):
 
         Args:
             code: Close code.
-            reason: Close reason, 123 bytes of UTF-8 at most.
+            reason: Close reason, at most 123 bytes of UTF-8.
 
         Raises:
-            ProtocolError: The code, or the reason, cannot be sent.
+            ProtocolError: The code or the reason is not allowed in a close frame.
         """
         if self._state == State.OPEN:
             check_code(code)
@@ -131,17 +131,17 @@ class Connection(_Connection):
 
     @property
     def transport(self) -> TransportView:
-        """What a transport would tell of the connection."""
+        """View of the connection with the names of a transport."""
         return TransportView(self)
 
     @property
     def logger(self) -> Any:
-        """Logger whose records have the connection as ``websocket``."""
+        """Logger whose records have the connection as attribute ``websocket``."""
         return adapter(super().logger, self)
 
     @property
     def debug(self) -> bool:
-        """Whether the logger takes debugging lines."""
+        """Whether the logger is enabled for DEBUG."""
         return bool(super().logger.isEnabledFor(10))
 
     @property
@@ -151,7 +151,7 @@ class Connection(_Connection):
 
     @property
     def response(self) -> Any:
-        """The response of the opening handshake; ``None`` before there is one."""
+        """The response of the opening handshake; ``None`` before it is sent."""
         return self._head("_response", heads.response, super().response)
 
     def _head(self, name: str, adapt: Any, head: Any) -> Any:
@@ -164,10 +164,10 @@ class Connection(_Connection):
 
 
 def use_native(kind: type[Connection]) -> None:
-    """Give a class the native ``recv`` and ``send`` where it has those of this module, which cost a coroutine more.
+    """Give a class the native ``recv`` and ``send`` instead of those of this module, which cost one coroutine more.
 
     Args:
-        kind: A class of connections, but none that users name: what they name has coroutine functions.
+        kind: A class of connections that users do not name: classes that they name keep the coroutine functions.
     """
     for name in ("recv", "send"):
         if getattr(kind, name) is vars(Connection)[name]:
@@ -181,22 +181,22 @@ def broadcast(
     text: bool | None = None,
     raise_exceptions: bool = False,
 ) -> None:
-    """Send a message to many connections, without waiting for any and without a limit on what waits to be sent.
+    """Send a message to many connections without waiting, and without a limit for unsent bytes.
 
-    It is encoded once. Connections that are not open are passed over.
+    The message is encoded once. Connections that are not open are ignored.
 
     Args:
         connections: The connections.
         message: ``str`` for a text message, bytes-like for a binary message.
         text: ``True`` to send bytes as text, ``False`` to send ``str`` as binary.
-        raise_exceptions: Whether to raise an ``ExceptionGroup`` if connections did not get the message.
+        raise_exceptions: Whether to raise an ``ExceptionGroup`` if connections missed the message.
 
     Raises:
-        TypeError: The message has another type.
+        TypeError: The message has a wrong type.
     """
     if not isinstance(message, (str, BytesLike)):
         raise TypeError("data must be str or bytes")
-    connections = kept(connections)
+    connections = reusable(connections)
     _, missed = _broadcast(connections, message, text, "buffer")
     report(connections, missed, raise_exceptions)
 

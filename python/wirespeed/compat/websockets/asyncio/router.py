@@ -1,4 +1,4 @@
-"""Routing connections by their paths, by the rules of werkzeug."""
+"""Routing for the asyncio server, with the rules of werkzeug."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["route", "unix_route", "Router"]
 
 
 class Router(_Router):
-    """Finds the handler of a connection; :func:`route` uses it. Subclasses may change how."""
+    """Selects the handler of a connection for :func:`route`. Subclasses may override methods."""
 
 
 def route(
@@ -25,14 +25,14 @@ def route(
     create_router: type[Router] | None = None,
     **kwargs: Any,
 ) -> Server:
-    """Serve connections with a handler for each pattern of paths. Needs werkzeug.
+    """Serve connections with a handler for each path. Needs werkzeug.
 
     Args:
-        url_map: A ``werkzeug.routing.Map`` whose endpoints are handlers.
+        url_map: ``werkzeug.routing.Map`` whose endpoints are handlers.
         *args: As for :func:`serve`.
-        server_name: Name of the server as clients see it; by default that of their Host header.
-        ssl: As for :func:`serve`; ``True`` if a proxy in front makes TLS.
-        create_router: Class of the router.
+        server_name: Name of the server as clients see it; by default the name in the Host header.
+        ssl: As for :func:`serve`; ``True`` if a reverse proxy terminates TLS.
+        create_router: Subclass of :class:`Router` to create.
         **kwargs: As for :func:`serve`.
     """
     handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
@@ -40,7 +40,7 @@ def route(
 
 
 def unix_route(url_map: Any, path: PathLike | None = None, **kwargs: Any) -> Server:
-    """Serve connections on a Unix socket as :func:`route` does.
+    """Serve connections on a Unix socket with a handler for each path: see :func:`route`.
 
     Args:
         url_map: As for :func:`route`.

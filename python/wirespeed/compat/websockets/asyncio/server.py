@@ -1,4 +1,4 @@
-"""The asyncio server of websockets, on ours."""
+"""The asyncio server API of websockets, on servers of this package."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _Made = type("ServerConnection", (ServerConnection,), {"__doc__": ServerConnecti
 
 
 class ListenerView:
-    """What listens for a server, by the names of ``asyncio.Server``.
+    """The listening sockets of a server, with the names of ``asyncio.Server``.
 
     Args:
         server: The server.
@@ -83,7 +83,7 @@ class ListenerView:
 
     @property
     def sockets(self) -> tuple[Any, ...]:
-        """The listening sockets; none once it is closed."""
+        """The listening sockets; empty once the server is closed."""
         return self._server.sockets
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -91,7 +91,7 @@ class ListenerView:
         return self._server.get_loop()
 
     def is_serving(self) -> bool:
-        """Return whether it accepts connections."""
+        """Return whether the server accepts connections."""
         return self._server.is_serving()
 
     async def start_serving(self) -> None:
@@ -108,10 +108,10 @@ class ListenerView:
         self._server._stop_listening()
 
     async def wait_closed(self) -> None:
-        """Wait until the TCP connections are closed, except that of the handler that waits; not for handlers."""
+        """Wait until all TCP connections are closed, except that of a calling handler; do not wait for handlers."""
         server, task = self._server, asyncio.current_task()
         handling, waiters = server._handling, server._listener_waiters
-        await server._take_accepted()
+        await server._drain_backlog()
         while True:
             own = handling.get(task)
             others = [connection for connection in server._connections if connection is not own]
@@ -131,16 +131,16 @@ class ListenerView:
 
 
 class Server(_Server):
-    """A WebSocket server, made by :func:`serve`; see :class:`wirespeed.Server`."""
+    """A WebSocket server, created by :func:`serve`; see :class:`wirespeed.Server`."""
 
     @property
     def server(self) -> ListenerView:
-        """What listens."""
+        """The listening sockets, as an object like ``asyncio.Server``."""
         return ListenerView(self)
 
     @property
     def all_connections(self) -> set[Any]:
-        """The connections whose handlers run."""
+        """The connections whose handlers are running."""
         return set(self._connections)
 
     @property
@@ -157,25 +157,25 @@ class Server(_Server):
         """Begin to close; see :meth:`wirespeed.Server.close`.
 
         Args:
-            close_connections: Whether to close the connections that are open.
+            close_connections: Whether to close the open connections.
             code: Close code for them.
             reason: Close reason for them.
 
         Raises:
-            ProtocolError: The code, or the reason, cannot be sent.
+            ProtocolError: The code or the reason is not allowed in a close frame.
         """
         check_code(code)
         super().close(close_connections, code, reason)
 
     @property
     def _handling(self) -> dict[Any, Any]:
-        """The connections that are open, by the tasks of their handlers."""
+        """The open connections by the tasks of their handlers."""
         handling: dict[Any, Any] = vars(self).setdefault("_handling_tasks", {})
         return handling
 
     @property
     def _listener_waiters(self) -> set[asyncio.Future[None]]:
-        """Futures that are done once another handler begins."""
+        """Futures that are done when another handler begins."""
         waiters: set[asyncio.Future[None]] = vars(self).setdefault("_waiters", set())
         return waiters
 
@@ -227,10 +227,10 @@ def serve(
     logger: LoggerLike | None = None,
     # Escape hatch
     create_connection: Callable[..., ServerConnection] | None = None,
-    # As of loop.create_server
+    # For loop.create_server
     **kwargs: Any,
 ) -> Server:
-    """Serve WebSocket connections: await the result, or enter it.
+    """Serve WebSocket connections. Await the result, or use it as a context manager.
 
     Arguments are those of ``websockets.asyncio.server.serve``; :func:`wirespeed.serve` explains most of them.
     """
@@ -277,7 +277,7 @@ def serve(
 
     options["create_connection"] = connection
     if unix:
-        # Sockets of ours always go when the server does; as Python 3.13 has it.
+        # A server always removes its socket file, as asyncio does from Python 3.13 on.
         kwargs.pop("cleanup_socket", None)
         reject(kwargs, "unix_serve")
         server = _unix_serve(run, path, **options)
@@ -289,7 +289,7 @@ def serve(
             kwargs.pop(name, None)
         reject(kwargs, "serve")
         server = _serve(run, host, port, **options, **network)
-    # It has no state beyond that of its base.
+    # Safe, because the subclass adds no state.
     server.__class__ = Server
     made: Server = server  # type: ignore[assignment]
     return made
@@ -318,12 +318,12 @@ def basic_auth(
     credentials: tuple[str, str] | Iterable[tuple[str, str]] | None = None,
     check_credentials: Callable[[str, str], Awaitable[bool] | bool] | None = None,
 ) -> Callable[[ServerConnection, Any], Awaitable[Any]]:
-    """Return a ``process_request`` that asks for HTTP Basic authentication; see :func:`wirespeed.basic_auth`.
+    """Return a ``process_request`` that requires HTTP Basic authentication; see :func:`wirespeed.basic_auth`.
 
     Args:
-        realm: Name of what is protected.
-        credentials: Username and password, or pairs of them.
-        check_credentials: Function or coroutine function that receives both and returns whether they are right.
+        realm: Name of the protected area.
+        credentials: Username and password, or several such pairs.
+        check_credentials: Function or coroutine function that receives both and returns whether they are valid.
     """
     return _basic_auth(realm, pairs(credentials), check_credentials)
 

@@ -1,4 +1,4 @@
-"""Extensions: permessage-deflate, which is native; its settings are read, and no bytes pass through objects here."""
+"""Extensions: only permessage-deflate, which is native. The objects here hold settings and do not process data."""
 
 __all__ = ["permessage_deflate"]
 

@@ -1,4 +1,4 @@
-"""Settings of permessage-deflate, as ``extensions=`` takes them, and what they are in ours."""
+"""Converts the permessage-deflate settings of ``extensions=``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ...._options.compression import Deflate
 from .._installed import Names
 
-# The attributes and arguments are those of the classes of the same name in websockets.
+# These classes have the attributes and arguments of the classes of the same name in websockets.
 
 
 @dataclasses.dataclass
@@ -66,16 +66,16 @@ def __dir__() -> list[str]:
 
 
 def deflate_of(extensions: Iterable[Any] | None, compression: Deflate | str | None) -> Deflate | str | None:
-    """Return the compression that arguments of ``connect`` or ``serve`` ask for.
+    """Return the compression that the arguments of ``connect`` or ``serve`` request.
 
     Args:
-        extensions: Factories of extensions.
-        compression: ``"deflate"`` or ``None``; ``extensions`` goes first. A :class:`wirespeed.Deflate` is taken too.
+        extensions: Factories of extensions. They have precedence over ``compression``.
+        compression: ``"deflate"``, ``None``, or a :class:`wirespeed.Deflate`.
 
     Raises:
-        NotImplementedError: An extension is another one, or a setting has no native counterpart.
-        TypeError: An item is no factory of an extension.
-        ValueError: The compression is another one.
+        NotImplementedError: There is another extension, or a setting that the native core does not have.
+        TypeError: An item is not an extension factory.
+        ValueError: ``compression`` has another value.
     """
     if compression is not None and compression != "deflate" and not isinstance(compression, Deflate):
         raise ValueError(f"unsupported compression: {compression}")
@@ -105,20 +105,20 @@ def _settings(factory: Any) -> Deflate:
         server_no_context_takeover=factory.server_no_context_takeover,
         client_no_context_takeover=factory.client_no_context_takeover,
         server_max_window_bits=factory.server_max_window_bits,
-        # True: offer the parameter without a value, as ours always does.
+        # True means to offer the parameter without a value, as wirespeed always does.
         client_max_window_bits=None if bits is True else bits,
-        # That of zlib is 6.
+        # The default of zlib is 6.
         level=6 if level == -1 else level,
         memory_level=memory,
     )
 
 
 def negotiated(header: str | None, is_client: bool) -> list[Any]:
-    """Return the extensions that a response names.
+    """Return the extensions in a response.
 
     Args:
         header: Value of its Sec-WebSocket-Extensions header.
-        is_client: Which end asks.
+        is_client: Whether this end is the client.
     """
     if not header:
         return []

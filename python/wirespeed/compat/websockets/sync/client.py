@@ -1,4 +1,4 @@
-"""The blocking client of websockets, on ours."""
+"""The blocking client API of websockets, on connections of this package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClientConnection(Connection, _ClientConnection):
 
 
 class reconnect(Connecting):  # noqa: N801 - as websockets
-    """Connect to a WebSocket server: enter it, or iterate over it to connect again and again.
+    """Connect to a WebSocket server. Use it as a context manager, or iterate over it to reconnect.
 
     Arguments are those of ``websockets.sync.client.reconnect``; :func:`wirespeed.sync.connect` explains most of them.
     """
@@ -72,7 +72,7 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
         logger: LoggerLike | None = None,
         # Escape hatch
         create_connection: Callable[..., ClientConnection] | None = None,
-        # As of socket.create_connection
+        # For socket.create_connection
         **kwargs: Any,
     ) -> None:
         if ssl is None and "ssl_context" in kwargs:
@@ -225,9 +225,9 @@ def connect(
     logger: LoggerLike | None = ...,
     # Escape hatch
     create_connection: Callable[..., ClientConnection] | None = ...,
-    # What comes later in websockets
+    # For compatibility with later releases of websockets
     legacy: Literal[True] | None = ...,
-    # As of socket.create_connection
+    # For socket.create_connection
     **kwargs: Any,
 ) -> ClientConnection: ...
 
@@ -263,9 +263,9 @@ def connect(
     logger: LoggerLike | None = ...,
     # Escape hatch
     create_connection: Callable[..., ClientConnection] | None = ...,
-    # What comes later in websockets
+    # For compatibility with later releases of websockets
     legacy: Literal[False],
-    # As of socket.create_connection
+    # For socket.create_connection
     **kwargs: Any,
 ) -> reconnect: ...
 
@@ -300,9 +300,9 @@ def connect(
     logger: LoggerLike | None = None,
     # Escape hatch
     create_connection: Callable[..., ClientConnection] | None = None,
-    # What comes later in websockets
+    # For compatibility with later releases of websockets
     legacy: bool | None = None,
-    # As of socket.create_connection
+    # For socket.create_connection
     **kwargs: Any,
 ) -> ClientConnection | reconnect:
     """Connect to a WebSocket server.
@@ -337,11 +337,12 @@ def connect(
 
 
 def unix_reconnect(path: PathLike | None = None, uri: str | None = None, **kwargs: Any) -> reconnect:
-    """Connect to a WebSocket server that listens on a Unix socket, as :class:`reconnect` does.
+    """Connect to a WebSocket server that listens on a Unix socket: see :class:`reconnect`.
 
     Args:
         path: Path of the socket.
-        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``, by
+            default.
         **kwargs: As for :class:`reconnect`.
     """
     return reconnect(local_uri(uri, kwargs), unix=True, path=path, **kwargs)
@@ -366,7 +367,8 @@ def unix_connect(
 
     Args:
         path: Path of the socket.
-        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``, by
+            default.
         legacy: As for :func:`connect`.
         **kwargs: As for :func:`connect`.
     """

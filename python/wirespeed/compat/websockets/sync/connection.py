@@ -1,4 +1,4 @@
-"""Connections with the attributes that those of websockets have. Their methods are native, or ours."""
+"""The blocking connection with the attributes of websockets."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .._views import ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
 
-# Seconds that one call waits for the end of a connection.
+# Maximum number of seconds that one native call waits.
 _LONGEST = 3600.0
 
 
 class Pong(threading.Event):
-    """The event that a pong sets. Who waits for it receives meanwhile, as there is no thread that would.
+    """The event that a pong sets. Waiting for it receives, because the connection has no thread that does.
 
     Args:
         ping: The ping.
-        ack_on_close: Whether the end of the connection sets it too.
+        ack_on_close: Whether the end of the connection also sets the event.
     """
 
     def __init__(self, ping: Any, ack_on_close: bool) -> None:
@@ -43,7 +43,7 @@ class Pong(threading.Event):
         self._ack_on_close = ack_on_close
 
     def is_set(self) -> bool:
-        """Return whether the pong has arrived, or whatever else sets it."""
+        """Return whether the event is set, by the pong or otherwise."""
         if not super().is_set() and (self._ping.is_set() or (self._ack_on_close and self._ping._has_failed())):
             self.set()
         return super().is_set()
@@ -55,7 +55,7 @@ class Pong(threading.Event):
             timeout: Seconds to wait, ``None`` for no limit.
 
         Returns:
-            Whether it has arrived.
+            Whether the pong has arrived.
         """
         if self.is_set():
             return True
@@ -65,7 +65,7 @@ class Pong(threading.Event):
             return False
         except exceptions.ConnectionClosed:
             if not self._ack_on_close:
-                # It will never arrive: waiting for ever helps nobody.
+                # The pong will never arrive, so do not wait.
                 return False
         self.set()
         return True
@@ -75,7 +75,7 @@ class Connection(_Connection):
     """A WebSocket connection; see :class:`wirespeed.sync.ClientConnection`.
 
     Attributes:
-        protocol: What the connection tells of itself, by the names of a protocol without I/O.
+        protocol: View of the connection with the names of a Sans-I/O protocol.
         ping_interval: The argument of ``connect`` or ``serve``.
         ping_timeout: The argument of ``connect`` or ``serve``.
     """
@@ -84,7 +84,7 @@ class Connection(_Connection):
     _kept_request: Any = None
 
     def __new__(cls, _sock: Any, protocol: Any, *_args: Any, **_kwargs: Any) -> Any:
-        """Make the connection of what its protocol carries."""
+        """Create the connection from the arguments that its protocol carries."""
         if not isinstance(protocol, ProtocolView):
             raise TypeError(f"protocol must be what connect() or serve() passes, not {type(protocol).__name__}")
         opened, native = protocol._take()
@@ -105,13 +105,13 @@ class Connection(_Connection):
         close_timeout: float | None = 10,
         max_queue: int | tuple[int | None, int | None] | None = 16,
     ) -> None:
-        # The connection has been made with them: here they are only kept.
+        # The connection already uses these arguments; they are stored for applications.
         self.ping_interval = ping_interval
         self.ping_timeout = ping_timeout
         self.close_timeout = close_timeout
 
     def __iter__(self) -> Iterator[Data]:  # type: ignore[override]
-        # Generators, as in websockets: those who leave early close them, and not the connection.
+        # Generators, as in websockets: leaving an iteration early closes the generator, not the connection.
         return Messages(self) if self.recv == _Connection.recv.__get__(self) else self._received()
 
     def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
@@ -119,10 +119,10 @@ class Connection(_Connection):
 
         Args:
             code: Close code.
-            reason: Close reason, 123 bytes of UTF-8 at most.
+            reason: Close reason, at most 123 bytes of UTF-8.
 
         Raises:
-            ProtocolError: The code, or the reason, cannot be sent.
+            ProtocolError: The code or the reason is not allowed in a close frame.
         """
         if self._state == State.OPEN:
             check_code(code)
@@ -137,12 +137,12 @@ class Connection(_Connection):
 
     @property
     def socket(self) -> SocketView:
-        """What the socket tells of itself."""
+        """View of the socket of the connection."""
         return socket_view(self)
 
     @property
     def debug(self) -> bool:
-        """Whether the logger takes debugging lines."""
+        """Whether the logger is enabled for DEBUG."""
         return bool(self.logger.isEnabledFor(10))
 
     @property
@@ -152,7 +152,7 @@ class Connection(_Connection):
 
     @property
     def response(self) -> Any:
-        """The response of the opening handshake; ``None`` before there is one."""
+        """The response of the opening handshake; ``None`` before it is sent."""
         return self._head("_response", heads.response, super().response)
 
     def _head(self, name: str, adapt: Any, head: Any) -> Any:
@@ -167,16 +167,16 @@ class Connection(_Connection):
         """Send a ping.
 
         Args:
-            data: Payload, 125 bytes at most; ``None`` for a random one.
-            ack_on_close: Whether the end of the connection sets the event too.
+            data: Payload of at most 125 bytes; ``None`` for random data.
+            ack_on_close: Whether the end of the connection also sets the event.
 
         Returns:
-            An event that the pong sets; waiting for it receives, if no other thread does.
+            An event that the pong sets. Waiting for it receives, unless another thread does.
         """
         return Pong(super().ping(data), ack_on_close)
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait until the connection is closed. Messages that arrive meanwhile are kept, as many as there is room for.
+        """Wait until the connection is closed. Messages that arrive meanwhile are kept, up to the limit of the queue.
 
         Args:
             timeout: Seconds to wait, ``None`` for no limit.
@@ -187,7 +187,7 @@ class Connection(_Connection):
         end = math.inf if timeout is None else time.monotonic() + timeout
         while self.state is not protocols.State.CLOSED:
             left = end - time.monotonic()
-            # With a limit, it waits for somebody who receives when messages fill the queue.
+            # If messages fill the queue, a wait with a timeout lasts until another thread receives.
             if not self._wait_closed(max(0.0, min(left, _LONGEST))) and left <= _LONGEST:
                 return False
         return True
@@ -201,17 +201,17 @@ def broadcast(
     text: bool | None = None,
     **kwargs: Any,
 ) -> None:
-    """Send a message to many connections, from a pool of threads. Connections that are not open are passed over.
+    """Send a message to many connections with a pool of threads. Connections that are not open are ignored.
 
     Args:
         connections: The connections.
         message: ``str`` for a text message, bytes-like for a binary message.
-        raise_exceptions: Whether to raise an ``ExceptionGroup`` if connections did not get the message.
+        raise_exceptions: Whether to raise an ``ExceptionGroup`` if connections missed the message.
         text: ``True`` to send bytes as text, ``False`` to send ``str`` as binary.
         **kwargs: As for ``concurrent.futures.ThreadPoolExecutor``.
 
     Raises:
-        TypeError: The message has another type.
+        TypeError: The message has a wrong type.
     """
     if not isinstance(message, (str, BytesLike)):
         raise TypeError("data must be str or bytes")
@@ -241,7 +241,7 @@ def broadcast(
     with concurrent.futures.ThreadPoolExecutor(**kwargs) as executor:
         list(executor.map(send, connections))
     if failures:
-        # Python 3.10 has no groups: there, the first stands for all.
+        # Python 3.10 has no exception groups: raise the first exception.
         group = getattr(builtins, "ExceptionGroup", None)
         raise failures[0] if group is None else group("skipped broadcast", failures)
 

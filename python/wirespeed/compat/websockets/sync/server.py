@@ -1,4 +1,4 @@
-"""The blocking server of websockets, on ours."""
+"""The blocking server API of websockets, on servers of this package."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ class ServerConnection(Logged, Connection, _ServerConnection):
 
 
 class Server(_Server):
-    """A WebSocket server, made by :func:`serve`; see :class:`wirespeed.sync.Server`."""
+    """A WebSocket server, created by :func:`serve`; see :class:`wirespeed.sync.Server`."""
 
     @property
     def connections(self) -> set[Any]:
-        """The connections that are open, in a new set."""
+        """The open connections, in a new set."""
         return {connection for connection in self.all_connections if connection._state == State.OPEN}
 
     @property
     def all_connections(self) -> set[Any]:
-        """The connections whose handlers run."""
+        """The connections whose handlers are running."""
         with self._changed:
             return set(self._connections)
 
@@ -100,12 +100,12 @@ class Server(_Server):
         """Shut the server down; see :meth:`wirespeed.sync.Server.shutdown`.
 
         Args:
-            close_connections: Whether to close the connections that are open.
+            close_connections: Whether to close the open connections.
             code: Close code for them.
             reason: Close reason for them.
 
         Raises:
-            ProtocolError: The code, or the reason, cannot be sent.
+            ProtocolError: The code or the reason is not allowed in a close frame.
         """
         check_code(code)
         super().shutdown(close_connections, code, reason)
@@ -153,10 +153,10 @@ def serve(
     logger: LoggerLike | None = None,
     # Escape hatch
     create_connection: Callable[..., ServerConnection] | None = None,
-    # As of socket.create_server
+    # For socket.create_server
     **kwargs: Any,
 ) -> Server:
-    """Serve WebSocket connections: enter the result, and call its ``serve_forever``.
+    """Serve WebSocket connections. Use the result as a context manager, and call its ``serve_forever``.
 
     Arguments are those of ``websockets.sync.server.serve``; :func:`wirespeed.sync.serve` explains most of them.
     """
@@ -213,12 +213,12 @@ def serve(
         reject(kwargs, "unix_serve")
         server = _unix_serve(run, path, **options)
     else:
-        # As of socket.create_server.
+        # The same defaults as in socket.create_server.
         options["family"] = kwargs.pop("family", socket.AF_INET if sock is None else 0)
         options["reuse_port"] = kwargs.pop("reuse_port", None)
         reject(kwargs, "serve")
         server = _serve(run, host, port, **options)
-    # It has no state beyond that of its base.
+    # Safe, because the subclass adds no state.
     server.__class__ = Server
     made: Server = server  # type: ignore[assignment]
     return made
@@ -240,12 +240,12 @@ def basic_auth(
     credentials: tuple[str, str] | Iterable[tuple[str, str]] | None = None,
     check_credentials: Callable[[str, str], bool] | None = None,
 ) -> Callable[[ServerConnection, Any], Any]:
-    """Return a ``process_request`` that asks for HTTP Basic authentication; see :func:`wirespeed.sync.basic_auth`.
+    """Return a ``process_request`` that requires HTTP Basic authentication; see :func:`wirespeed.sync.basic_auth`.
 
     Args:
-        realm: Name of what is protected.
-        credentials: Username and password, or pairs of them.
-        check_credentials: Function that receives both and returns whether they are right.
+        realm: Name of the protected area.
+        credentials: Username and password, or several such pairs.
+        check_credentials: Function that receives both and returns whether they are valid.
     """
     return _basic_auth(realm, pairs(credentials), check_credentials)
 

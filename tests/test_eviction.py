@@ -13,7 +13,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the rules are ours")
 
 if IS_WIRESPEED:
-    from wirespeed._handshake.admission import BURST, GRACE, PATIENCE, Admission, LingeringSocket, origin_of
+    from wirespeed._handshake.eviction import BURST, GRACE, PATIENCE, EvictionQueue, LingeringSocket, origin_of
 
 
 class Client:
@@ -37,13 +37,13 @@ def at(host: str) -> tuple[str, int]:
 def names(admission: Any) -> list[object]:
     """All, in the order in which they would go; none is left."""
     order = []
-    while (entry := admission.first_to_go()) is not None:
+    while (entry := admission.first_victim()) is not None:
         order.append(admission.remove(entry).name)
     return order
 
 
 def test_oldest_first() -> None:
-    admission = Admission(9)
+    admission = EvictionQueue(9)
     for number in range(5):
         admission.add(Client(number), at("192.0.2.1"), number)
     assert names(admission) == [0, 1, 2, 3, 4]
@@ -51,7 +51,7 @@ def test_oldest_first() -> None:
 
 
 def test_who_sends_goes_last() -> None:
-    admission = Admission(9)
+    admission = EvictionQueue(9)
     entries = [admission.add(Client(number), at("192.0.2.1"), number) for number in range(5)]
     admission.progress(entries[0], 6)
     admission.progress(entries[3], 7)
@@ -60,7 +60,7 @@ def test_who_sends_goes_last() -> None:
 
 
 def test_address_that_has_most_first() -> None:
-    admission = Admission(9)
+    admission = EvictionQueue(9)
     for number, host in enumerate(["a", "b", "b", "c", "b", "c"]):
         admission.add(Client(f"{host}{number}"), at(host), number)
     # Of as many each, whoever was silent longest.
@@ -68,7 +68,7 @@ def test_address_that_has_most_first() -> None:
 
 
 def test_many_addresses_oldest_first() -> None:
-    admission = Admission(2000)
+    admission = EvictionQueue(2000)
     entries = [admission.add(Client(number), at(f"192.0.2.{number}"), number) for number in range(1000)]
     for number in range(0, 1000, 2):
         admission.progress(entries[number], 1000 + number)
@@ -76,25 +76,25 @@ def test_many_addresses_oldest_first() -> None:
 
 
 def test_place_given_back() -> None:
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     assert not admission.is_over_limit
     entry = admission.add(Client(), at("192.0.2.1"), 0)
     assert admission.is_over_limit
     assert admission.remove(entry)
     assert not admission.remove(entry)
     admission.progress(entry, 1)
-    assert (len(admission), admission.is_over_limit, admission.first_to_go()) == (0, False, None)
+    assert (len(admission), admission.is_over_limit, admission.first_victim()) == (0, False, None)
     # Nor is it somebody else's of the same address.
     other = admission.add(Client(), at("192.0.2.1"), 2)
     admission.progress(entry, 3)
     assert not admission.remove(entry)
-    assert admission.first_to_go() is other
+    assert admission.first_victim() is other
     assert admission.next_victim(2 + PATIENCE) is other
 
 
 def test_patience() -> None:
     """Nobody goes who has had no time to speak, and who has spoken has time anew."""
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     entry = admission.add(Client("one"), at("192.0.2.1"), 10.0)
     assert admission.next_victim(10.0) is None
     assert admission.next_victim(10.0 + PATIENCE - 0.01) is None
@@ -109,13 +109,13 @@ def test_patience() -> None:
 
 
 def test_nobody_to_go() -> None:
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     assert (admission.next_victim(99.0), admission.next_victim_in(99.0)) == (None, None)
     assert admission.delay(99.0) == GRACE
 
 
 def test_far_too_many() -> None:
-    admission = Admission(2)
+    admission = EvictionQueue(2)
     for number in range(2 * BURST):
         assert not admission.is_full
         admission.add(Client(number), at("192.0.2.1"), 10.0)
@@ -127,7 +127,7 @@ def test_far_too_many() -> None:
 
 def test_who_was_not_read_is_not_late() -> None:
     """Each is asked once, and then has time again."""
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     clients = [Client(number) for number in range(3)]
     entries = []
     for number, client in enumerate(clients):
@@ -143,7 +143,7 @@ def test_who_was_not_read_is_not_late() -> None:
 
 
 def test_who_goes_on_with_a_place() -> None:
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     entry = admission.add(Client("first"), at("192.0.2.1"), 0)
     other = Client("other")
     admission.replace(entry, other)
@@ -165,10 +165,10 @@ def test_refused_client() -> None:
     [(at("192.0.2.1"), "192.0.2.1"), (("2001:db8::1", 1, 0, 0), "2001:db8::1"), (b"\0abstract", "a Unix socket")],
 )
 def test_farewell_says_who_and_of_how_many(address: Any, name: str) -> None:
-    admission = Admission(7)
+    admission = EvictionQueue(7)
     entries = [admission.add(Client(), address, 0) for _ in range(3)]
     admission.add(Client(), at("198.51.100.1"), 0)
-    text, *arguments = admission.farewell(entries[0])
+    text, *arguments = admission.eviction_log(entries[0])
     assert (text % tuple(arguments)).endswith(f" (max_pending=7): {name}, one of 3")
 
 
@@ -211,7 +211,7 @@ class Oracle:
     def remove(self, key: object) -> None:
         self.entries = [entry for entry in self.entries if entry[0] != key]
 
-    def first_to_go(self) -> object:
+    def first_victim(self) -> object:
         hosts = [host for _, host, _ in self.entries]
         return min(self.entries, key=lambda entry: (-hosts.count(entry[1]), entry[2]), default=[None])[0]
 
@@ -220,7 +220,7 @@ class Oracle:
 def test_random_against_the_obvious(hosts: int) -> None:
     for seed in range(20):
         rng = random.Random(seed * 100 + hosts)
-        admission, oracle = Admission(64), Oracle()
+        admission, oracle = EvictionQueue(64), Oracle()
         entries: dict[int, Any] = {}
         for step in range(600):
             action = rng.random()
@@ -236,8 +236,8 @@ def test_random_against_the_obvious(hosts: int) -> None:
                 key = rng.choice(list(entries))
                 assert admission.remove(entries.pop(key))
                 oracle.remove(key)
-            entry: Any = admission.first_to_go()
-            first: Any = oracle.first_to_go()
+            entry: Any = admission.first_victim()
+            first: Any = oracle.first_victim()
             assert entry is entries.get(first)
             if entry is not None and len(admission) > 64:
                 gone: Any = admission.remove(entry)
@@ -250,14 +250,14 @@ def test_random_against_the_obvious(hosts: int) -> None:
 @pytest.mark.parametrize("hosts", [1, 250, 100_000])
 def test_flood_costs_the_same_for_each(hosts: int) -> None:
     """And what is remembered does not grow."""
-    admission = Admission(1024)
+    admission = EvictionQueue(1024)
     admission.add(Client("honest"), at("198.51.100.1"), 0)
 
     def run(count: int) -> float:
         start = time.process_time()
         for number in range(count):
             if admission.is_over_limit:
-                entry = admission.first_to_go()
+                entry = admission.first_victim()
                 assert entry is not None
                 gone = admission.remove(entry)
                 assert isinstance(gone, Client)

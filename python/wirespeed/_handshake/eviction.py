@@ -16,7 +16,17 @@ from typing import Any, Protocol
 
 from .._native import HandshakeLimiter
 
-__all__ = ["BURST", "GRACE", "PATIENCE", "Admission", "Candidate", "Entry", "LingeringSocket", "host_of", "origin_of"]
+__all__ = [
+    "BURST",
+    "GRACE",
+    "PATIENCE",
+    "EvictionQueue",
+    "Candidate",
+    "Entry",
+    "LingeringSocket",
+    "host_of",
+    "origin_of",
+]
 
 PATIENCE = HandshakeLimiter.PATIENCE
 """Seconds that a client may be silent when the limit is exceeded."""
@@ -78,7 +88,7 @@ class Entry:
         self.key = key
 
 
-class Admission:
+class EvictionQueue:
     """The pending opening handshakes of a server, as far as they wait for the client.
 
     Each method takes at most logarithmic time in their number.
@@ -139,7 +149,7 @@ class Admission:
             self._entries[entry.key] = entry, candidate
 
     def progress(self, entry: Entry, now: float) -> None:
-        """Note that input has arrived, whatever its size. The deadline of the handshake limits the total time.
+        """Note that input of any size has arrived. The deadline of the handshake limits the total time.
 
         Args:
             entry: Entry of the handshake; nothing happens if it was removed.
@@ -160,7 +170,7 @@ class Admission:
         _, candidate = self._entries.pop(entry.key, (None, None))
         return candidate
 
-    def first_to_go(self) -> Entry | None:
+    def first_victim(self) -> Entry | None:
         """Return the entry to close first, whether or not a limit is exceeded; ``None`` if there is none."""
         return self._of(self._pending.first())
 
@@ -188,7 +198,7 @@ class Admission:
         """
         return self._pending.delay(now, self._has_unread)
 
-    def farewell(self, entry: Entry) -> tuple[str, int, str, int]:
+    def eviction_log(self, entry: Entry) -> tuple[str, int, str, int]:
         """Return the log message for a closed handshake: a format string and its arguments.
 
         Args:
