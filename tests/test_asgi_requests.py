@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interop.uvicorn_server import OURS, THEIRS, UvicornServer
-from wirespeed.asgi._head import HEAD_BYTES, essence, with_version
+from wirespeed.asgi._head import HEAD_BYTES, essential_head, with_version
 from wirespeed.asgi._server import http_version_of
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
@@ -173,13 +173,13 @@ def head_of(size: int, fields: int = 7) -> bytes:
 def test_head_that_is_left_as_it_is(size: int, fields: int) -> None:
     head = head_of(size, fields)
     assert len(head) == size
-    assert essence(head) == (head, None)
+    assert essential_head(head) == (head, None)
 
 
 @pytest.mark.parametrize(("size", "fields"), [(2**14 + 1, 7), (HEAD_BYTES, 128)])
 def test_head_without_what_the_core_does_not_read(size: int, fields: int) -> None:
     head = head_of(size, fields)
-    kept, all_fields = essence(head)
+    kept, all_fields = essential_head(head)
     assert kept == (
         b"GET / HTTP/1.1\r\nhost: x:1\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-key: k\r\n\r\n"
     )

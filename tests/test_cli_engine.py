@@ -160,7 +160,7 @@ def test_sigterm_as_soon_as_the_address_is_printed(monkeypatch: pytest.MonkeyPat
         (["--app", "nothing"], "not of the form module:handler"),
         (["--app", "app:nothing"], "there is no nothing in app"),
         (["--app", "app:number"], "neither an Engine nor a function"),
-        (["--app", "app:engine", "--port", "1"], "--port: app:engine says that itself"),
+        (["--app", "app:engine", "--port", "1"], "--port: app:engine is an Engine with its own settings"),
         (["--app", "app:engine", "--echo"], "not allowed with argument"),
         (["--key", "server.key"], "--key needs --cert"),
         (["--cert", "missing.pem"], "missing.pem"),
@@ -214,7 +214,7 @@ def test_the_screen() -> None:
             deadline = time.monotonic() + 20
             while engine.stats()["messages_sent"] < 1000:
                 assert time.monotonic() < deadline
-            rates.look(engine.stats(), 2)
+            rates.update(engine.stats(), 2)
             console = Console(file=io.StringIO(), width=110, height=20, record=True)
             console.print(draw(rates, ["a line of the log [bold]"], engine))
     text = console.export_text()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.wirespeed_only("ours")
 if IS_WIRESPEED:
     import wirespeed
     from wirespeed import sync
-    from wirespeed._options.hints import hinting
+    from wirespeed._options.hints import suggesting_names
 
 
 def handler(ws: Any) -> None: ...
@@ -66,10 +66,10 @@ def test_signatures() -> None:
 def test_names_that_the_function_has_not() -> None:
     """It is not told of an argument that it does not know either; one that hands all on is."""
 
-    @hinting("one")
+    @suggesting_names("one")
     def one(open_timeout: float = 0) -> None: ...
 
-    @hinting("all")
+    @suggesting_names("all")
     def all_(**options: Any) -> list[str]:
         return list(options)
 

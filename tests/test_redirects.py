@@ -7,7 +7,7 @@ import pytest
 from wirespeed._net.redirects import (
     MAX_REDIRECTS,
     RedirectChain,
-    for_another_origin,
+    cross_origin_headers,
     redirect_location,
     resolve_location,
 )
@@ -92,7 +92,7 @@ def test_for_another_origin() -> None:
             ("host", "g"),
         ]
     )
-    assert list(for_another_origin(headers).raw_items()) == [("X", "d"), ("X", "e"), ("Origin", "f")]
+    assert list(cross_origin_headers(headers).raw_items()) == [("X", "d"), ("X", "e"), ("Origin", "f")]
     assert len(headers) == 6
 
 

@@ -13,10 +13,10 @@ import typing
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Later", "lazy", "ssl", "uuid"]
+__all__ = ["LazyModule", "lazy", "ssl", "uuid"]
 
 
-class Later:
+class LazyModule:
     """A module that is imported when an attribute of it is used, or when annotations are evaluated.
 
     Args:
@@ -34,8 +34,8 @@ if typing.TYPE_CHECKING:
     import ssl
     import uuid
 else:
-    ssl = Later("ssl")
-    uuid = Later("uuid")
+    ssl = LazyModule("ssl")
+    uuid = LazyModule("uuid")
 
 
 def lazy(

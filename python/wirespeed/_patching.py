@@ -57,10 +57,10 @@ def patch() -> None:
             elif _is_installed():
                 raise RuntimeError(f"wirespeed.patch() needs websockets {installed.MINIMUM} or newer, or none")
             else:
-                _take_name()
+                _install_drop_in()
         except BaseException:
             # Restore everything: a program must not use a mixture of both libraries.
-            _put_back()
+            _restore()
             raise
 
 
@@ -70,10 +70,10 @@ def unpatch() -> None:
     Open connections keep working, and their exceptions are caught as before.
     """
     with _lock:
-        _put_back()
+        _restore()
 
 
-def _put_back() -> None:
+def _restore() -> None:
     while _attributes:
         module, name, value = _attributes.pop()
         if value is _MISSING:
@@ -118,7 +118,7 @@ def _set_attribute(module: ModuleType, name: str, value: Any) -> None:
     setattr(module, name, value)
 
 
-def _take_name() -> None:
+def _install_drop_in() -> None:
     package = importlib.import_module(_DROP_IN)
     names = [_DROP_IN]
     names += [info.name for info in pkgutil.walk_packages(package.__path__, f"{_DROP_IN}.")]

@@ -45,7 +45,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._lazy import Later
+from ._lazy import LazyModule
 from ._redaction import mask_header, mask_uri, mask_user_info, printable
 from .close_codes import Close, CloseCode
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from . import datastructures
 else:
     # That module imports this one; type hints are evaluated later.
-    datastructures = Later("wirespeed.datastructures")
+    datastructures = LazyModule("wirespeed.datastructures")
 
 __all__ = [
     "ConcurrencyError",

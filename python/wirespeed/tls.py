@@ -96,7 +96,7 @@ class TLS:
         alpn = self.alpn if isinstance(self.alpn, str) else tuple(self.alpn)
         self._set(ca=ca, alpn=alpn)
         # Before reading the files, so that a change during reading is noticed.
-        self._set(_stamp=self._look())
+        self._set(_stamp=self._current_stamp())
         self._set(_ca_pem=_read_authorities(ca), _alpn=_encode_alpn(alpn))
         self._set(_cert_pem=None, _key_pem=None)
         if self.cert is not None:
@@ -128,7 +128,7 @@ class TLS:
     def _trusts_system(self) -> bool:
         return self.ca is None if self.system_roots is None else self.system_roots
 
-    def _look(self) -> Stamp:
+    def _current_stamp(self) -> Stamp:
         sources = (*(self.ca if isinstance(self.ca, tuple) else (self.ca,)), self.cert, self.key)
         paths = [source for source in sources if isinstance(source, (str, os.PathLike)) and not _is_pem(source)]
         return stamp(paths)
@@ -182,10 +182,10 @@ def stamp(paths: Iterable[str | os.PathLike[str]]) -> Stamp:
     Args:
         paths: The files.
     """
-    return tuple(map(_look, paths))
+    return tuple(map(_file_stamp, paths))
 
 
-def _look(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+def _file_stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -21,13 +21,13 @@ __all__ = [
     "Failures",
     "socket_addresses",
     "from_infos",
-    "interleaved",
+    "interleave_families",
     "is_socket_replaced",
-    "numeric",
+    "numeric_address",
     "open_socket",
     "start_connecting",
     "system_error",
-    "unresolved",
+    "resolution_error",
 ]
 
 HAPPY_EYEBALLS_DELAY = 0.25
@@ -82,7 +82,7 @@ def is_socket_replaced() -> bool:
     return socket.socket is not _ORIGINAL or _ORIGINAL.connect is not _CONNECT
 
 
-def numeric(host: str, port: int, family: int) -> list[Address]:
+def numeric_address(host: str, port: int, family: int) -> list[Address]:
     """Return the address if the host is an IPv4 address, as every resolver does; an empty list for other hosts.
 
     Args:
@@ -100,7 +100,7 @@ def numeric(host: str, port: int, family: int) -> list[Address]:
     return [Address(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, (host, port))]
 
 
-def unresolved(host: str, exc: socket.gaierror) -> socket.gaierror:
+def resolution_error(host: str, exc: socket.gaierror) -> socket.gaierror:
     """Return an exception with the name that could not be resolved.
 
     Args:
@@ -110,7 +110,7 @@ def unresolved(host: str, exc: socket.gaierror) -> socket.gaierror:
     return socket.gaierror(exc.errno, f"cannot resolve host {host!r}: {exc.strerror}")
 
 
-def interleaved(addresses: Iterable[Address], first_count: int) -> list[Address]:
+def interleave_families(addresses: Iterable[Address], first_count: int) -> list[Address]:
     """Alternate between address families (RFC 8305, section 4), beginning with the family of the first address.
 
     Args:
@@ -120,10 +120,10 @@ def interleaved(addresses: Iterable[Address], first_count: int) -> list[Address]
     addresses = list(addresses)
     if not first_count or len(addresses) == 1:
         return addresses
-    return list(_interleaved(addresses, first_count))
+    return list(_interleave(addresses, first_count))
 
 
-def _interleaved(addresses: Iterable[Address], first_count: int) -> Iterator[Address]:
+def _interleave(addresses: Iterable[Address], first_count: int) -> Iterator[Address]:
     families: dict[int, list[Address]] = {}
     for address in addresses:
         families.setdefault(address.family, []).append(address)
@@ -237,7 +237,7 @@ class Failures:
         """
         self._failures.append((address, exc))
 
-    def sole(self, host: str, port: int, exc: OSError) -> OSError:
+    def single_error(self, host: str, port: int, exc: OSError) -> OSError:
         """Return the exception for a target that is a numeric address.
 
         Args:

@@ -19,7 +19,7 @@ __all__ = [
     "BROKEN",
     "EXHAUSTED",
     "LOST",
-    "LOST_IN_A_ROW",
+    "MAX_LOST_IN_A_ROW",
     "RETRY_DELAY",
     "Listeners",
     "Place",
@@ -56,7 +56,7 @@ LOST = frozenset(
 and EPERM from a firewall: https://man7.org/linux/man-pages/man2/accept.2.html
 """
 
-LOST_IN_A_ROW = 1024
+MAX_LOST_IN_A_ROW = 1024
 """Number of such errors, without an accepted connection in between, after which accepting pauses too."""
 
 RETRY_DELAY = 1.0

@@ -16,7 +16,7 @@ from .uri import WebSocketURI, parse_uri, split
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAX_REDIRECTS", "RedirectChain", "for_another_origin", "redirect_location", "resolve_location"]
+__all__ = ["MAX_REDIRECTS", "RedirectChain", "cross_origin_headers", "redirect_location", "resolve_location"]
 
 MAX_REDIRECTS = 10
 """Maximum number of redirects that a client follows, as in websockets."""
@@ -28,7 +28,7 @@ _STATUSES = frozenset({300, 301, 302, 303, 307, 308})
 _SCHEMES = {"http": "ws", "https": "wss"}
 
 # Headers with credentials, or with the name of the origin: they must not be sent to another origin.
-_BOUND = frozenset({"authorization", "cookie", "host", "proxy-authorization"})
+_ORIGIN_HEADERS = frozenset({"authorization", "cookie", "host", "proxy-authorization"})
 
 
 class RedirectChain:
@@ -72,7 +72,7 @@ class RedirectChain:
         self._followed = 0
 
     @property
-    def shown_uri(self) -> str:
+    def masked_uri(self) -> str:
         """The URI for logs: without credentials and query."""
         return printable(mask_uri(self.uri))
 
@@ -112,7 +112,7 @@ class RedirectChain:
         parsed = parse_uri(uri)
         self._check(parsed, printable(mask_uri(uri)), exc)
         if parsed.origin != self.parsed.origin and self.headers is not None:
-            self.headers = for_another_origin(self.headers)
+            self.headers = cross_origin_headers(self.headers)
         self.uri = uri
         self.parsed = parsed
         self._followed += 1
@@ -180,13 +180,13 @@ def resolve_location(uri: str, location: str) -> str:
     return _with_user_info(new, uri)
 
 
-def for_another_origin(headers: Headers) -> Headers:
+def cross_origin_headers(headers: Headers) -> Headers:
     """Return a copy of headers without those that must not be sent to another origin.
 
     Args:
         headers: The headers.
     """
-    return Headers.from_raw(item for item in headers.raw_items() if item[0].lower() not in _BOUND)
+    return Headers.from_raw(item for item in headers.raw_items() if item[0].lower() not in _ORIGIN_HEADERS)
 
 
 def _with_user_info(new: str, old: str) -> str:

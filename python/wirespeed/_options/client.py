@@ -129,7 +129,7 @@ def native_tls(tls: TLS) -> ClientTLS:
     authorities = system_authorities() if tls._trusts_system and tls.verify is not False else 0
     # As ssl.create_default_context() does.
     key_log = None if sys.flags.ignore_environment else os.environ.get("SSLKEYLOGFILE")
-    now = tls._look()
+    now = tls._current_stamp()
     if now != (tls._renewed or tls)._stamp:
         try:
             newer = dataclasses.replace(tls)

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from .common import OptionsCache
 
-__all__ = ["hinting", "opening"]
+__all__ = ["suggesting_names", "cached_arguments"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -21,7 +21,7 @@ _TAKES_ANY = 0x08
 _NAMES = {"timeout": "open_timeout", "extra_headers": "additional_headers", "headers": "additional_headers"}
 
 
-def hinting(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+def suggesting_names(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Decorate a function: for a keyword argument with the name of another library, its error suggests the right name.
 
     Args:
@@ -50,12 +50,12 @@ def hinting(name: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     return decorate
 
 
-def opening(
+def cached_arguments(
     name: str, kinds: Collection[type], begin: Callable[..., _T], result: str
 ) -> Callable[[Callable[_P, _Made]], Callable[_P, _T]]:
     """Decorate a function that checks its keyword arguments: call ``begin`` with the URI and its result.
 
-    Results for immutable arguments are cached. Wrong keyword arguments get a suggestion, as with :func:`hinting`.
+    Results for immutable arguments are cached. Wrong keyword arguments get a suggestion: see :func:`suggesting_names`.
 
     Args:
         name: Public name of the function.
@@ -66,7 +66,7 @@ def opening(
 
     def decorate(prepare: Callable[_P, _Made]) -> Callable[_P, _T]:
         cache: OptionsCache[_Made] = OptionsCache(kinds)
-        checked = hinting(name)(prepare)
+        checked = suggesting_names(name)(prepare)
         code = cast("FunctionType", prepare).__code__
         count = code.co_varnames.index("uri") + 1
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._native import accept
 from .._net.addresses import is_socket_replaced
-from .._net.binding import BROKEN, EXHAUSTED, LOST, LOST_IN_A_ROW, RETRY_DELAY
+from .._net.binding import BROKEN, EXHAUSTED, LOST, MAX_LOST_IN_A_ROW, RETRY_DELAY
 from .handshake_limiter import HandshakeLimiterBase
 
 __all__ = ["Accept", "AcceptErrors", "accepting"]
@@ -81,7 +81,7 @@ class AcceptErrors:
         """
         if exc.errno in BROKEN:
             return None
-        if exc.errno in LOST and self.lost < LOST_IN_A_ROW:
+        if exc.errno in LOST and self.lost < MAX_LOST_IN_A_ROW:
             self.lost += 1
             text = "a connection was lost before it was accepted: %s"
             self._limiter.count(exc.errno, logging.INFO, text, exc.strerror)

@@ -6,7 +6,7 @@ HTTP/1.1 as the version.
 
 from __future__ import annotations
 
-__all__ = ["HEAD_BYTES", "essence", "with_version"]
+__all__ = ["HEAD_BYTES", "essential_head", "with_version"]
 
 HEAD_BYTES = 2**16
 """Maximum size of a head in bytes: the limit of h11, which uvicorn uses by default."""
@@ -32,7 +32,7 @@ def with_version(head: bytes, version: str) -> bytes:
     return head.replace(b" HTTP/1.1\r\n", b" HTTP/%s\r\n" % version.encode("ascii"), 1)
 
 
-def essence(head: bytes) -> tuple[bytes, list[tuple[bytes, bytes]] | None]:
+def essential_head(head: bytes) -> tuple[bytes, list[tuple[bytes, bytes]] | None]:
     """Return a head within the limits of the core, without fields that only the application needs, and all fields.
 
     If the head is within the limits, or above the limit of uvicorn, it is returned unchanged with ``None``: the core

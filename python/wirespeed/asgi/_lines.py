@@ -17,14 +17,14 @@ from ..close_codes import CloseCode
 from ..datastructures import Request, Response
 from ..exceptions import ConnectionClosed
 
-__all__ = ["Lines", "lines_for"]
+__all__ = ["TrafficLog", "traffic_log"]
 
 # Logged characters of a text message, and bytes of a binary message: one line on most screens.
 _TEXT = 75
 _BYTES = 24
 
 
-class Lines(Listener):
+class TrafficLog(Listener):
     """The debug log of one connection. As its listener, it receives pings and pongs.
 
     Args:
@@ -43,7 +43,7 @@ class Lines(Listener):
             request: The request.
             headers: All headers, if ``request`` contains only some of them; otherwise ``None``.
         """
-        self._note(f"< {request.method} {printable(mask_query(request.path))} {request.protocol}")
+        self._log(f"< {request.method} {printable(mask_query(request.path))} {request.protocol}")
         if headers is None:
             self._fields("<", request.headers.raw_items())
         else:
@@ -55,12 +55,12 @@ class Lines(Listener):
         Args:
             response: The response.
         """
-        self._note(f"> HTTP/1.1 {response.status_code} {printable(response.reason_phrase)}".rstrip())
+        self._log(f"> HTTP/1.1 {response.status_code} {printable(response.reason_phrase)}".rstrip())
         self._fields(">", response.headers.raw_items())
         if response.status_code == 101:
-            self._note("= connection is OPEN")
+            self._log("= connection is OPEN")
         elif response.body:
-            self._note(f"> [body] [{len(response.body)} bytes]")
+            self._log(f"> [body] [{len(response.body)} bytes]")
 
     def receiving(self, receive: Callable[[], Awaitable[str | bytes]]) -> Callable[[], Awaitable[str | bytes]]:
         """Return a function that receives a message and logs it.
@@ -82,7 +82,7 @@ class Lines(Listener):
         Args:
             message: The message.
         """
-        self._note(f"< {_message(message)}")
+        self._log(f"< {_message(message)}")
 
     def sending(self, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
         """Return a function that sends a message and logs it.
@@ -93,7 +93,7 @@ class Lines(Listener):
 
         async def send_and_show(message: Any) -> None:
             await send(message)
-            self._note(f"> {_message(message)}")
+            self._log(f"> {_message(message)}")
 
         return send_and_show
 
@@ -103,16 +103,16 @@ class Lines(Listener):
         Args:
             message: The message.
         """
-        self._note(f"x {_message(message)} not sent: the client has closed")
+        self._log(f"x {_message(message)} not sent: the client has closed")
 
     def on_ping(self, ws: Connection, data: bytes) -> None:
         """Log a ping and the pong that answers it."""
-        self._note(f"< PING {_control(data)}")
-        self._note(f"> PONG {_control(data)}")
+        self._log(f"< PING {_control(data)}")
+        self._log(f"> PONG {_control(data)}")
 
     def on_pong(self, ws: Connection, data: bytes) -> None:
         """Log a pong."""
-        self._note(f"< PONG {_control(data)}")
+        self._log(f"< PONG {_control(data)}")
 
     def closed(self, error: ConnectionClosed) -> None:
         """Log how a connection has ended.
@@ -124,27 +124,27 @@ class Lines(Listener):
         for mark, frame in frames if error.rcvd_then_sent else reversed(frames):
             if frame is not None:
                 size = 0 if frame.code == CloseCode.NO_STATUS_RCVD else 2 + len(frame.reason.encode())
-                self._note(f"{mark} CLOSE {frame} [{_size(size)}]")
+                self._log(f"{mark} CLOSE {frame} [{_size(size)}]")
         cause = error.__cause__
         why = f": {printable(str(cause) or type(cause).__name__)}" if cause is not None else ""
-        self._note(f"= connection is CLOSED{why}")
+        self._log(f"= connection is CLOSED{why}")
 
     def _fields(self, mark: str, fields: Iterable[tuple[str, str]]) -> None:
         for name, value in fields:
-            self._note(f"{mark} {name}: {printable(mask_header(name, value))}")
+            self._log(f"{mark} {name}: {printable(mask_header(name, value))}")
 
-    def _note(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         self._logger.debug("%s%s", self._prefix, line)
 
 
-def lines_for(logger: logging.Logger, prefix: str) -> Lines | None:
+def traffic_log(logger: logging.Logger, prefix: str) -> TrafficLog | None:
     """Return the debug log of a new connection; ``None`` if the level DEBUG is disabled.
 
     Args:
         logger: The logger.
         prefix: Beginning of each line.
     """
-    return Lines(logger, prefix) if logger.isEnabledFor(logging.DEBUG) else None
+    return TrafficLog(logger, prefix) if logger.isEnabledFor(logging.DEBUG) else None
 
 
 def _message(message: str | bytes | bytearray | memoryview) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["LingeringSocket", "lingering_of"]
+__all__ = ["LingeringApplications", "lingering_applications"]
 
 
 class Dismissible(Protocol):
@@ -18,7 +18,7 @@ class Dismissible(Protocol):
         """Cancel its wait for events that cannot come."""
 
 
-class LingeringSocket:
+class LingeringApplications:
     """The applications without a connection of one server.
 
     While there are any, this object is one of the connections of the server, so that uvicorn notifies it.
@@ -59,13 +59,13 @@ class LingeringSocket:
             member.dismiss()
 
 
-def lingering_of(server_state: Any) -> LingeringSocket:
+def lingering_applications(server_state: Any) -> LingeringApplications:
     """Return the applications without a connection of a server.
 
     Args:
         server_state: The state shared by the connections of the server.
     """
-    found: LingeringSocket | None = getattr(server_state, "_wirespeed_lingering", None)
+    found: LingeringApplications | None = getattr(server_state, "_wirespeed_lingering", None)
     if found is None:
-        found = server_state._wirespeed_lingering = LingeringSocket(server_state.connections)
+        found = server_state._wirespeed_lingering = LingeringApplications(server_state.connections)
     return found

@@ -19,8 +19,8 @@ from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake
 from . import _events as events
 from . import _head as head
-from ._lines import Lines, lines_for
-from ._lingering import lingering_of
+from ._lines import TrafficLog, traffic_log
+from ._lingering import lingering_applications
 from ._send_after_close import SendAfterClose
 from ._server import TRACE, ClientDisconnected, http_version_of, settings_of, utils
 
@@ -34,7 +34,7 @@ _SHUTDOWN_LINGER = 1.0
 
 # The phases of a connection.
 _NEW = 0
-_ASKED = 1  # the application knows the request
+_REQUESTED = 1  # the application knows the request
 _DENYING = 2  # it has begun a response that refuses
 _OPEN = 3
 _ENDING = 4  # nothing more can be sent
@@ -59,26 +59,27 @@ class WebSocketProtocol(asyncio.Protocol):
     __slots__ = (
         "_after_close",
         "_app_state",
+        "_buffered_limit",
         "_changed",
         "_client",
         "_config",
-        "_connect_told",
+        "_connect_sent",
         "_connection",
         "_cut_timer",
         "_denial",
-        "_disconnect_told",
+        "_disconnect_sent",
         "_dismissed",
         "_draft",
         "_early",
         "_end",
+        "_endless_waits",
         "_http_version",
-        "_left",
         "_lines",
         "_logger",
         "_loop",
         "_lost",
+        "_native_protocol",
         "_phase",
-        "_port",
         "_recv",
         "_refused",
         "_running",
@@ -86,7 +87,6 @@ class WebSocketProtocol(asyncio.Protocol):
         "_send",
         "_server_state",
         "_transport",
-        "_vain",
     )
 
     def __init__(
@@ -108,20 +108,20 @@ class WebSocketProtocol(asyncio.Protocol):
         self._http_version = "1.1"
         self._connection: Connection | None = None
         # The protocol of the transport, once the native core has taken it over.
-        self._port: asyncio.Protocol | None = None
+        self._native_protocol: asyncio.Protocol | None = None
         self._scope: dict[str, Any] = {}
         self._phase = _NEW
         self._lost = False
         # Whether the server has refused the request itself.
         self._refused = False
-        self._connect_told = False
-        self._disconnect_told = False
+        self._connect_sent = False
+        self._disconnect_sent = False
         # Whether the application is running.
         self._running = False
         # Whether the server shuts down, so that a wait for events that cannot come is cancelled, once. None: it was.
         self._dismissed: bool | None = False
         # Waits of the application for events after the last one.
-        self._vain: set[asyncio.Future[None]] = set()
+        self._endless_waits: set[asyncio.Future[None]] = set()
         # Methods of the connection, while events are only messages.
         self._recv: Any = None
         self._send: Any = None
@@ -132,12 +132,12 @@ class WebSocketProtocol(asyncio.Protocol):
         self._denial: tuple[int, Headers, list[bytes]] | None = None
         self._end: tuple[int, str] = (CloseCode.ABNORMAL_CLOSURE, "")
         # Upper limit for the messages that arrived before the application closed: it may still receive them.
-        self._left = 0
+        self._buffered_limit = 0
         self._cut_timer: asyncio.TimerHandle | None = None
         # Created when a message is sent after the client has closed.
         self._after_close: SendAfterClose | None = None
         # None if debug logging is disabled.
-        self._lines: Lines | None = None
+        self._lines: TrafficLog | None = None
 
     # Called by uvicorn and the transport.
 
@@ -159,10 +159,10 @@ class WebSocketProtocol(asyncio.Protocol):
         Args:
             data: First the whole head of the request.
         """
-        if self._port is not None:
+        if self._native_protocol is not None:
             # With eager tasks, uvicorn sets this protocol after the application has answered already.
-            self._transport.set_protocol(self._port)
-            self._port.data_received(data)
+            self._transport.set_protocol(self._native_protocol)
+            self._native_protocol.data_received(data)
         elif self._phase == _NEW:
             self._receive_request(data)
         elif self._phase < _OPEN:
@@ -172,7 +172,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def eof_received(self) -> bool | None:
         """Let the transport close, unless the core has taken it over."""
-        return None if self._port is None else self._port.eof_received()
+        return None if self._native_protocol is None else self._native_protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the application that the client has disconnected.
@@ -180,8 +180,8 @@ class WebSocketProtocol(asyncio.Protocol):
         Args:
             exc: The reason.
         """
-        if self._port is not None:
-            self._port.connection_lost(exc)
+        if self._native_protocol is not None:
+            self._native_protocol.connection_lost(exc)
             return
         self._handle_lost()
         if exc is None:
@@ -189,13 +189,13 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Notify the core."""
-        if self._port is not None:
-            self._port.pause_writing()
+        if self._native_protocol is not None:
+            self._native_protocol.pause_writing()
 
     def resume_writing(self) -> None:
         """Notify the core."""
-        if self._port is not None:
-            self._port.resume_writing()
+        if self._native_protocol is not None:
+            self._native_protocol.resume_writing()
 
     def shutdown(self) -> None:
         """Close the connection because the server shuts down: with code 1012, or status 500 before it is accepted."""
@@ -219,8 +219,8 @@ class WebSocketProtocol(asyncio.Protocol):
         It is cancelled once. If the application ignores that, the shutdown timeout of the server applies.
         """
         if self._dismissed is False:
-            self._dismissed = None if self._vain else True
-            for waiter in list(self._vain):
+            self._dismissed = None if self._endless_waits else True
+            for waiter in list(self._endless_waits):
                 waiter.cancel()
 
     # The request.
@@ -228,7 +228,7 @@ class WebSocketProtocol(asyncio.Protocol):
     def _receive_request(self, data: bytes) -> None:
         settings = settings_of(self._config, self.max_fragments)
         opening = ServerOpening(settings.native)
-        data, fields = head.essence(head.with_version(data, self._http_version))
+        data, fields = head.essential_head(head.with_version(data, self._http_version))
         try:
             opening.feed(data)
             opened = opening.finish()
@@ -243,7 +243,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._transport.close()
             return
         server = utils.get_local_addr(self._transport)
-        lines = self._lines = lines_for(self._logger, self._prefix())
+        lines = self._lines = traffic_log(self._logger, self._prefix())
         connection = self._connection = Connection(
             opened,
             loop=self._loop,
@@ -270,7 +270,7 @@ class WebSocketProtocol(asyncio.Protocol):
             "state": self._app_state.copy(),
         }
         self._draft = draft
-        self._phase = _ASKED
+        self._phase = _REQUESTED
         self._running = True
         task = self._loop.create_task(self._run())
         self._server_state.tasks.add(task)
@@ -286,7 +286,7 @@ class WebSocketProtocol(asyncio.Protocol):
             code = CloseCode.NORMAL_CLOSURE
         except BaseException as exc:
             # Including CancelledError: uvicorn cancels tasks that do not end in time.
-            if not (isinstance(exc, asyncio.CancelledError) and self._disconnect_told and self._dismissed is None):
+            if not (isinstance(exc, asyncio.CancelledError) and self._disconnect_sent and self._dismissed is None):
                 self._logger.exception("Exception in ASGI application\n")
             if not isinstance(exc, Exception):
                 # Propagate it to the task or the loop, for example KeyboardInterrupt.
@@ -304,7 +304,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Close the connection, because the application has ended."""
         self._running = False
         if self._lost:
-            lingering_of(self._server_state).discard(self)
+            lingering_applications(self._server_state).discard(self)
         elif self._phase < _OPEN:
             self._fail()
         elif self._phase == _OPEN:
@@ -324,7 +324,7 @@ class WebSocketProtocol(asyncio.Protocol):
             message = await self._recv()
         except ConnectionClosed as exc:
             self._recv = None
-            self._disconnect_told = True
+            self._disconnect_sent = True
             return events.disconnect(*events.closing_of(exc))
         # Inlines `events.receive`, to save a call for each message.
         if type(message) is str:
@@ -333,11 +333,11 @@ class WebSocketProtocol(asyncio.Protocol):
 
     async def _receive_other(self) -> dict[str, Any] | None:
         """Return an event other than a message; ``None`` if the connection is open."""
-        if not self._connect_told:
-            self._connect_told = True
+        if not self._connect_sent:
+            self._connect_sent = True
             return {"type": "websocket.connect"}
-        if self._disconnect_told:
-            await self._wait_in_vain()
+        if self._disconnect_sent:
+            await self._wait_until_cancelled()
         if self._phase < _OPEN and not self._lost:
             if self._changed is None:
                 self._changed = asyncio.Event()
@@ -346,39 +346,39 @@ class WebSocketProtocol(asyncio.Protocol):
             recv = self._connection.recv
             self._recv = recv if self._lines is None else self._lines.receiving(recv)
             return None
-        message = self._message_left()
+        message = self._buffered_message()
         if message is not None:
             return events.receive(message)
-        self._disconnect_told = True
+        self._disconnect_sent = True
         return events.disconnect(*self._end)
 
-    def _message_left(self) -> str | bytes | None:
+    def _buffered_message(self) -> str | bytes | None:
         """Return a message that arrived before the application closed, ``None`` without one. It does not wait."""
-        if self._connection is None or not self._left:
+        if self._connection is None or not self._buffered_limit:
             return None
-        self._left -= 1
+        self._buffered_limit -= 1
         try:
             message = self._connection.recv_nowait()
         except (BlockingIOError, ConnectionClosed):
-            self._left = 0
+            self._buffered_limit = 0
             return None
         if self._lines is not None:
             self._lines.received(message)
         return message
 
-    async def _wait_in_vain(self) -> NoReturn:
+    async def _wait_until_cancelled(self) -> NoReturn:
         """Wait until cancelled: an application that ignores the last event must not block the loop."""
         if self._dismissed:
             self._dismissed = None
             await asyncio.sleep(0)
             raise asyncio.CancelledError
         waiter = self._loop.create_future()
-        self._vain.add(waiter)
+        self._endless_waits.add(waiter)
         try:
             while True:
                 await waiter
         finally:
-            self._vain.discard(waiter)
+            self._endless_waits.discard(waiter)
 
     async def send(self, message: dict[str, Any]) -> None:
         """Process an event of the application; wait while the client does not read.
@@ -415,16 +415,16 @@ class WebSocketProtocol(asyncio.Protocol):
         try:
             await send(data)
         except ConnectionClosed as exc:
-            delay = self._delay_in_vain(exc)
+            delay = self._delay_after_close(exc)
             if delay is None:
                 raise ClientDisconnected from exc
             if self._lines is not None:
                 self._lines.not_sent(data)
             await asyncio.sleep(delay)
 
-    def _delay_in_vain(self, closed: ConnectionClosed) -> float | None:
+    def _delay_after_close(self, closed: ConnectionClosed) -> float | None:
         """Return the delay for a discarded message after the client has closed; ``None`` to raise an exception."""
-        if self._connection is None or self._disconnect_told or self._dismissed is not False:
+        if self._connection is None or self._disconnect_sent or self._dismissed is not False:
             return None
         if self._after_close is None:
             self._after_close = SendAfterClose()
@@ -433,9 +433,9 @@ class WebSocketProtocol(asyncio.Protocol):
     def _handle(self, message: dict[str, Any]) -> None:
         """Process an event that is not a message."""
         kind = message["type"]
-        if self._refused or (self._lost and not (kind == "websocket.close" and self._may_close_late())):
+        if self._refused or (self._lost and not (kind == "websocket.close" and self._allows_close())):
             raise ClientDisconnected
-        if self._phase == _ASKED:
+        if self._phase == _REQUESTED:
             if self._transport.is_closing():
                 raise ClientDisconnected
             if kind == "websocket.accept":
@@ -463,11 +463,11 @@ class WebSocketProtocol(asyncio.Protocol):
         else:
             raise RuntimeError(f"Unexpected ASGI message '{kind}', after sending 'websocket.close'.")
 
-    def _may_close_late(self) -> bool:
+    def _allows_close(self) -> bool:
         connection = self._connection
         if connection is None or self._phase != _OPEN:
             return False
-        return self._delay_in_vain(connection._closed_error()) is not None
+        return self._delay_after_close(connection._closed_error()) is not None
 
     # Responses.
 
@@ -480,7 +480,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._respond(connection, response)
         self._phase = _OPEN
         self._draft = None
-        self._hand_over(connection)
+        self._attach_core(connection)
         self._send = connection.send if self._lines is None else self._lines.sending(connection.send)
 
     def _respond(self, connection: Connection, response: Response) -> None:
@@ -519,33 +519,33 @@ class WebSocketProtocol(asyncio.Protocol):
         self._phase = _ENDING
         self._denial = self._draft = None
         self._early.clear()
-        self._hand_over(connection)
+        self._attach_core(connection)
 
     def _close(self, code: int, reason: str) -> None:
         connection = self._connection
         if connection is None:
             return
         has_ended = connection._close is not None
-        self._left = connection.stats()["receive_queue_messages"]
+        self._buffered_limit = connection.stats()["receive_queue_messages"]
         connection._begin_close(code, reason)
         # If the client has closed first, its close frame counts.
         self._end = events.closing_of(connection._closed_error()) if has_ended else (code, reason)
         self._phase = _ENDING
         self._recv = self._send = None
 
-    def _hand_over(self, connection: Connection) -> None:
+    def _attach_core(self, connection: Connection) -> None:
         """Let the core take over the transport; it has a response to send."""
-        port = self._port = connection._port
-        port.connection_made(self._transport)
+        native_protocol = self._native_protocol = connection._port
+        native_protocol.connection_made(self._transport)
         if self._early:
-            port.data_received(bytes(self._early))
+            native_protocol.data_received(bytes(self._early))
             self._early.clear()
         over = connection._closed_future()
         if over is None:
             self._handle_lost()
         else:
             over.add_done_callback(self._handle_lost)
-        self._transport.set_protocol(port)
+        self._transport.set_protocol(native_protocol)
         connection._attach()
         if self._changed is not None:
             self._changed.set()
@@ -555,7 +555,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._lost = True
         self._server_state.connections.discard(self)
         if self._running and self._dismissed is False:
-            lingering_of(self._server_state).add(self)
+            lingering_applications(self._server_state).add(self)
         if self._cut_timer is not None:
             self._cut_timer.cancel()
         if self._changed is not None:

@@ -14,7 +14,7 @@ from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._options.client import PLAIN, AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
 from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
-from .._options.hints import hinting, opening
+from .._options.hints import cached_arguments, suggesting_names
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..tls import TLS
@@ -143,7 +143,7 @@ class connect:  # noqa: N801 - it is used as a function
         TypeError, ValueError: An argument is wrong; the message names it.
     """
 
-    @opening("connect", PLAIN, _begin, "None")
+    @cached_arguments("connect", PLAIN, _begin, "None")
     def __init__(  # type: ignore[misc]  # the decorated function returns None
         self,
         uri: str,
@@ -313,7 +313,7 @@ class connect:  # noqa: N801 - it is used as a function
         return Reconnection(self._connect, self._first_attempt(), self._policy, self._options.effective_logger)
 
 
-@hinting("unix_connect")
+@suggesting_names("unix_connect")
 def unix_connect(
     path: PathLike | None = None,
     uri: str | None = None,

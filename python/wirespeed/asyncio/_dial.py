@@ -20,12 +20,12 @@ from .._net.addresses import (
     Address,
     Failures,
     from_infos,
-    interleaved,
+    interleave_families,
     is_socket_replaced,
-    numeric,
+    numeric_address,
     open_socket,
+    resolution_error,
     system_error,
-    unresolved,
 )
 from .._net.race import Race, Wait, attempts
 from ._sockets import abandon, until_ready, watches_descriptors
@@ -59,7 +59,7 @@ async def dial_address(host: str, port: int, *, family: int = 0) -> ConnectedSoc
         if attempt is not None:
             abandon(attempt)
         if isinstance(exc, OSError):
-            raise Failures(f"{host}:{port}").sole(host, port, exc) from None
+            raise Failures(f"{host}:{port}").single_error(host, port, exc) from None
         raise
     return attempt
 
@@ -104,7 +104,9 @@ async def dial(
     loop = asyncio.get_running_loop()
     if failures is None:
         failures = Failures(f"{host}:{port}")
-    addresses = interleaved(await _resolve(loop, host, port, family=family, proto=proto, flags=flags), interleave)
+    addresses = interleave_families(
+        await _resolve(loop, host, port, family=family, proto=proto, flags=flags), interleave
+    )
     local = None
     if local_addr is not None:
         local = await _resolve(loop, *local_addr, family=family, proto=proto, flags=flags | socket.AI_PASSIVE)
@@ -191,7 +193,7 @@ async def _one_by_one(
 async def _resolve(
     loop: asyncio.AbstractEventLoop, host: str, port: int, *, family: int, proto: int, flags: int
 ) -> list[Address]:
-    if not (proto or flags) and (addresses := numeric(host, port, family)):
+    if not (proto or flags) and (addresses := numeric_address(host, port, family)):
         return addresses
     kind = socket.SOCK_STREAM
     try:
@@ -203,5 +205,5 @@ async def _resolve(
     try:
         infos = await loop.getaddrinfo(host, port, family=family, type=kind, proto=proto, flags=flags)
     except socket.gaierror as exc:
-        raise unresolved(host, exc) from None
+        raise resolution_error(host, exc) from None
     return from_infos(host, infos)

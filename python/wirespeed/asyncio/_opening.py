@@ -109,7 +109,9 @@ async def open_websocket(
             if deadline.is_over:
                 raise
             chain.follow(exc)
-            options.effective_logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
+            options.effective_logger.debug(
+                "redirected with status %d to %s", exc.response.status_code, chain.masked_uri
+            )
         except BaseException:
             abandon(connected)
             raise

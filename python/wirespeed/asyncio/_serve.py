@@ -11,7 +11,7 @@ from typing import Any, Literal
 from .._net.binding import Place
 from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
-from .._options.hints import hinting
+from .._options.hints import suggesting_names
 from .._options.server import AsyncServerOptions
 from .._serving.handling import check_async_handler
 from .._version import SERVER
@@ -28,7 +28,7 @@ _ProcessResponse = Callable[[ServerConnection, Request, Response], Awaitable[Res
 _SelectSubprotocol = Callable[[ServerConnection, Sequence[Subprotocol]], Subprotocol | str | None]
 
 
-@hinting("serve")
+@suggesting_names("serve")
 def serve(
     handler: Handler | None,
     host: str | Iterable[str] | None = None,
@@ -179,7 +179,7 @@ def serve(
     return _make(handler, options, place, ssl, backlog, start_serving, create_connection)
 
 
-@hinting("unix_serve")
+@suggesting_names("unix_serve")
 def unix_serve(
     handler: Handler | None,
     path: PathLike | None = None,

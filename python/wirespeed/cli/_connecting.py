@@ -70,12 +70,12 @@ async def _converse(settings: Settings) -> Status:
         if connecting.cancelled():
             return stop.status
         ws = connecting.result()
-        stop.insist = ws.abort
+        stop.force = ws.abort
         try:
             if settings.verbose:
                 await screen.note(*trace.opening(ws))
             if settings.interactive:
-                await screen.note(f"connected to {_shown(settings)}, Ctrl-D closes{hint}")
+                await screen.note(f"connected to {_masked_uri(settings)}, Ctrl-D closes{hint}")
             return await Session(ws, settings, screen, prompt, stop).run()
         finally:
             ws.abort()
@@ -99,12 +99,12 @@ async def _connect(settings: Settings, screen: Screen) -> ClientConnection:
     except (OSError, InvalidHandshake) as exc:
         if settings.verbose and isinstance(exc, InvalidStatus):
             await screen.note(*trace.response(exc.response))
-        raise CommandError(Status.FAILED, f"cannot connect to {_shown(settings)}: {describe(exc)}") from None
+        raise CommandError(Status.FAILED, f"cannot connect to {_masked_uri(settings)}: {describe(exc)}") from None
     except (TypeError, ValueError, WebSocketException) as exc:
         raise CommandError(Status.USAGE, describe(exc)) from None
 
 
-def _shown(settings: Settings) -> str:
+def _masked_uri(settings: Settings) -> str:
     return printable(mask_user_info(settings.uri))
 
 

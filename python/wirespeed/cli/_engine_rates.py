@@ -22,7 +22,7 @@ class Rates:
         self._at = at
         self.seconds = 0.0
 
-    def look(self, figures: Figures, at: float) -> None:
+    def update(self, figures: Figures, at: float) -> None:
         """Add a reading.
 
         Args:

@@ -22,7 +22,7 @@ from ._writing import write_all
 
 __all__ = ["run"]
 
-OF_THE_ENGINE = {
+ENGINE_ARGUMENTS = {
     "host": "host",
     "port": "port",
     "unix": "path",
@@ -59,9 +59,9 @@ def run(arguments: argparse.Namespace) -> Status:
         try:
             engine.start()
         except OSError as exc:
-            raise CommandError(Status.FAILED, _refused(exc)) from None
+            raise CommandError(Status.FAILED, _listen_error(exc)) from None
         with contextlib.suppress(OSError):  # the standard output need not be open
-            lines = (f"listening on {place}\n" for place in _places(engine, arguments.cert is not None))
+            lines = (f"listening on {place}\n" for place in _addresses(engine, arguments.cert is not None))
             write_all(1, "".join(lines).encode())
         with view:
             _serve(engine)
@@ -70,9 +70,10 @@ def run(arguments: argparse.Namespace) -> Status:
 
 def _engine(found: Any, arguments: argparse.Namespace) -> Engine:
     if isinstance(found, Engine):
-        given = [name for name in _given(arguments) if name not in ("interval", "plain")]
-        if given:
-            raise CommandError(Status.USAGE, f"--{given[0].replace('_', '-')}: {arguments.app} says that itself")
+        options_set = [name for name in _set_options(arguments) if name not in ("interval", "plain")]
+        if options_set:
+            option = f"--{options_set[0].replace('_', '-')}"
+            raise CommandError(Status.USAGE, f"{option}: {arguments.app} is an Engine with its own settings")
         return found
     if found is not None and (not callable(found) or isinstance(found, type)):
         raise CommandError(Status.USAGE, f"{arguments.app} is neither an Engine nor a function that sets one up")
@@ -88,16 +89,16 @@ def _engine(found: Any, arguments: argparse.Namespace) -> Engine:
     return engine
 
 
-def _given(arguments: argparse.Namespace) -> list[str]:
+def _set_options(arguments: argparse.Namespace) -> list[str]:
     """Return the options of the engine that the command line sets."""
-    names = [*OF_THE_ENGINE, "cert", "key", "client_ca", "timeout", "ping"]
-    given = [name for name in names if getattr(arguments, name) is not None]
-    return given if arguments.max_size is ... else [*given, "max_size"]
+    names = [*ENGINE_ARGUMENTS, "cert", "key", "client_ca", "timeout", "ping"]
+    options_set = [name for name in names if getattr(arguments, name) is not None]
+    return options_set if arguments.max_size is ... else [*options_set, "max_size"]
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {
-        name: value for option, name in OF_THE_ENGINE.items() if (value := getattr(arguments, option)) is not None
+        name: value for option, name in ENGINE_ARGUMENTS.items() if (value := getattr(arguments, option)) is not None
     }
     if arguments.unix is None or "host" in options or "port" in options:
         options.setdefault("host", "127.0.0.1")
@@ -148,7 +149,7 @@ def _draining_on_sigint() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _places(engine: Engine, secure: bool) -> Iterator[str]:
+def _addresses(engine: Engine, secure: bool) -> Iterator[str]:
     """Yield the URIs and socket paths of the engine."""
     for address in engine.addresses:
         if isinstance(address, tuple):
@@ -158,6 +159,6 @@ def _places(engine: Engine, secure: bool) -> Iterator[str]:
             yield os.fspath(address)
 
 
-def _refused(exc: OSError) -> str:
+def _listen_error(exc: OSError) -> str:
     text = f"cannot listen: {describe(exc)}"
     return f"{text} (--port chooses another)" if exc.errno == errno.EADDRINUSE else text

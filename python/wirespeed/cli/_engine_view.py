@@ -45,7 +45,7 @@ class View:
         """Return the handler for the log: the screen, or the standard error."""
         if self._screen is None or not self._interval:
             return logging.StreamHandler(sys.stderr)
-        return _Kept(self._records)
+        return _RecordHandler(self._records)
 
     def __enter__(self) -> Self:
         if self._interval:
@@ -67,16 +67,16 @@ class View:
             rates = Rates(self._engine.stats(), time.monotonic())
             if self._screen is None:
                 while not self._over.wait(self._interval):
-                    rates.look(self._engine.stats(), time.monotonic())
+                    rates.update(self._engine.stats(), time.monotonic())
                     write_all(1, f"{time.strftime('%H:%M:%S')}  {rates.line()}\n".encode())
                 return
             with self._screen() as show:
                 while not self._over.wait(self._interval):
-                    rates.look(self._engine.stats(), time.monotonic())
+                    rates.update(self._engine.stats(), time.monotonic())
                     show(rates, list(self._records), self._engine)
 
 
-class _Kept(logging.Handler):
+class _RecordHandler(logging.Handler):
     def __init__(self, records: collections.deque[str]) -> None:
         super().__init__()
         self._records = records

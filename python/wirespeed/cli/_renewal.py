@@ -42,7 +42,7 @@ class Renewal:
         self._logger = logger
         self._interval = interval
         self._loop = asyncio.get_running_loop()
-        self._used = self._look()
+        self._used_stamp = self._current_stamp()
 
     def __enter__(self) -> Self:
         self._loop.add_signal_handler(signal.SIGHUP, self.read)
@@ -58,7 +58,7 @@ class Renewal:
     def read(self) -> None:
         """Read the files, for connections accepted from now on."""
         # Store the state first, so that a change during reading is noticed.
-        self._used = self._look()
+        self._used_stamp = self._current_stamp()
         try:
             self._server.reload_ssl()
         except (OSError, ValueError) as exc:
@@ -67,14 +67,14 @@ class Renewal:
             self._logger.info("the certificate was read again")
 
     async def _watch(self) -> None:
-        before = self._used
+        before = self._used_stamp
         while True:
             await asyncio.sleep(self._interval)
-            now = self._look()
+            now = self._current_stamp()
             # Certificate and key are usually written one after the other: read them when they have stopped changing.
-            if now == before and now != self._used:
+            if now == before and now != self._used_stamp:
                 self.read()
             before = now
 
-    def _look(self) -> Stamp:
+    def _current_stamp(self) -> Stamp:
         return stamp(self._files)

@@ -63,7 +63,7 @@ def _make(found: Any, arguments: argparse.Namespace) -> Server:
     if arguments.origin is not None:
         options["origins"] = [None if origin == "none" else origin for origin in arguments.origin]
     if arguments.path is not None:
-        options["process_request"] = _only(arguments.path)
+        options["process_request"] = _allow_paths(arguments.path)
     if isinstance(found, type):
         found, options["listener"] = None, found
     if arguments.unix is None:
@@ -85,7 +85,7 @@ def _tls(arguments: argparse.Namespace) -> TLS | None:
     return None
 
 
-def _only(paths: list[str]) -> Any:
+def _allow_paths(paths: list[str]) -> Any:
     """Return a ``process_request`` that accepts only some paths, with any query."""
 
     def check(ws: ServerConnection, request: Request) -> Response | None:
@@ -100,7 +100,7 @@ async def _serve(server: Server, arguments: argparse.Namespace) -> None:
     try:
         await server
     except OSError as exc:
-        raise CommandError(Status.FAILED, _refused(exc, arguments)) from None
+        raise CommandError(Status.FAILED, _listen_error(exc, arguments)) from None
     server.close_on_signals()
     with contextlib.ExitStack() as stack:
         if arguments.cert is not None:
@@ -108,11 +108,11 @@ async def _serve(server: Server, arguments: argparse.Namespace) -> None:
             stack.enter_context(Renewal(server, files, LOGGER))
         # Writing may fail, because the standard output need not be open.
         with contextlib.suppress(OSError):
-            write_all(1, "".join(f"listening on {place}\n" for place in _places(server, arguments)).encode())
+            write_all(1, "".join(f"listening on {place}\n" for place in _uris(server, arguments)).encode())
         await server.wait_closed()
 
 
-def _places(server: Server, arguments: argparse.Namespace) -> Iterator[str]:
+def _uris(server: Server, arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the URIs of the server."""
     if arguments.unix is not None:
         yield arguments.unix
@@ -124,7 +124,7 @@ def _places(server: Server, arguments: argparse.Namespace) -> Iterator[str]:
             yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
 
 
-def _refused(exc: OSError, arguments: argparse.Namespace) -> str:
+def _listen_error(exc: OSError, arguments: argparse.Namespace) -> str:
     text = describe(exc)
     if not text.startswith("cannot listen"):
         text = f"cannot listen on {', '.join(arguments.host or ['localhost'])}: {text}"

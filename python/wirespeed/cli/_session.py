@@ -55,22 +55,22 @@ class Session:
         receiving = asyncio.ensure_future(self._receive())
         sending = asyncio.ensure_future(self._send())
         try:
-            await self._first(receiving, sending)
+            await self._wait_for_first(receiving, sending)
             if sending.done() and not receiving.done():
                 await self._wait_for_replies(sending, receiving)
-            ours = self._ws.state is State.OPEN
+            closed_by_client = self._ws.state is State.OPEN
             await self._ws.close()
-            if not self._stop.asked:
+            if not self._stop.requested:
                 # Show messages that arrived before the close frame.
-                await self._first(receiving)
+                await self._wait_for_first(receiving)
         finally:
             for task in (sending, receiving):
                 task.cancel()
             await asyncio.wait({sending, receiving})
-        await self._tell_end(ours)
-        return self._judge(sending, receiving, ours)
+        await self._show_end(closed_by_client)
+        return self._exit_status(sending, receiving, closed_by_client)
 
-    async def _first(self, *tasks: asyncio.Future[None], timeout: float | None = None) -> None:
+    async def _wait_for_first(self, *tasks: asyncio.Future[None], timeout: float | None = None) -> None:
         """Return when one of the tasks has ended or a signal has arrived."""
         ends: set[asyncio.Future[Any]] = {*tasks, self._stop.future}
         await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -106,11 +106,11 @@ class Session:
             return
         if self._last is not None:
             self._last = self._loop.time()
-        while not receiving.done() and not self._stop.asked:
+        while not receiving.done() and not self._stop.requested:
             left = wait if self._last is None else self._last + wait - self._loop.time()
             if left <= 0:
                 return
-            await self._first(receiving, timeout=None if math.isinf(left) else left)
+            await self._wait_for_first(receiving, timeout=None if math.isinf(left) else left)
 
     # Sending
 
@@ -159,7 +159,7 @@ class Session:
                     async for lines in entered:
                         yield lines
                 except Interrupted:
-                    self._stop.ask(Status.INTERRUPTED)
+                    self._stop.request(Status.INTERRUPTED)
         elif self._settings.binary and not self._settings.interactive:
             async for blocks in read_blocks():
                 yield blocks
@@ -170,17 +170,17 @@ class Session:
 
     # The end
 
-    async def _tell_end(self, ours: bool) -> None:
+    async def _show_end(self, closed_by_client: bool) -> None:
         closed = self._closed()
         lines: list[str] = []
         if closed is not None and self._settings.verbose:
             lines = trace.closing(closed)
-        elif closed is not None and self._settings.interactive and not ours:
+        elif closed is not None and self._settings.interactive and not closed_by_client:
             lines = [f"closed by the server: {closed.rcvd or 'no close frame received'}"]
-        telling = asyncio.ensure_future(self._screen.note(*lines))
+        showing = asyncio.ensure_future(self._screen.note(*lines))
         # After a signal, do not wait for a blocked pipe.
-        await asyncio.wait({telling}, timeout=0.5 if self._stop.asked else None)
-        telling.cancel()
+        await asyncio.wait({showing}, timeout=0.5 if self._stop.requested else None)
+        showing.cancel()
 
     def _closed(self) -> ConnectionClosed | None:
         """Return the exception that calls raise; ``None`` if the connection could not be closed in time."""
@@ -191,7 +191,9 @@ class Session:
             return exc
         return None
 
-    def _judge(self, sending: asyncio.Future[None], receiving: asyncio.Future[None], ours: bool) -> Status:
+    def _exit_status(
+        self, sending: asyncio.Future[None], receiving: asyncio.Future[None], closed_by_client: bool
+    ) -> Status:
         """Return the exit status, or raise the exception that determines it."""
         lost: ConnectionClosed | None = None
         for task in (sending, receiving):
@@ -204,9 +206,9 @@ class Session:
                 raise CommandError(Status.FAILED, f"cannot write to the standard output: {describe(error)}")
             elif error is not None and not isinstance(error, ConnectionClosed):
                 raise error
-        if self._stop.asked:
+        if self._stop.requested:
             return self._stop.status
         # After a close frame of this end, errors of the server do not matter.
-        if lost is not None and not ours:
+        if lost is not None and not closed_by_client:
             raise CommandError(Status.LOST, f"connection closed: {printable(str(lost))}")
         return Status.OK

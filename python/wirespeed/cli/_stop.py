@@ -22,17 +22,17 @@ class Stop:
 
     Attributes:
         future: Done when the command must end, with its exit status.
-        insist: Called for further signals.
+        force: Called for further signals.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._handled: list[int] = []
         self.future: asyncio.Future[Status] = self._loop.create_future()
-        self.insist: Callable[[], object] = lambda: None
+        self.force: Callable[[], object] = lambda: None
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether the command must end."""
         return self.future.done()
 
@@ -41,14 +41,14 @@ class Stop:
         """The exit status."""
         return self.future.result()
 
-    def ask(self, status: Status) -> None:
+    def request(self, status: Status) -> None:
         """Request the end; a second call forces it.
 
         Args:
             status: The exit status.
         """
-        if self.asked:
-            self.insist()
+        if self.requested:
+            self.force()
         else:
             self.future.set_result(status)
 
@@ -56,7 +56,7 @@ class Stop:
         for number, status in ((signal.SIGINT, Status.INTERRUPTED), (signal.SIGTERM, Status.TERMINATED)):
             # On a loop without signal handlers, Ctrl-C raises KeyboardInterrupt.
             with contextlib.suppress(NotImplementedError):
-                self._loop.add_signal_handler(number, self.ask, status)
+                self._loop.add_signal_handler(number, self.request, status)
                 self._handled.append(number)
         return self
 

@@ -54,10 +54,10 @@ class Worker:
                 error = exc
             # If the loop is closed, no task waits for the result.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(_settle, future, result, error)
+                self._loop.call_soon_threadsafe(_set_result, future, result, error)
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+def _set_result(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
     if future.done():
         return
     if error is None:

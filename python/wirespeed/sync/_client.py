@@ -17,7 +17,7 @@ from .._net.proxy import connect_socks
 from .._net.redirects import RedirectChain
 from .._options.client import PLAIN, ClientOptions, Network, check_headers, checked_network, checked_options
 from .._options.compression import Deflate
-from .._options.hints import hinting, opening
+from .._options.hints import cached_arguments, suggesting_names
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
@@ -44,7 +44,7 @@ def _begin(uri: str, prepared: _Prepared) -> ClientConnection:
     return _connect(uri, *prepared)
 
 
-@opening("connect", PLAIN, _begin, "ClientConnection")
+@cached_arguments("connect", PLAIN, _begin, "ClientConnection")
 def connect(
     uri: str,
     *,
@@ -168,7 +168,7 @@ def connect(
     return _Prepared(additional_headers, network, options, create_connection)
 
 
-@hinting("unix_connect")
+@suggesting_names("unix_connect")
 def unix_connect(
     path: PathLike | None = None,
     uri: str | None = None,
@@ -244,7 +244,7 @@ def _open(
                 # The body of the redirect was cut off by the deadline, so no time is left to follow it.
                 raise
             chain.follow(exc)
-            logger.debug("redirected with status %d to %s", exc.response.status_code, chain.shown_uri)
+            logger.debug("redirected with status %d to %s", exc.response.status_code, chain.masked_uri)
             continue
         finally:
             connected.close()

@@ -19,11 +19,11 @@ from .._net.addresses import (
     Address,
     Failures,
     from_infos,
-    interleaved,
+    interleave_families,
     is_socket_replaced,
-    numeric,
+    numeric_address,
+    resolution_error,
     system_error,
-    unresolved,
 )
 from .._net.race import Race, Wait, attempts
 
@@ -52,14 +52,14 @@ def dial_address(host: str, port: int, *, deadline: float | None, family: int = 
     try:
         attempt = ConnectedSocket.begin(host, port, family)
     except OSError as exc:
-        raise Failures(f"{host}:{port}").sole(host, port, exc) from None
+        raise Failures(f"{host}:{port}").single_error(host, port, exc) from None
     if attempt is None:
         return None
     error = attempt.wait(None if deadline is None else deadline - time.monotonic())
     if error is None:
         raise TimeoutError(Failures(f"{host}:{port}").timeout_text())
     if error:
-        raise Failures(f"{host}:{port}").sole(host, port, system_error(error))
+        raise Failures(f"{host}:{port}").single_error(host, port, system_error(error))
     return attempt
 
 
@@ -101,7 +101,7 @@ def dial(
         socket.gaierror: The name could not be resolved.
         TimeoutError: The deadline has passed.
     """
-    addresses = interleaved(_resolve(host, port, family=family, proto=proto, flags=flags), interleave)
+    addresses = interleave_families(_resolve(host, port, family=family, proto=proto, flags=flags), interleave)
     local = None
     if local_addr is not None:
         local = _resolve(*local_addr, family=family, proto=proto, flags=flags | socket.AI_PASSIVE)
@@ -166,10 +166,10 @@ def _writable(wait: Wait, deadline: float | None) -> list[socket.socket]:
 
 
 def _resolve(host: str, port: int, *, family: int, proto: int, flags: int) -> list[Address]:
-    if not (proto or flags) and (addresses := numeric(host, port, family)):
+    if not (proto or flags) and (addresses := numeric_address(host, port, family)):
         return addresses
     try:
         infos = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, proto, flags)
     except socket.gaierror as exc:
-        raise unresolved(host, exc) from None
+        raise resolution_error(host, exc) from None
     return from_infos(host, infos)

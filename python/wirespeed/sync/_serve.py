@@ -12,7 +12,7 @@ from .._lazy import ssl as ssl_module
 from .._net.binding import Place
 from .._options.common import check_count
 from .._options.compression import Deflate
-from .._options.hints import hinting
+from .._options.hints import suggesting_names
 from .._options.server import ServerOptions
 from .._version import SERVER
 from ..datastructures import Request, Response
@@ -28,7 +28,7 @@ _SelectSubprotocol = Callable[[ServerConnection, Sequence[Subprotocol]], Subprot
 _Create = Callable[..., ServerConnection] | None
 
 
-@hinting("serve")
+@suggesting_names("serve")
 def serve(
     handler: Handler,
     host: str | Iterable[str] | None = None,
@@ -157,7 +157,7 @@ def serve(
     return _make(handler, options, place, ssl, backlog, create_connection)
 
 
-@hinting("unix_serve")
+@suggesting_names("unix_serve")
 def unix_serve(
     handler: Handler,
     path: PathLike | None = None,

@@ -515,7 +515,7 @@ class Server(ServerBase):
                 with contextlib.suppress(RuntimeError):
                     connection = ServerConnection(opened, logger=self.logger, **addresses)
                     refuse(connection)
-                    self._let_read(connection)
+                    self._linger(connection)
                 raise
             connection = made
             connection.server = self
@@ -524,7 +524,7 @@ class Server(ServerBase):
                 self._log_open(connection)
                 return connection
             log_refusal(connection, error, self._limiter)
-            self._let_read(connection)
+            self._linger(connection)
         except BaseException as exc:
             if is_kept:
                 self._opening_failed(pending, connection, exc)
@@ -532,7 +532,7 @@ class Server(ServerBase):
                 raise
         return None
 
-    def _let_read(self, connection: ServerConnection) -> None:
+    def _linger(self, connection: ServerConnection) -> None:
         """Send the response of a refusal, and give the client time to read it."""
         with self._lock:
             self._refused[connection] = time.monotonic() + LINGER_TIMEOUT

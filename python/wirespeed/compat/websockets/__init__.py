@@ -72,7 +72,7 @@ _LAZY = {
 }
 _SOURCES = {name: module for module, names in _LAZY.items() for name in names}
 # Names that exist only if the package is installed.
-_THEIRS = ("ClientProtocol", "Frame", "Protocol", "ServerProtocol")
+_INSTALLED_ONLY = ("ClientProtocol", "Frame", "Protocol", "ServerProtocol")
 _MODULES = [
     "asyncio",
     "client",
@@ -90,7 +90,9 @@ _MODULES = [
     "version",
 ]
 
-__all__ = [name for name in _SOURCES if name != "__version__" and (installed.real is not None or name not in _THEIRS)]
+__all__ = [
+    name for name in _SOURCES if name != "__version__" and (installed.real is not None or name not in _INSTALLED_ONLY)
+]
 
 
 def __getattr__(name: str) -> Any:

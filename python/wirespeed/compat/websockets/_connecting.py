@@ -11,9 +11,9 @@ from ..._net.redirects import RedirectChain
 from ..._options.client import Network
 from . import _heads as heads
 from ._redirecting import Chain
-from ._settings import additional, check_subprotocols, overridden
+from ._settings import additional, check_overrides, check_subprotocols
 
-__all__ = ["Connecting", "local_uri", "redirected_by"]
+__all__ = ["Connecting", "local_uri", "network_with_chain"]
 
 
 class Connecting:
@@ -41,7 +41,7 @@ class Connecting:
         check_subprotocols(subprotocols)
         self.logger = logging.getLogger("websockets.client") if logger is None else logger
         if isinstance(create_connection, type):
-            overridden(create_connection)
+            check_overrides(create_connection)
 
     def _verified_name(self, server_hostname: str | None) -> str | None:
         """Return the name that the certificate of the server must have, ``None`` without TLS."""
@@ -88,7 +88,7 @@ class Connecting:
         return delay
 
 
-def redirected_by(chain: Chain, network: dict[str, Any]) -> Network:
+def network_with_chain(chain: Chain, network: dict[str, Any]) -> Network:
     """Return the network arguments for connecting, with redirects as in websockets.
 
     Args:

@@ -21,12 +21,12 @@ def _response(value: Any) -> Any:
     return heads.response(value) if hasattr(value, "status_code") and hasattr(value, "headers") else value
 
 
-async def _later(value: Awaitable[Any], then: Callable[[Any], Any]) -> Any:
+async def _await_then(value: Awaitable[Any], then: Callable[[Any], Any]) -> Any:
     return then(await value)
 
 
 def _result(value: Any, then: Callable[[Any], Any]) -> Any:
-    return _later(value, then) if isinstance(value, Awaitable) else then(value)
+    return _await_then(value, then) if isinstance(value, Awaitable) else then(value)
 
 
 def process_request(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -45,7 +45,7 @@ def process_request(function: Callable[..., Any] | None) -> Callable[..., Any] |
         def done(response: Any) -> Any:
             if list(shown.headers.raw_items()) != before:
                 # Keep this object, so that the handler sees the changes too.
-                connection._kept_request = shown
+                connection._changed_request = shown
                 request.headers = Headers.from_raw(shown.headers.raw_items())
             note_application(connection, response)
             return _response(response)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._net.redirects import RedirectChain, for_another_origin
+from ..._net.redirects import RedirectChain, cross_origin_headers
 from ..._net.uri import parse_uri
 from ...exceptions import InvalidStatus, SecurityError
 from . import _heads as heads
@@ -69,6 +69,6 @@ class Chain(RedirectChain):
         parsed = parse_uri(to)
         headers = additional(self._connecting.additional_headers)
         if headers is not None and parsed.origin != self.parsed.origin:
-            headers = for_another_origin(headers)
+            headers = cross_origin_headers(headers)
         self.uri, self.parsed, self.headers = to, parsed, headers
         self._connecting.uri, self._connecting.ws_uri = to, heads.websocket_uri(to)

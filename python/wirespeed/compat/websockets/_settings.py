@@ -24,7 +24,7 @@ __all__ = [
     "exact_origins",
     "not_negative",
     "check_subprotocols",
-    "overridden",
+    "check_overrides",
     "reject",
 ]
 
@@ -138,7 +138,7 @@ def exact_origins(origins: Iterable[Any] | None) -> list[Any] | None:
     return [re.compile(re.escape(origin)) if isinstance(origin, str) else origin for origin in origins]
 
 
-def overridden(kind: type) -> None:
+def check_overrides(kind: type) -> None:
     """Raise NotImplementedError for a connection class that overrides methods which are never called.
 
     Args:

@@ -188,7 +188,7 @@ class SocketView:
         """Return the file descriptor, -1 once the connection is closed."""
         return int(self._connection.fileno())
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def _call_socket(self, name: str, *arguments: Any) -> Any:
         sock = socket.socket(fileno=self.fileno())
         try:
             value = getattr(sock, name)
@@ -199,17 +199,17 @@ class SocketView:
     @property
     def family(self) -> Any:
         """Address family."""
-        return self._ask("family")
+        return self._call_socket("family")
 
     @property
     def type(self) -> Any:
         """Type of the socket."""
-        return self._ask("type")
+        return self._call_socket("type")
 
     @property
     def proto(self) -> int:
         """Protocol of the socket."""
-        return int(self._ask("proto"))
+        return int(self._call_socket("proto"))
 
     def getsockname(self) -> Any:
         """Return the address of this end."""
@@ -221,11 +221,11 @@ class SocketView:
 
     def getsockopt(self, *arguments: Any) -> Any:
         """Return a socket option, as ``socket.socket`` does."""
-        return self._ask("getsockopt", *arguments)
+        return self._call_socket("getsockopt", *arguments)
 
     def setsockopt(self, *arguments: Any) -> None:
         """Set a socket option, as ``socket.socket`` does."""
-        self._ask("setsockopt", *arguments)
+        self._call_socket("setsockopt", *arguments)
 
     def settimeout(self, timeout: float | None) -> None:
         """Store a timeout that :meth:`gettimeout` returns. It has no effect: calls of the connection have their own."""
@@ -240,7 +240,7 @@ class SocketView:
 
     def shutdown(self, how: int) -> None:
         """Shut down one or both directions, as ``socket.socket`` does."""
-        self._ask("shutdown", how)
+        self._call_socket("shutdown", how)
 
     def close(self) -> None:
         """Close the socket at once."""
@@ -248,7 +248,7 @@ class SocketView:
 
 
 # Attributes of ssl.SSLSocket that other sockets do not have.
-_OF_SOCKETS = (
+_TLS_ATTRIBUTES = (
     "cipher",
     "compression",
     "context",
@@ -280,7 +280,7 @@ class TLSSocketView(SocketView):
         self._tls = tls
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OF_SOCKETS:
+        if name in _TLS_ATTRIBUTES:
             return getattr(self._tls, name)
         return super().__getattr__(name)
 
@@ -296,7 +296,7 @@ def socket_view(connection: Any) -> SocketView:
 
 
 # The same names as in the transports of asyncio.
-_OF_TLS: dict[str, Any] = {
+_TLS_INFO: dict[str, Any] = {
     "ssl_object": None,
     "sslcontext": lambda tls: tls.context,
     "peercert": lambda tls: tls.getpeercert(),
@@ -336,10 +336,10 @@ class TransportView:
             return connection.remote_address
         if name == "socket":
             return SocketView(connection) if connection.fileno() >= 0 else default
-        tls = ssl_object(connection) if name in _OF_TLS else None
+        tls = ssl_object(connection) if name in _TLS_INFO else None
         if tls is None:
             return default
-        return tls if name == "ssl_object" else _OF_TLS[name](tls)
+        return tls if name == "ssl_object" else _TLS_INFO[name](tls)
 
     def is_closing(self) -> bool:
         """Return whether the connection is closed."""

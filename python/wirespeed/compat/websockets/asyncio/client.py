@@ -13,7 +13,7 @@ from ....asyncio._connection import ClientConnection as _ClientConnection
 from ....asyncio._reconnect import Policy
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import _heads as heads
-from .._connecting import Connecting, local_uri, redirected_by
+from .._connecting import Connecting, local_uri, network_with_chain
 from .._installed import private
 from .._redirecting import Chain
 from .._settings import MAX_FRAGMENTS, not_negative
@@ -85,7 +85,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
         self.create_connection_kwargs = kwargs
         self._create_connection: Any = _Made if create_connection in (None, ClientConnection) else create_connection
         self._max_size = max_size
-        self._told: dict[str, Any] = {
+        self._connection_arguments: dict[str, Any] = {
             "ping_interval": ping_interval,
             "ping_timeout": ping_timeout,
             "close_timeout": close_timeout,
@@ -99,7 +99,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
             "max_size": max_size,
             "max_fragments": MAX_FRAGMENTS,
             "logger": self.logger,
-            **self._told,
+            **self._connection_arguments,
             "close_timeout": not_negative(close_timeout),
         }
         if max_queue is None:
@@ -109,7 +109,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
         name = self._verified_name(self.create_connection_kwargs.get("server_hostname"))
         view = ProtocolView(opened, native, True, self._max_size, name)
         view.uri = self.ws_uri
-        return self._create_connection(view, **self._told)
+        return self._create_connection(view, **self._connection_arguments)
 
     def _chain(self) -> Chain:
         kwargs = self.create_connection_kwargs
@@ -130,7 +130,7 @@ class connect(Connecting):  # noqa: N801 - as websockets
             opening._set_up(
                 self.uri,
                 chain.headers,
-                redirected_by(chain, network),
+                network_with_chain(chain, network),
                 checked_async_options(**self._all_options()),
                 Policy(),
                 self._make,

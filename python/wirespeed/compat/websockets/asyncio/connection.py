@@ -32,7 +32,7 @@ class Connection(_Connection):
     """
 
     protocol: Any
-    _kept_request: Any = None
+    _changed_request: Any = None
     loop: Any
 
     def __new__(cls, protocol: Any, *_args: Any, **_kwargs: Any) -> Any:
@@ -147,7 +147,7 @@ class Connection(_Connection):
     @property
     def request(self) -> Any:
         """The request of the opening handshake."""
-        return self._kept_request or self._head("_request", heads.request, super().request)
+        return self._changed_request or self._head("_request", heads.request, super().request)
 
     @property
     def response(self) -> Any:

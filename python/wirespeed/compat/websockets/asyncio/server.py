@@ -23,10 +23,10 @@ from .._lines import Logged, log_closed
 from .._settings import (
     MAX_FRAGMENTS,
     check_code,
+    check_overrides,
     check_subprotocols,
     exact_origins,
     not_negative,
-    overridden,
     reject,
 )
 from .._views import ProtocolView
@@ -236,12 +236,12 @@ def serve(
     """
     check_subprotocols(subprotocols)
     if isinstance(create_connection, type):
-        overridden(create_connection)
+        check_overrides(create_connection)
     make: Any = _Made if create_connection in (None, ServerConnection) else create_connection
     unix, path = kwargs.pop("unix", False), kwargs.pop("path", None)
     check_limits(kwargs)
     run: Any = handler
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "ping_interval": ping_interval,
         "ping_timeout": ping_timeout,
         "close_timeout": close_timeout,
@@ -260,7 +260,7 @@ def serve(
         "max_size": max_size,
         "max_fragments": MAX_FRAGMENTS,
         "logger": logging.getLogger("websockets.server") if logger is None else logger,
-        **told,
+        **arguments,
         "close_timeout": not_negative(close_timeout),
     }
     if max_queue is None:
@@ -273,7 +273,7 @@ def serve(
     kwargs.pop("backlog", None)
 
     def connection(opened: Any, **native: Any) -> Any:
-        return make(ProtocolView(opened, native, False, max_size), server, **told)
+        return make(ProtocolView(opened, native, False, max_size), server, **arguments)
 
     options["create_connection"] = connection
     if unix:

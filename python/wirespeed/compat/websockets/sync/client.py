@@ -16,7 +16,7 @@ from ....sync._connection import ClientConnection as _ClientConnection
 from ....sync._dial import dial
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import _heads as heads
-from .._connecting import Connecting, local_uri, redirected_by
+from .._connecting import Connecting, local_uri, network_with_chain
 from .._installed import private
 from .._redirecting import Chain
 from .._settings import MAX_FRAGMENTS, not_negative, reject
@@ -156,7 +156,7 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
             connection: ClientConnection = _connect(  # type: ignore[assignment]
                 self.uri,
                 chain.headers,
-                redirected_by(chain, network),
+                network_with_chain(chain, network),
                 checked_options(**self._all_options()),
                 self._make,
             )

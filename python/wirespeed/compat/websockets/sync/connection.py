@@ -26,7 +26,7 @@ from .._views import ProtocolView, SocketView, socket_view
 __all__ = ["Connection"]
 
 # Maximum number of seconds that one native call waits.
-_LONGEST = 3600.0
+_MAX_WAIT = 3600.0
 
 
 class Pong(threading.Event):
@@ -81,7 +81,7 @@ class Connection(_Connection):
     """
 
     protocol: Any
-    _kept_request: Any = None
+    _changed_request: Any = None
 
     def __new__(cls, _sock: Any, protocol: Any, *_args: Any, **_kwargs: Any) -> Any:
         """Create the connection from the arguments that its protocol carries."""
@@ -148,7 +148,7 @@ class Connection(_Connection):
     @property
     def request(self) -> Any:
         """The request of the opening handshake."""
-        return self._kept_request or self._head("_request", heads.request, super().request)
+        return self._changed_request or self._head("_request", heads.request, super().request)
 
     @property
     def response(self) -> Any:
@@ -188,7 +188,7 @@ class Connection(_Connection):
         while self.state is not protocols.State.CLOSED:
             left = end - time.monotonic()
             # If messages fill the queue, a wait with a timeout lasts until another thread receives.
-            if not self._wait_closed(max(0.0, min(left, _LONGEST))) and left <= _LONGEST:
+            if not self._wait_closed(max(0.0, min(left, _MAX_WAIT))) and left <= _MAX_WAIT:
                 return False
         return True
 

@@ -26,10 +26,10 @@ from .._lines import Logged, log_closed
 from .._settings import (
     MAX_FRAGMENTS,
     check_code,
+    check_overrides,
     check_subprotocols,
     exact_origins,
     not_negative,
-    overridden,
     reject,
 )
 from .._views import ProtocolView
@@ -116,9 +116,9 @@ class Server(_Server):
         finally:
             log_closed(connection)
 
-    def _let_read(self, connection: Any) -> None:
+    def _linger(self, connection: Any) -> None:
         try:
-            super()._let_read(connection)
+            super()._linger(connection)
         finally:
             log_closed(connection)
 
@@ -165,7 +165,7 @@ def serve(
         warnings.warn("ssl_context was renamed to ssl", DeprecationWarning, stacklevel=2)
     check_subprotocols(subprotocols)
     if isinstance(create_connection, type):
-        overridden(create_connection)
+        check_overrides(create_connection)
     make = create_connection or ServerConnection
     unix, path = kwargs.pop("unix", False), kwargs.pop("path", None)
     if sock is not None:
@@ -175,7 +175,7 @@ def serve(
     elif unix and path is None:
         raise ValueError("missing path argument")
     run: Any = handler
-    told: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "ping_interval": ping_interval,
         "ping_timeout": ping_timeout,
         "close_timeout": close_timeout,
@@ -195,7 +195,7 @@ def serve(
         "max_size": max_size,
         "max_fragments": MAX_FRAGMENTS,
         "logger": logging.getLogger("websockets.server") if logger is None else logger,
-        **told,
+        **arguments,
         "close_timeout": not_negative(close_timeout),
     }
     backlog = kwargs.pop("backlog", None)
@@ -203,7 +203,7 @@ def serve(
         options["backlog"] = backlog
 
     def connection(opened: Any, **native: Any) -> Any:
-        return make(None, ProtocolView(opened, native, False, max_size), server, **told)
+        return make(None, ProtocolView(opened, native, False, max_size), server, **arguments)
 
     options["create_connection"] = connection
     if kwargs.pop("dualstack_ipv6", False):
