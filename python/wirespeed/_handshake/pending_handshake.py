@@ -118,7 +118,7 @@ class PendingHandshake:
         try:
             self.opening.feed(data)
         except Exception:
-            # The caller of `finish` parses the bytes again and reports the error.
+            # `reception` parses the bytes again and reports the error.
             self.opening, self.data = None, self._received
             return False
         return not self.opening.done

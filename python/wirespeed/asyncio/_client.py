@@ -97,9 +97,9 @@ class connect:  # noqa: N801 - it is used as a function
         proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
         process_exception: Decides whether an error of connecting is transient: returns ``None`` to let the iterator
             try again, or an exception to raise.
-        reconnect_delays: Returns an iterable of the seconds between the attempts of the iterator; a new one is made
-            after each success. The iterator waits longer, up to six hours, if a response has a Retry-After header. When
-            the delays end, the iterator logs a warning and stops.
+        reconnect_delays: Returns an iterable of the seconds between the attempts of the iterator. It is called again
+            after a connection that lasted longer than the last delay. The iterator waits longer, up to six hours, if a
+            response has a Retry-After header. When the delays end, the iterator logs a warning and stops.
         reconnect_after_close: Whether the iterator reconnects after a connection was closed with code 1000 or without
             a code.
         refresh: Function or coroutine function, called before each attempt with a :class:`ConnectAttempt`. It may

@@ -50,8 +50,8 @@ class Connection(ConnectionStatus, AsyncConnection):
     """A WebSocket connection on an event loop.
 
     As an asynchronous context manager it closes the connection with code 1000, or with 1011 after an exception.
-    Iterating over it yields messages until the connection is closed. Codes 1000 and 1001 end the iteration; other
-    codes raise.
+    Iterating over it yields messages until the connection is closed. A close with code 1000, 1001 or no code ends the
+    iteration; any other end raises.
 
     Any number of tasks may receive, in the order of their calls, and send. Cancelling a call loses no message and
     leaves the connection usable. The connection belongs to its event loop: other threads use

@@ -23,8 +23,8 @@ __all__ = ["Acceptor"]
 # than they are served.
 _STARTED_AT_ONCE = 32
 
-# Sockets to accept in one iteration: some 3 ms, and as many as arrive while 256 events are handled in a burst. A client
-# that finds the system's queue full gets no answer for a second.
+# Sockets to accept in one iteration: another 3 ms. In a burst, this is the number that arrives while 256 events are
+# handled. A client that finds the system's queue full gets no answer for a second.
 _ACCEPTED_AT_ONCE = 512
 
 

@@ -36,7 +36,8 @@ class Connection(ConnectionStatus, BlockingConnection):
     """A WebSocket connection with blocking calls.
 
     As a context manager it closes the connection with code 1000, or with 1011 after an exception. Iterating over it
-    yields messages until the connection is closed. Codes 1000 and 1001 end the iteration; other codes raise.
+    yields messages until the connection is closed. A close with code 1000, 1001 or no code ends the iteration; any
+    other end raises.
 
     Threads may share it: any number may send and receive at the same time. It starts no threads. Pings are answered,
     and keepalive pings are sent, while a thread receives, waits for a pong, or waits for room to send.
