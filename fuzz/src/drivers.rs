@@ -54,7 +54,7 @@ pub fn run_tls(data: &[u8]) {
 
 /// Runs the steps while so many read buffers are checked out that reads get small ones, which a TLS record can fill.
 pub fn run_small_buffers(data: &[u8]) {
-    let _checked_out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+    let _checked_out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     World::run(data, data.first().is_none_or(|choice| choice & 128 == 0));
 }
 

@@ -31,7 +31,7 @@ fn large_reads_are_only_for_streams_without_tls() {
         client.send_half.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
         client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
         // A read that fills its buffer. The buffer is small while many are checked out.
-        let out: Vec<_> = (0..LENT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
+        let out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
         let mut read = server.begin_large_read(usize::MAX);
         let result = read.read(&server_socket, Mode::NonBlocking);
         server.complete_read(read, result);
@@ -93,7 +93,7 @@ fn checked_out_buffers_are_limited_together() {
 
     let large: Vec<_> = (0..64).map(|_| buffer_pool::take_large_read()).collect();
     let together: usize = large.iter().map(|buffer| buffer.capacity()).sum();
-    assert!(together < 2 * LENT_MAX / 4, "{together}");
+    assert!(together < 2 * CHECKED_OUT_MAX / 4, "{together}");
     // Large buffers are given out as long as no more than 12 MiB are checked out.
     assert!(
         large.iter().map(|buffer| buffer.capacity()).eq([[LARGE_READ_SIZE; 13].as_slice(), &[READ_SIZE; 51]].concat())

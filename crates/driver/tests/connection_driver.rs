@@ -76,7 +76,7 @@ fn rejection_ends_at_the_close_timeout() {
 #[test]
 fn transport_is_shut_down_once() {
     let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT);
-    assert!(!conn.take_shut());
+    assert!(!conn.take_shutdown_due());
     reject(&mut conn);
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     assert!(!conn.take_shutdown_due(), "the response has yet to be written");
@@ -92,10 +92,10 @@ fn transport_is_shut_down_once() {
 fn transport_buffer_delays_the_shutdown() {
     let on_transport =
         || -> ConnectionDriver<Vec<u8>> { ConnectionDriver::new(endpoint(Side::Server, None), None, TIMEOUT) };
-    assert!(!on_transport().is_ending_elsewhere());
+    assert!(!on_transport().is_closing_externally());
     // Each of these calls begins to close the connection.
     let begin: [fn(&mut ConnectionDriver<Vec<u8>>); 3] =
-        [|conn| assert!(conn.limit_closing(Instant::now()).is_some()), reject, |conn| conn.receive_end(None)];
+        [|conn| assert!(conn.start_close_timeout(Instant::now()).is_some()), reject, |conn| conn.receive_end(None)];
     for begin in begin {
         let mut conn = on_transport();
         begin(&mut conn);
@@ -105,7 +105,7 @@ fn transport_buffer_delays_the_shutdown() {
     let mut conn: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Server, None), Some(socket), TIMEOUT);
     reject(&mut conn);
-    assert!(!conn.is_ending_elsewhere(), "the driver writes to the socket itself");
+    assert!(!conn.is_closing_externally(), "the driver writes to the socket itself");
     // The transport is shut down after it has written its buffer.
     let mut conn = on_transport();
     reject(&mut conn);
@@ -324,7 +324,7 @@ fn missing_pong_fails_the_connection_with_a_close_frame() {
     assert_eq!(conn.send_half().close_sent().and_then(|close| close.code), Some(CloseCode::INTERNAL_ERROR));
     assert!(!conn.take_output().is_empty());
     assert_eq!(conn.advance(|| now + 15 * S), Progress::Over);
-    assert!(!conn.take_shut(), "the connection is over");
+    assert!(!conn.take_shutdown_due(), "the connection is over");
 }
 
 #[test]

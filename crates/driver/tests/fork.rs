@@ -91,7 +91,7 @@ fn child_writes_nothing() {
     assert_eq!(driver.flush(), Flushed::All);
     assert!(is_silent(&there));
     // The connection is over at its first use, but the socket stays open for the parent.
-    driver.disown_after_fork();
+    driver.end_after_fork();
     assert_eq!(driver.advance(Instant::now), Progress::Over);
     assert!(matches!(driver.send_half().failure(), Some(Failure::Forked)));
     let kept = driver.take_ended();
@@ -117,7 +117,7 @@ fn child_counts_only_its_own_buffers() {
     assert!(compression_pool::Reservation::take(4 << 20).is_none());
     wirespeed_driver::after_fork();
     assert_eq!(buffer_pool::checked_out(), 0);
-    let own = compression_pool::Context::take(compression_pool::BUDGET - (2 << 20)).unwrap();
+    let own = compression_pool::Reservation::take(compression_pool::BUDGET - (2 << 20)).unwrap();
     // Objects of the parent do not count when they are dropped here.
     drop((out, context));
     assert_eq!(buffer_pool::checked_out(), 0);

@@ -61,9 +61,9 @@ fn handshake_is_not_evicted_before_its_minimum_time() {
     pending.progress(1, late);
     assert_eq!(pending.next_victim(late, NEVER), None);
     pending.add(2, at(1), late);
-    assert_eq!(pending.next_victim_in(late), Some(PATIENCE));
+    assert_eq!(pending.next_victim_in(late), Some(IDLE_TIME));
     // A handshake with unread bytes is late because of the server, so it is not evicted.
-    let later = late + PATIENCE;
+    let later = late + IDLE_TIME;
     assert_eq!(pending.next_victim(later, |key| key == 1), Some(2));
     pending.remove(2);
     assert_eq!(pending.next_victim(later, NEVER), None);

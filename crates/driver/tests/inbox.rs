@@ -281,7 +281,7 @@ impl Model {
                 let (before, polls) = (self.position, self.random.below(4) == 0);
                 match self.take(Delivery::Fragments) {
                     Some(item) if self.random.below(3) == 0 => {
-                        self.ends.inbox.untake(item, streaming);
+                        self.ends.inbox.put_back_fragment(item, streaming);
                         self.position = before;
                     }
                     item => self.ends.inbox.set_polled(polls && item.is_none()),

@@ -58,7 +58,7 @@ fn woken(wait_state: &mut WaitState<Numbers>) -> Vec<u32> {
         match wait_state.poll_action(&mut cursor, (), std::time::Instant::now) {
             Action::Wake(waiter) => found.push(waiter),
             Action::Write => cursor.fail_write(), // these tests write nothing
-            Action::Rest => return found,
+            Action::Idle => return found,
             _ => {}
         }
     }
@@ -154,7 +154,7 @@ fn waiting_senders_continue_in_ticket_order() {
     assert!(wait_state.send_queue.take_turn(tickets[0]));
     assert!(wait_state.send_queue.is_first(tickets[2]));
     // A sender that found no room and waits again keeps its position.
-    wait_state.send_queue.park(tickets[2], 2);
+    wait_state.send_queue.add_sender(tickets[2], 2);
     assert!(wait_state.send_queue.take_turn(tickets[2]));
     assert!(!wait_state.send_queue.is_first(tickets[3]));
     wait_state.send_queue.remove_waiter(tickets[2], &2);

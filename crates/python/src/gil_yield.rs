@@ -4,7 +4,7 @@
 //! busy connection releases the GIL all the time, around system calls that return at once. The other thread
 //! then wakes, finds the GIL taken again, and starts a new interval: it would never request the GIL, and
 //! starve. Therefore, if there are other threads, the GIL is released once per [`INTERVAL`] for long enough
-//! that another thread can wake. Calls that move [`MUCH`](wirespeed_driver::thread::MUCH) bytes release it
+//! that another thread can wake. Calls that move [`BULK_IO_BYTES`](wirespeed_driver::thread::BULK_IO_BYTES) bytes release it
 //! while they run, until other threads have had it for [`SHARE`].
 
 use std::cell::RefCell;

@@ -22,7 +22,7 @@ impl<'a> InFlight<'a> {
     /// Takes queued messages of at most this size in bytes, but at least one.
     pub(crate) fn take(&mut self, max_bytes: usize) -> Vec<Item> {
         let items = self.shared.change(|queue| {
-            wirespeed_engine::driver::protocol::failpoint::reach("brokers.take");
+            wirespeed_engine::driver::protocol::failpoint::hit("brokers.take");
             queue.take(max_bytes)
         });
         self.count += items.len() as u64;

@@ -210,7 +210,7 @@ impl End {
         let now = self.now;
         if self.wait_state.is_quiescent(|| now) {
             let step = self.wait_state.poll_action(&mut ActionCursor::default(), &self.tasks, || now);
-            assert_eq!(step, Action::Rest, "a quiescent state has no action");
+            assert_eq!(step, Action::Idle, "a quiescent state has no action");
             return;
         }
         let mut cursor = ActionCursor::default();
@@ -482,7 +482,7 @@ impl End {
         }
         self.wait(number);
         let WaitState { driver, send_queue, .. } = &mut self.wait_state;
-        send_queue.park_flush(driver, number);
+        send_queue.add_flush(driver, number);
         if !self.buffered.is_empty() {
             self.notify_flushed();
             self.run_actions();

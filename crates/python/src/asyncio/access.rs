@@ -194,7 +194,7 @@ impl AsyncConnection {
             // No call can stop the wait, so it needs a limit.
             if state.driver.close_timeout().is_none() {
                 state.driver.set_close_timeout(Some(UNATTENDED_CLOSE_TIMEOUT));
-                state.driver.limit_closing_to(Instant::now().checked_add(UNATTENDED_CLOSE_TIMEOUT));
+                state.driver.limit_close_deadline(Instant::now().checked_add(UNATTENDED_CLOSE_TIMEOUT));
             }
         }
         let closing = Self::begin_close(this, Some(code), "", false);

@@ -398,7 +398,7 @@ impl AsyncConnection {
     }
 
     fn run_all_actions(this: &Bound<'_, Self>) -> PyResult<()> {
-        failpoint::reach("python.settle");
+        failpoint::hit("python.settle");
         let py = this.py();
         let conn = this.get();
         let (mut first_error, mut cursor) = (FirstError::new(), ActionCursor::default());
@@ -407,7 +407,7 @@ impl AsyncConnection {
             let step = conn.lock(py)?.poll_action(&mut cursor, py, Instant::now);
             match step {
                 Action::CheckTransportBuffer => first_error.record(conn.set_transport_buffered(py)),
-                Action::Shut => conn.shut_down_writing(py, &mut first_error),
+                Action::ShutdownWrite => conn.shut_down_writing(py, &mut first_error),
                 Action::Write => {
                     let result = Self::write_queue(this);
                     if result.is_err() {

@@ -71,7 +71,7 @@ impl AsyncConnection {
         match Self::try_send(this, message, kind, &bytes, compress, false)? {
             SendOutcome::Done => Ok(()),
             SendOutcome::Turn => {
-                this.get().lock(this.py())?.send_queue.turn_owed = true;
+                this.get().lock(this.py())?.send_queue.yield_owed = true;
                 Ok(())
             }
             SendOutcome::Full => {
@@ -301,7 +301,7 @@ impl AsyncConnection {
                     Self::write_out(this)?;
                     let mut state = self.lock(py)?;
                     // The call itself counts, even if the iterator is empty.
-                    turn_due |= state.send_queue.is_turn_due(0, iteration);
+                    turn_due |= state.send_queue.is_yield_due(0, iteration);
                     return Ok(Some(match () {
                         () if state.should_wait() => SendOutcome::Full,
                         () if turn_due => SendOutcome::Turn,

@@ -61,7 +61,7 @@ impl AsyncConnection {
         let (driver, send) = (&mut state.driver, &mut large.send);
         let rest = bytes.get(large.offset..).unwrap_or_default(); // the offset is within the message
         // The payload cannot change while other threads run, see `begin_large`.
-        let written = gil_yield::run_transfer(py, rest.len() >= MUCH, || driver.write_large(send, rest));
+        let written = gil_yield::run_transfer(py, rest.len() >= BULK_IO_BYTES, || driver.write_large(send, rest));
         large.offset += written.unwrap_or_else(|| {
             let piece = rest.get(..buffer_pool::WRITE_SIZE).unwrap_or(rest);
             driver.send_half_mut().append_large(send, piece);
@@ -133,7 +133,7 @@ impl AsyncConnection {
             }
             // A signal handler or finalizer may run while queued bytes are passed to a transport, and must not
             // overtake them. The caller that passes them continues until all is written.
-            if state.send_queue.blocked || state.send_queue.handing {
+            if state.send_queue.blocked || state.send_queue.passing_output {
                 return Ok(true);
             }
             let output = state.driver.take_output();
@@ -296,8 +296,8 @@ impl AsyncConnection {
             }
             if state.is_written() && buffered == 0 {
                 // Repeated calls that need not wait must give other tasks a turn.
-                let turn_due = state.send_queue.is_turn_due(0, self.loop_state.get().iteration());
-                if !std::mem::take(&mut state.send_queue.turn_owed) && !turn_due {
+                let turn_due = state.send_queue.is_yield_due(0, self.loop_state.get().iteration());
+                if !std::mem::take(&mut state.send_queue.yield_owed) && !turn_due {
                     return Ok(Step::Ready(none()));
                 }
                 drop(state);

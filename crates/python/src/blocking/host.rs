@@ -133,11 +133,11 @@ impl Host for PythonHost<'_> {
     }
 
     #[inline]
-    fn moving_much<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+    fn run_bulk_io<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         gil_yield::run_transfer(self.py, true, f)
     }
 
-    fn before_much(&self) {
+    fn before_bulk_io(&self) {
         gil_yield::before_transfer(self.py);
     }
 

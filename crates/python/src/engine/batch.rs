@@ -96,7 +96,7 @@ impl PyBatch {
         reused: Option<&mut ReusedMessages>,
         raw: bool,
     ) -> PyResult<Py<PyAny>> {
-        wirespeed_engine::driver::protocol::failpoint::reach("python.event");
+        wirespeed_engine::driver::protocol::failpoint::hit("python.event");
         let (session_index, event) = part.batch.get(index).ok_or_else(missing)?; // cannot fail: the index is in range
         let session = part.sessions.get(session_index).ok_or_else(missing)?.clone_ref(py);
         Ok(match event {

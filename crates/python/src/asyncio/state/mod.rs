@@ -39,7 +39,7 @@ impl Environment for Asyncio {
     }
 
     #[inline]
-    fn is_holding(py: Python<'_>, waiter: &WaiterRef) -> bool {
+    fn has_assigned_message(py: Python<'_>, waiter: &WaiterRef) -> bool {
         waiter.is_message_pending(py)
     }
 
@@ -126,7 +126,7 @@ impl State {
     #[inline]
     pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
         let driver = &mut self.wait_state.driver;
-        let large_transfer = driver.send_half().queued() >= MUCH;
+        let large_transfer = driver.send_half().queued() >= BULK_IO_BYTES;
         gil_yield::run_transfer(py, large_transfer, || driver.flush())
     }
 
