@@ -299,7 +299,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         {
             Some(waited) => waited.and_then(|_| operation.read(&socket, Mode::NonBlocking)),
             None => host.wait(|| {
-                let _away = Away(self);
+                let _guard = PanicGuard(self);
                 failpoint::hit("driver.wait");
                 read(&socket, &mut operation)
             }),

@@ -458,7 +458,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let interest = Readiness { readable, writable: true };
             let ready = host.wait_cooperatively(Some((&socket, interest)), wake).unwrap_or_else(|| {
                 host.wait(|| {
-                    let _away = Away(self);
+                    let _guard = PanicGuard(self);
                     failpoint::hit("driver.wait_for_room");
                     socket.wait(interest, wake)
                 })

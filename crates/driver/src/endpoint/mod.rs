@@ -345,7 +345,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     #[inline]
     pub fn complete_read(&mut self, read: ReadOperation<B>, result: io::Result<usize>) {
         wirespeed_protocol::failpoint::hit("driver.read");
-        self.fresh = true;
+        self.has_new_input = true;
         let ReadOperation { buffer, destination, direct, .. } = read;
         self.filled_buffer =
             buffer.len() == buffer.capacity() || self.filled_buffer && buffer.len() > buffer_pool::READ_SIZE;

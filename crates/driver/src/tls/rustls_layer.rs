@@ -236,7 +236,7 @@ impl Layer for RustlsLayer {
 
     fn send(&mut self, pending: &mut [u8], plain: &[u8], outgoing: &mut Vec<u8>) -> Result<(), Error> {
         wirespeed_protocol::failpoint::hit("driver.tls_send");
-        // Whatever rustls has to say first, such as the answer to a key update, precedes.
+        // Messages of rustls itself, such as the answer to a key update, come first.
         loop {
             if self.encrypt(pending, outgoing, Some(plain))? {
                 return Ok(());

@@ -246,7 +246,7 @@ impl AsyncConnection {
     pub(super) fn release(&self, py: Python<'_>) -> PyResult<()> {
         let awaited = {
             let state = self.lock(py)?;
-            state.is_awaited() || (self.listener.is_some() || state.closing_unattended) && !state.is_finished()
+            state.has_waiters() || (self.listener.is_some() || state.closing_unattended) && !state.is_finished()
         };
         if !awaited && let Some(adapter) = self.adapter.get() {
             adapter.get().release(py);

@@ -52,7 +52,7 @@ pub(super) enum Backend {
 pub(crate) struct AsyncConnection {
     pub(super) state: OwnerCheckedMutex<State>,
     /// The replacement for `state` in a child process, if a thread of the parent had locked it at the fork.
-    pub(super) disowned: OnceLock<Box<OwnerCheckedMutex<State>>>,
+    pub(super) replacement: OnceLock<Box<OwnerCheckedMutex<State>>>,
     pub(super) backend: GilMutex<Backend>,
     pub(super) event_loop: Py<PyAny>,
     pub(super) loop_state: Py<LoopState>,

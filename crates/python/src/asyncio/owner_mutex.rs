@@ -116,7 +116,7 @@ impl<T> OwnerCheckedMutex<T> {
             if self.generation != fork::generation() {
                 return Ok(None);
             }
-            if gil_yield::is_ending() && started.elapsed() > SHUTDOWN_WAIT {
+            if gil_yield::is_shutting_down() && started.elapsed() > SHUTDOWN_WAIT {
                 return Ok(None);
             }
             if owner == this_thread() {

@@ -436,7 +436,7 @@ impl BlockingConnection {
             let result = self.inner.flush(&host);
             self.map(py, result)?;
         } else {
-            self.inner.start_close_timeout(&host, REFUSED_CLOSE_TIMEOUT, REFUSED_BYTES);
+            self.inner.limit_closing(&host, REFUSED_CLOSE_TIMEOUT, REFUSED_BYTES);
         }
         Ok(answer.error(py))
     }

@@ -222,7 +222,7 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         doc: ptr::null(),
     };
     // Never freed: before CPython 3.11, a type refers to its member definitions.
-    let members = for_ever([
+    let members = leak_static([
         member(c"session", offset_of!(Message, session)),
         member(c"data", offset_of!(Message, data)),
         NOTHING,

@@ -100,8 +100,8 @@ impl State {
     }
 
     /// The state of a closed connection, in place of one that is locked by a thread that no longer exists.
-    pub(super) fn disowned(failure: Failure) -> Self {
-        Self::with_wait_state(WaitState::disowned(failure))
+    pub(super) fn placeholder(failure: Failure) -> Self {
+        Self::with_wait_state(WaitState::placeholder(failure))
     }
 
     fn with_wait_state(wait_state: WaitState<Asyncio>) -> Self {
@@ -149,8 +149,8 @@ impl State {
 
     /// Returns whether the connection must be kept alive although the application may have dropped it, because
     /// a task waits on it.
-    pub(super) fn is_awaited(&self) -> bool {
-        self.turn_pending || self.notifications.is_some() || self.wait_state.is_awaited()
+    pub(super) fn has_waiters(&self) -> bool {
+        self.turn_pending || self.notifications.is_some() || self.wait_state.has_waiters()
     }
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
