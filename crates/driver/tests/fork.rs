@@ -15,6 +15,7 @@ use wirespeed_driver::blocking::{Blocking, Error, Settings, Timeout};
 use wirespeed_driver::buffer_pool::{self, CHECKED_OUT_MAX, READ_SIZE};
 use wirespeed_driver::compression_pool;
 use wirespeed_driver::compression_pool;
+use wirespeed_driver::compression_pool;
 use wirespeed_driver::connection::{ConnectionDriver, Progress};
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Side};

@@ -1,7 +1,7 @@
-//! Waiting for room, of whatever kind: one place that is told of all that may have made some.
+//! Waiting for capacity of any kind, at one place that is notified whenever some may have become free.
 //!
-//! Who waits says so first and then looks; who makes room does that first and then asks whether anybody waits.
-//! So none is overlooked, and while nobody waits it costs one load.
+//! A waiter registers and then checks for capacity. The other side frees capacity and then checks for waiters. So no
+//! notification is lost, and without waiters a notification costs one load.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,22 +11,22 @@ use crate::locks::lock;
 use crate::mailbox::{Refused, Wake};
 use crate::wakers::Wakers;
 
-/// See the module.
+/// Notifies threads and event loops that capacity may have become free.
 #[derive(Default)]
 pub struct CapacityNotifier {
-    /// Who waits, in a thread or by a watch.
+    /// The number of waiting threads, and of watches.
     waiting: AtomicUsize,
     watches: Mutex<Wakers<Arc<dyn Wake>>>,
     told: Condvar,
 }
 
-/// One who waits, until it is dropped.
+/// Counts one waiting thread until it is dropped.
 struct Waiting<'a>(&'a CapacityNotifier);
 
 impl<'a> Waiting<'a> {
     fn new(room: &'a CapacityNotifier) -> Self {
         room.waiting.fetch_add(1, Ordering::SeqCst);
-        // What is looked at from here on was not told of without our being counted.
+        // A check after this fence sees all capacity that was freed without a notification.
         fence(Ordering::SeqCst);
         Self(room)
     }
@@ -39,7 +39,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl CapacityNotifier {
-    /// There may be room where there was none: whoever waits looks again. To be called after it was made.
+    /// Wakes all waiters, which check again. To be called after capacity was freed.
     pub fn notify(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -49,11 +49,11 @@ impl CapacityNotifier {
         }
     }
 
-    /// Waits until `look` finds room, or the deadline. It is called under a lock under which nobody tells, and
-    /// must not wait.
+    /// Waits until `look` returns true, or the deadline. `look` is called under a lock that notifiers need: it must
+    /// not wait, and must not notify.
     ///
     /// # Errors
-    /// [`Refused::Full`]: not in time; or what `look` says.
+    /// [`Refused::Full`]: there was no capacity by the deadline; or the error of `look`.
     pub fn wait(&self, deadline: Option<Instant>, look: impl Fn() -> Result<bool, Refused>) -> Result<(), Refused> {
         if look()? {
             return Ok(());
@@ -70,8 +70,8 @@ impl CapacityNotifier {
         Ok(())
     }
 
-    /// Has somebody woken, in whichever thread, whenever there may be room: who begins to watch looks for himself
-    /// once.
+    /// Calls the waker, in any thread, whenever capacity may have become free, until the result is dropped. The caller
+    /// has to check for capacity once after this call.
     #[must_use]
     pub fn watch(self: &Arc<Self>, wake: Arc<dyn Wake>) -> Watch {
         let number = lock(&self.watches).add(wake);
@@ -81,7 +81,7 @@ impl CapacityNotifier {
     }
 }
 
-/// Somebody is woken until this is dropped.
+/// A registered waker. It is removed when this is dropped.
 pub struct Watch {
     room: Arc<CapacityNotifier>,
     number: u64,
@@ -91,7 +91,7 @@ pub struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            return; // after a fork: whoever had the lock is not there
+            return; // in a forked child: another thread may have held the lock at the fork
         }
         self.room.waiting.fetch_sub(1, Ordering::SeqCst);
         let gone = lock(&self.room.watches).remove(self.number);

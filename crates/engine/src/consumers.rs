@@ -1,8 +1,8 @@
-//! Who takes events: threads that sleep, and watches, by which event loops are woken. One is told for each piece of
-//! work.
+//! The consumers of events: sleeping threads, and event loops with a waker. One is notified for each piece of work.
 //!
-//! What keeps every wake-up: while there is something to take and anybody sleeps or waits, somebody has been told who
-//! has yet to look. He looks, or goes and passes it on; who takes only a part of it tells the next one.
+//! Invariant: while there is work and a consumer sleeps or waits, a notified consumer exists that has not checked yet.
+//! It checks, or passes the notification on when it is removed. A consumer that takes only a part notifies the next
+//! one.
 
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -12,10 +12,10 @@ use crate::wakers::Wakers;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It has something else to do, and looks before it waits.
+    /// It does something else, and checks before it waits.
     Busy,
     Waiting,
-    /// It was told, and has not looked and found nothing since.
+    /// It was notified, and has not found the queue empty since.
     Told,
 }
 
@@ -24,7 +24,7 @@ struct Watcher {
     state: State,
 }
 
-/// Who is to be woken, after the lock has been released.
+/// The consumer to wake, after the lock was released.
 #[must_use]
 pub(crate) enum Call {
     Nobody,
@@ -42,26 +42,26 @@ impl Call {
     }
 }
 
-/// See the module. It is under the lock of what is taken.
+/// The consumers of one queue, under the lock of that queue.
 #[derive(Default)]
 pub(crate) struct Consumers {
-    /// Threads that sleep, those among them that have been told included.
+    /// Sleeping threads, including the notified ones.
     sleeping: usize,
     told: usize,
     watches: Wakers<Watcher>,
 }
 
 impl Consumers {
-    /// There is a piece of work more.
+    /// Notifies a consumer of a new piece of work, unless a notified thread has yet to check.
     pub(crate) fn notify(&mut self) -> Call {
         if self.told > 0 {
-            // Unlike an event loop, which may be kept by something else, a thread looks at once.
+            // A thread checks at once, unlike an event loop, which may be busy with something else.
             return Call::Nobody;
         }
         self.tell_another()
     }
 
-    /// There is something for one beside those who were told.
+    /// Notifies one more consumer.
     pub(crate) fn tell_another(&mut self) -> Call {
         if self.sleeping > self.told {
             self.told += 1;
@@ -76,7 +76,7 @@ impl Consumers {
         }
     }
 
-    /// Every watch that waits, to be woken; the caller wakes the threads.
+    /// Returns the wakers of all waiting event loops; the caller wakes the threads.
     pub(crate) fn tell_all(&mut self) -> Vec<Arc<dyn Wake>> {
         self.told = self.sleeping;
         let waiting = self.watches.iter_mut().filter(|watcher| watcher.state == State::Waiting);
@@ -92,20 +92,20 @@ impl Consumers {
         self.watches.add(Watcher { wake, state: State::Busy })
     }
 
-    /// It looked, and there was nothing: it waits, behind all others.
+    /// Marks an event loop as waiting, behind all others, after it has found no work.
     pub(crate) fn wait(&mut self, number: u64) {
         if let Some(watcher) = self.watches.put_last(number) {
             watcher.state = State::Waiting;
         }
     }
 
-    /// Whether it goes without having looked.
+    /// Removes an event loop. Returns whether it was notified and has not checked.
     pub(crate) fn remove(&mut self, number: u64) -> bool {
         self.watches.remove(number).is_some_and(|watcher| watcher.state == State::Told)
     }
 }
 
-/// Sleeps until told, or the deadline: the caller looks.
+/// Sleeps until a notification or the deadline; the caller then checks for work.
 pub(crate) fn sleep<'a, T>(
     mut guard: MutexGuard<'a, T>,
     threads: &Condvar,
@@ -120,7 +120,7 @@ pub(crate) fn sleep<'a, T>(
     };
     let consumers = of(&mut guard);
     consumers.sleeping -= 1;
-    // Whoever comes first of those who were told and those whose time is over looks: they are not told apart.
+    // A notified thread and one whose deadline has passed are not distinguished: the first to wake checks.
     consumers.told = consumers.told.saturating_sub(1);
     guard
 }

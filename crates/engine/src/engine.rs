@@ -1,4 +1,4 @@
-//! All workers together: begins, is told what to send, and ends.
+//! The engine: starts all workers, sends to their sessions, and stops them.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -37,21 +37,27 @@ use crate::takeover_lock;
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
 use crate::worker::{self, Command, EngineShared};
 
-/// Bytes of the reason in a close frame, at most (RFC 6455 5.5).
+/// The maximum length of the reason in a close frame, in bytes (RFC 6455 5.5).
 const REASON: usize = 123;
 
 /// A message for [`Engine::publish_many`].
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Where it is published.
+    /// The topic on which it is published.
     pub topic: Topic,
-    /// What: see [`Engine::encode`].
+    /// The message: see [`Engine::encode`].
     pub message: Arc<Encoded>,
-    /// What it is about: see [`crate::outbox::Policy::Conflate`].
+    /// The subject of the message: see [`crate::outbox::Policy::Conflate`].
     pub key: Option<Arc<str>>,
 }
 
-/// A server that runs. Dropped, it stops.
+/// A running server. It stops when it is dropped.
+///
+/// 1. [`Self::start`], then take [`Self::events`] in a loop, or the workers stop reading.
+/// 2. Send: [`Session::send`] to one, [`Self::publish`] to the subscribers of a topic, [`Self::broadcast`] to all. A
+///    result without capacity asks the caller to [wait](Self::wait_for_capacity).
+/// 3. End: [`Self::begin_drain`] gracefully, or [`Self::drain`] all sessions at once; then [`Self::join`]. Or
+///    [`Self::stop`] immediately.
 pub struct Engine {
     shared: Arc<EngineShared>,
     homes: Vec<Arc<WorkerHandle>>,
@@ -59,16 +65,16 @@ pub struct Engine {
     room: Arc<CapacityNotifier>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     places: Vec<Place>,
-    /// Of the listeners that have one.
+    /// Those of the listeners with TLS.
     certificates: Vec<Arc<Certificate>>,
     internal: Option<Place>,
-    /// Whoever waits for an engine that takes over.
+    /// Serves engines that take over the listeners.
     keeper: Mutex<Option<HandoffServer>>,
-    /// Of Unix sockets where clients connect.
+    /// The files of Unix sockets for clients.
     files: Mutex<Vec<SocketFile>>,
-    /// All workers were told to end their sessions.
+    /// All workers have a command to close their sessions.
     drained: AtomicBool,
-    /// Its threads are those of this process.
+    /// The id of the process that has its threads.
     process: u32,
 }
 
@@ -90,7 +96,7 @@ impl Engine {
     /// Begins to serve.
     ///
     /// # Errors
-    /// An address cannot be listened at, or a thread cannot begin.
+    /// An address cannot be listened at, or a thread cannot start.
     pub fn start(config: Config) -> io::Result<Self> {
         Self::start_checking(config, || Ok(()))
     }
@@ -111,7 +117,7 @@ impl Engine {
         let mut certificates = Vec::new();
         let mut places = Vec::new();
         let mut opened = Opened::new(count, config.reuse_port);
-        // Until it serves: an engine that starts at the same moment takes over from this one then.
+        // Held until it serves: an engine that starts at the same moment then takes over from this one.
         let _turn = config.handoff.as_deref().map(|path| takeover_lock::take(path, check)).transpose()?;
         let mut inherited = config.handoff.as_deref().map(handoff::ask).transpose()?.flatten();
         for listen in &config.listen {
@@ -138,7 +144,7 @@ impl Engine {
             leaving: AtomicBool::new(false),
             homes: OnceLock::new(),
             listeners: Mutex::new(offers),
-            // Until they are ours alone, to give up changes nothing for whoever has them.
+            // While another engine has the listeners too, an early end must not shut them down.
             checked_out: AtomicBool::new(inherited.is_some()),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
             operator_tokens: OperatorTokens::default(),
@@ -183,8 +189,8 @@ impl Engine {
             engine.homes.push(worker.worker());
             workers.push(worker);
         }
-        let _ = shared.homes.set(engine.homes.clone()); // nobody else does
-        // Before the first session, so that it hears of every subscription.
+        let _ = shared.homes.set(engine.homes.clone()); // it is set only here
+        // Before the first session, so that the broker gets every subscription.
         if let Some(connect) = &shared.config.broker {
             let inlet = EngineSink::new(Arc::clone(&shared), Arc::clone(&engine.registry), engine.homes.clone());
             let broker = connect.connect(Arc::new(inlet))?;
@@ -194,9 +200,9 @@ impl Engine {
                     broker.interest(pattern, wanted);
                 }
             }));
-            let _ = shared.broker.set(broker); // once
+            let _ = shared.broker.set(broker); // it is set only here
         }
-        // Nobody is accepted before nothing can fail any more: else whoever came in would be lost with us.
+        // Workers accept only once nothing can fail: their clients would be lost.
         let mut gates = Vec::new();
         for (number, worker) in workers.into_iter().enumerate() {
             let name = format!("wirespeed-{number}");
@@ -210,24 +216,24 @@ impl Engine {
         }
         let keep = |path| handoff::keep(path, engine.control(), shared.config.drain.clone());
         let mut keeper = shared.config.handoff.as_deref().map(keep).transpose()?;
-        // They are about to accept: whoever had the listeners may let go.
+        // The workers are about to accept: the other engine may close its listeners.
         let confirmed = inherited.is_some();
         if let (Some(inherited), Some(path)) = (inherited, &shared.config.handoff) {
             inherited.confirm(path)?;
             shared.checked_out.store(false, Ordering::Release);
-            // What others have bound is ours now.
+            // The files that the other engine has created belong to this one now.
             *lock(&engine.files) = engine.places.iter().filter_map(session_setup::file_of).collect();
         }
         let joined = session_setup::join(joining, count, &shared);
         match keeper.as_mut().map_or(Ok(()), HandoffServer::take_place) {
-            // Nobody else serves any more.
+            // The other engine has ended: this one goes on in spite of the error.
             Err(error) if confirmed => shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
                 format!("nobody can take over from this engine: {error}")
             }),
             placed => placed?,
         }
         for (gate, listeners) in gates.into_iter().zip(joined) {
-            let _ = gate.send(listeners); // it waits for that
+            let _ = gate.send(listeners); // the worker waits for it
         }
         *lock(&engine.keeper) = keeper;
         Ok(engine)
@@ -237,72 +243,72 @@ impl Engine {
         EngineControl { shared: Arc::clone(&self.shared), homes: self.homes.clone() }
     }
 
-    /// Where [`crate::Http::at`] is.
+    /// Returns the address of [`crate::Http::at`].
     #[must_use]
     pub fn http_place(&self) -> Option<&Place> {
         self.internal.as_ref()
     }
 
-    /// What those who run it should hear of.
+    /// Returns the log records for the operators.
     #[must_use]
     pub fn logs(&self) -> &Logs {
         &self.shared.logs
     }
 
-    /// The same, for whoever takes them in a thread of its own.
+    /// Returns the log records for a thread of its own.
     #[must_use]
     pub fn shared_logs(&self) -> Arc<Logs> {
         Arc::clone(&self.shared.logs)
     }
 
-    /// Replaces the TLS configuration of all listeners that have one, and where it is from: for clients that come from
-    /// now on.
+    /// Replaces the TLS configuration of all listeners that have one, and its files, for new clients.
     pub fn set_tls(&self, config: &Arc<TlsConfig>, renewal: Option<&Renewal>) {
         self.certificates.iter().for_each(|certificate| certificate.replace(Arc::clone(config), renewal.cloned()));
     }
 
-    /// Where it is told, once, until when this engine drains that another one has taken over from; what is there has
-    /// ended when nobody can any more. `None`: nobody can, or somebody else has it.
+    /// Returns a channel that receives, at most once, the end of the drain after another engine has taken over. It is
+    /// closed when no engine can take over any more. `None`: handoff is not configured, or the channel was taken
+    /// before.
     #[must_use]
     pub fn handed_over(&self) -> Option<Receiver<Instant>> {
         lock(&self.keeper).as_mut()?.given()
     }
 
-    /// Ends it without haste: the steps are the caller's to make.
+    /// Begins a graceful shutdown. The caller makes its steps.
     #[must_use]
     pub fn begin_drain(&self, how: Drain) -> Draining {
-        // Nobody takes over from an engine that ends.
+        // No engine takes over from one that ends.
         drop(lock(&self.keeper).take());
         Draining::begin(self.control(), how, false, Instant::now())
     }
 
-    /// Where clients connect to.
+    /// Returns the addresses that clients connect to.
     #[must_use]
     pub fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// Threads that serve.
+    /// Returns the number of worker threads.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.homes.len()
     }
 
-    /// What clients have sent, and who has come and gone: to be taken, or nothing more is read.
+    /// Returns the queue of events. If events are not taken, nothing more is read.
     #[must_use]
     pub fn events(&self) -> &Arc<Events> {
         &self.shared.events
     }
 
-    /// What has been counted, of each worker.
+    /// Returns the metrics of each worker, and those of the engine.
     #[must_use]
     pub fn figures(&self) -> Figures {
         self.shared.figures()
     }
 
-    /// The application does not understand what a client has sent: that is counted and logged, by the `kind` of error,
-    /// which must have nothing of the message; and the session closed with code 1007 (RFC 6455 7.4.1), if `closes`, and
-    /// as much of the reason why as a close frame can hold.
+    /// Counts and logs a message that the application did not understand. `kind` names the error for the log, and must
+    /// not contain anything of the message. If `closes`, the session is closed with code 1007 (RFC 6455 7.4.1), and
+    /// with the part of `why` that fits into a close frame.
     pub fn refuse_message(&self, session: &Session, kind: &str, why: &str, closes: bool) {
         self.shared.invalid.fetch_add(1, Ordering::Relaxed);
         self.shared.logs.note(Cause::Invalid, Instant::now(), || {
@@ -310,29 +316,29 @@ impl Engine {
         });
         if closes {
             let reason = why.get(..why.floor_char_boundary(REASON)).unwrap_or_default();
-            let _ = session.close(CloseCode::INVALID_DATA, reason); // its length and code are right
+            let _ = session.close(CloseCode::INVALID_DATA, reason); // the code and the length are valid
         }
     }
 
-    /// Whether this is a copy in a child process, which has none of the threads.
+    /// Returns whether this is a copy in a forked child, which has none of the threads.
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// A message for [`Self::publish_many`] and [`Session::send_encoded`]; it counts among what waits for all sessions,
-    /// for as long as there is any of it.
+    /// Encodes a message for [`Self::publish_many`] and [`Session::send_encoded`]. Its memory counts towards the total
+    /// of all sessions until it is freed.
     ///
     /// # Errors
-    /// There is no such message.
+    /// The message is not valid.
     pub fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, Refusal> {
         self.shared.encode(kind, payload).map_err(Refusal::Invalid)
     }
 
-    /// Sends a message to all sessions that are open, but `except`. True: there is room for more.
+    /// Sends a message to all open sessions but `except`. Returns whether there is capacity for more.
     ///
     /// # Errors
-    /// There is no such message, or the engine has stopped.
+    /// The message is not valid, or the engine has stopped.
     pub fn broadcast(&self, kind: MessageKind, payload: &[u8], except: Option<&Session>) -> Result<bool, Refusal> {
         self.check_broker(payload.len())?;
         let except = self.number(except);
@@ -341,16 +347,16 @@ impl Engine {
         let mut posting = FanOut::new(&self.shared, &self.homes);
         let room = posting.put(homes, None, pending.cost(), || Command::broadcast(&pending, except))?;
         if let Some(broker) = self.shared.broker.get() {
-            broker.broadcast(Message { kind, payload, key: None }); // what is refused is counted, and told
+            broker.broadcast(Message { kind, payload, key: None }); // the broker counts and logs a refusal
         }
         Ok(room)
     }
 
-    /// Sends a message to the sessions that subscribe to the topic, but `except`: how many they are, and whether
-    /// there is room for more. `key`: what it is about, see [`crate::outbox::Policy::Conflate`].
+    /// Sends a message to the subscribers of the topic but `except`. Returns their number, and whether there is
+    /// capacity for more. `key`: the subject of the message, see [`crate::outbox::Policy::Conflate`].
     ///
     /// # Errors
-    /// There is no such message, or the engine has stopped.
+    /// The message is not valid, or the engine has stopped.
     pub fn publish(
         &self,
         topic: &Topic,
@@ -362,10 +368,11 @@ impl Engine {
         self.publish_everywhere(topic, kind, payload, except, key).map(|done| (done.count, done.room))
     }
 
-    /// The same, and whether it goes to other engines.
+    /// Publishes like [`Self::publish`], and also returns whether the message goes to other engines.
     ///
     /// # Errors
-    /// As for [`Self::publish`]; and the broker's queue is full, if its policy is to say so: then nobody gets it.
+    /// As for [`Self::publish`]. If the broker's queue is full and its policy is to return an error, no session gets
+    /// it.
     pub fn publish_everywhere(
         &self,
         topic: &Topic,
@@ -380,12 +387,12 @@ impl Engine {
         posting.publish(&self.registry, topic, message, self.number(except), key).map_err(Refusal::from)
     }
 
-    /// Publishes several messages, in their order, each as [`Self::publish_everywhere`] does; workers are woken once for
-    /// all of them, as far as there is room. To how many sessions they go in all, whether there is room for more, and
-    /// whether each goes to other engines: if not, what became of the last that does not.
+    /// Publishes several messages in order, as [`Self::publish_everywhere`] does. Workers are woken once for all of
+    /// them, as far as mailboxes have capacity. Returns the sum of the recipients, and whether there is capacity for
+    /// more. The result for other engines is that of the last message that does not go to them, if there is one.
     ///
     /// # Errors
-    /// As for that, of the message at this place: those before it are published, it and those after it are not.
+    /// The error of the message at this index: those before it are published, it and those after it are not.
     pub fn publish_many(&self, items: impl IntoIterator<Item = Item>) -> Result<Published, (usize, Refusal)> {
         let mut posting = FanOut::new(&self.shared, &self.homes).waking_late();
         let mut all: Option<Published> = None;
@@ -404,20 +411,19 @@ impl Engine {
         Ok(all.unwrap_or(Published { count: 0, room: true, took: EnqueueResult::Local }))
     }
 
-    /// The sessions that are open at this moment, of all workers and whatever is done with their messages; the newest
-    /// first.
+    /// Returns the open sessions of all workers and roles, the newest first.
     #[must_use]
     pub fn sessions(&self) -> Vec<Session> {
         self.shared.sessions_registry.find(usize::MAX, Session::is_open)
     }
 
-    /// The session with this number, if it is open.
+    /// Returns the session with this number, if it is open.
     #[must_use]
     pub fn session(&self, id: u64) -> Option<Session> {
         self.shared.sessions_registry.session(id).filter(Session::is_open)
     }
 
-    /// The number of a session that is ours: one of another engine may have the same.
+    /// Returns the number of a session of this engine: one of another engine may have the same.
     fn number(&self, session: Option<&Session>) -> Option<u64> {
         session.filter(|session| session.belongs_to(&self.registry)).map(Session::id)
     }
@@ -427,16 +433,17 @@ impl Engine {
         if admits { Ok(()) } else { Err(Refusal::BrokerFull) }
     }
 
-    /// What connects it with other engines.
+    /// Returns the connection to other engines.
     #[must_use]
     pub fn broker(&self) -> Option<&dyn Broker> {
         self.shared.broker.get().map(|broker| &**broker)
     }
 
-    /// The same for a session: if it may, see [`Session::may`]. `except_self`: it does not get it itself.
+    /// Publishes like [`Self::publish`] in the name of a session that may, see [`Session::may`]. `except_self`: the
+    /// session does not get the message itself.
     ///
     /// # Errors
-    /// It may not; or as for [`Self::publish`].
+    /// The session has no permission; or as for [`Self::publish`].
     pub fn publish_as(
         &self,
         session: &Session,
@@ -452,14 +459,14 @@ impl Engine {
         self.publish(topic, kind, payload, except_self.then_some(session), key)
     }
 
-    /// How many sessions subscribe to a topic, by its name or by wildcards.
+    /// Returns how many sessions subscribe to a topic, by its name or by wildcards.
     #[must_use]
     pub fn subscribers(&self, topic: &Topic) -> usize {
         self.registry.subscribers(topic)
     }
 
-    /// Whether every worker takes more, and most of the topic's subscribers keep up, as far as they take anything
-    /// at all; without a topic, most of all sessions.
+    /// Returns whether every mailbox has capacity and the topic's subscribers are not congested. Sessions that read
+    /// nothing do not count. Without a topic, all sessions are meant.
     ///
     /// # Errors
     /// The engine has stopped.
@@ -467,48 +474,48 @@ impl Engine {
         has_capacity(&self.homes, topic)
     }
 
-    /// Waits for what [`Self::has_capacity`] says, or the deadline.
+    /// Waits until [`Self::has_capacity`] returns true, or the deadline.
     ///
     /// # Errors
-    /// Not by then, or the engine has stopped.
+    /// There was none by the deadline, or the engine has stopped.
     pub fn wait_for_capacity(&self, topic: Option<&Topic>, deadline: Option<Instant>) -> Result<(), Refused> {
         self.room.wait(deadline, || self.has_capacity(topic))
     }
 
-    /// The same number for all whom the same [`Self::watch_room`] tells: this engine and its sessions.
+    /// Returns a number that identifies what [`Self::watch_capacity`] watches: it is the same for an engine and its
+    /// sessions.
     #[must_use]
     pub fn room_key(&self) -> usize {
         Arc::as_ptr(&self.room) as usize
     }
 
-    /// Has somebody woken, in whichever thread, whenever there may be room again, until what is returned is
-    /// dropped.
+    /// Calls the waker, in any thread, whenever there may be capacity again, until the result is dropped.
     #[must_use]
     pub fn watch_room(&self, wake: Arc<dyn Wake>) -> Watch {
         self.room.watch(wake)
     }
 
-    /// Accepts nobody any more, and closes all sessions, after what was sent to them. The workers end when the
-    /// last one is over.
+    /// Stops accepting, and closes all sessions after their queued messages. The workers end when the last session is
+    /// over.
     pub fn drain(&self, code: CloseCode, reason: &str) {
         if self.drained.swap(true, Ordering::AcqRel) {
-            return; // they have been told, and nobody has come since
+            return; // the workers have the command, and have accepted no client since
         }
         for worker in &self.homes {
-            let _ = worker.mailbox.put(Command::Drain(code, reason.into()), 0); // who has ended is drained
+            let _ = worker.mailbox.put(Command::Drain(code, reason.into()), 0); // a worker that has ended is drained
         }
     }
 
-    /// Whether all workers have ended.
+    /// Returns whether all workers have ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.shared.sheets.iter().all(|metrics| metrics.ended.load(Ordering::Acquire))
     }
 
-    /// Ends everything now, and waits for the threads. Again: nothing.
+    /// Ends everything immediately, and waits for the threads. A second call does nothing.
     ///
     /// # Errors
-    /// What a worker has ended with before: its event loop has failed.
+    /// The event loop of a worker had failed before.
     pub fn stop(&self) -> io::Result<()> {
         self.shared.end_workers();
         self.join()
@@ -530,7 +537,7 @@ impl Engine {
             files.into_iter().for_each(SocketFile::leave);
         }
         self.shared.take_listeners();
-        // Whoever comes second waits as well: before all have ended, nothing is complete.
+        // Under the lock, so that a second caller also waits until all have ended.
         let mut threads = lock(&self.threads);
         let mut result = Ok(());
         for thread in threads.drain(..) {
@@ -550,6 +557,6 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let _ = self.stop(); // nobody is left to be told
+        let _ = self.stop(); // the error has no recipient
     }
 }

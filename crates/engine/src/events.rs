@@ -1,5 +1,5 @@
-//! What has happened, on its way from the workers to whoever handles it: in batches, bounded in events and in
-//! bytes. A worker whose events find no room reads nothing more, so nothing is dropped.
+//! Events on their way from the workers to the application: in batches, bounded in events and in bytes. A worker whose
+//! events exceed the bounds stops reading, so nothing is dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -14,14 +14,14 @@ use crate::mailbox::Wake;
 use crate::session::Session;
 use crate::worker::{BATCH_BYTES, BATCH_EVENTS};
 
-/// Payloads from this size on are not copied into the batch.
+/// Payloads of this size and above are not copied into the batch.
 const LARGE: usize = 16 * 1024;
 
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The close code that the client sent; 1005 if its close frame had none, 1006 if there was no close frame
-    /// (RFC 6455 7.1.5).
+    /// The close code that the client sent; 1005 if its close frame had none, 1006 if there was no close frame (RFC
+    /// 6455 7.1.5).
     pub code: u16,
     /// The reason that the client gave.
     pub reason: String,
@@ -29,19 +29,19 @@ pub struct Ended {
     pub failure: Option<String>,
 }
 
-/// What has happened to one session.
+/// An event of one session.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// It is open.
     Connected,
-    /// A message came.
+    /// A message arrived.
     Message {
         /// Text, which is UTF-8, or binary.
         kind: MessageKind,
-        /// What it says.
+        /// The payload.
         data: &'a [u8],
     },
-    /// It is over; nothing of it follows.
+    /// It is over: its last event.
     Disconnected(&'a Ended),
 }
 
@@ -52,48 +52,48 @@ enum Kept {
     Disconnected(Box<Ended>),
 }
 
-/// Events of one turn of a worker, in their order.
+/// The events of one turn of a worker, in order.
 #[derive(Default)]
 pub struct Batch {
-    /// Of which session: an index into `sessions`.
+    /// Each with its session: an index into `sessions`.
     events: VecDeque<(u32, Kept)>,
     sessions: Vec<Session>,
-    /// What small messages say.
+    /// The payloads of small messages.
     bytes: Vec<u8>,
-    /// Of those that are over, indices into `sessions`.
+    /// The sessions that are over: indices into `sessions`.
     ended: Vec<u32>,
-    /// Bytes of the messages that are in it.
+    /// The total size of the payloads, in bytes.
     size: usize,
     /// When it was handed on, in nanoseconds since the start of the engine.
     at: u64,
 }
 
 impl Batch {
-    /// Events in it.
+    /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Whether it is to be handed on before anything is added: a few bytes that were compressed may become many.
+    /// Returns whether it must be handed on before anything is added: a few compressed bytes may become many.
     pub(crate) fn is_full(&self) -> bool {
         self.events.len() >= BATCH_EVENTS || self.size >= BATCH_BYTES
     }
 
-    /// Bytes that its messages hold.
+    /// Returns the total size of the payloads, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
     fn session(&mut self, session: &Session) -> u32 {
-        // Most of the time it is the last one: a read brings many messages of one.
+        // Usually it is the last session: a read brings many messages of one.
         if self.sessions.last().is_none_or(|last| last != session) {
             self.sessions.push(session.clone());
         }
@@ -134,26 +134,26 @@ impl Batch {
         self.events.push_back((index, Kept::Disconnected(Box::new(ended))));
     }
 
-    /// Each event and whose it is, in their order.
+    /// Iterates over the events with their sessions, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Session, Event<'_>)> {
         let session = |index: u32| self.sessions.get(index as usize);
         self.events.iter().filter_map(move |(index, kept)| Some((session(*index)?, self.event(kept))))
     }
 
-    /// Whose events these are, in the order of their first event in a row; one may be in it several times.
+    /// Returns the sessions of these events, in the order of their events. A session may be in it several times.
     #[must_use]
     pub fn sessions(&self) -> &[Session] {
         &self.sessions
     }
 
-    /// An event, and its session's place among [`Self::sessions`].
+    /// Returns an event, and the index of its session in [`Self::sessions`].
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Option<(usize, Event<'_>)> {
         self.events.get(index).map(|(whose, kept)| (*whose as usize, self.event(kept)))
     }
 
-    /// The places among [`Self::sessions`] of those that are over by what is in it.
+    /// Iterates over the sessions that are over after this batch: indices into [`Self::sessions`].
     pub fn ended(&self) -> impl Iterator<Item = usize> {
         self.ended.iter().map(|whose| *whose as usize)
     }
@@ -199,25 +199,25 @@ struct Inner {
     batches: VecDeque<Batch>,
     events: usize,
     bytes: usize,
-    /// The last time at which a consumer took events.
+    /// When a consumer last took events.
     taken: Option<Instant>,
-    /// Workers that wait for room, by their numbers.
+    /// Workers that wait for capacity, by their numbers.
     stalled: BTreeMap<usize, Arc<dyn Wake>>,
     consumers: Consumers,
-    /// There is something else to look at.
+    /// [`Events::ring`] was called: something other than an event is to be handled.
     rung: bool,
-    /// Nothing more will come.
+    /// No event will come any more.
     closed: bool,
 }
 
 impl Inner {
-    /// Whether there is anything that a consumer is to look at.
+    /// Returns whether a consumer has something to do.
     fn has_work(&self) -> bool {
         self.events > 0 || self.rung || self.closed
     }
 
-    /// How long consumers have taken nothing although events wait. 0 if none ever took any: a program that only sends
-    /// need not take events.
+    /// Returns how long consumers have taken nothing although events wait. 0 if none ever took any, as a program that
+    /// only sends need not take events.
     fn draining_input(&self, now: u64) -> Duration {
         self.taken.map_or(Duration::ZERO, |taken| taken.elapsed().min(self.oldest(now)))
     }
@@ -227,7 +227,11 @@ impl Inner {
     }
 }
 
-/// See the module.
+/// The queue of events of an engine.
+///
+/// Workers put batches, and stop reading when the queue is full. A consumer in a thread calls [`Self::take`], which
+/// waits. A consumer on an event loop registers once by [`Self::watch`]; it takes without waiting, and calls
+/// [`Watch::wait`] when it has found nothing. Taking half of the queue wakes the workers that wait for capacity.
 pub struct Events {
     inner: Mutex<Inner>,
     some: Condvar,
@@ -235,7 +239,7 @@ pub struct Events {
     max_bytes: usize,
 }
 
-/// One of those who take events on event loops, until it is dropped.
+/// The registration of a consumer on an event loop, until it is dropped.
 pub struct Watch {
     events: Arc<Events>,
     number: u64,
@@ -243,8 +247,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits for something to take. True: there is nothing, and [`Wake::wake`] will be called once, in whichever
-    /// thread, when there is something for this one, or the engine has ended. False: there may be something now.
+    /// Begins to wait. Returns true if there is nothing to take: [`Wake::wake`] is then called once, in any thread,
+    /// when there is something for this consumer, or the engine has ended. False: there may be something now.
     #[must_use]
     pub fn wait(&self) -> bool {
         let mut inner = lock(&self.events.inner);
@@ -259,7 +263,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            return; // after a fork: whoever had the lock is not there
+            return; // in a forked child: another thread may have held the lock at the fork
         }
         let mut inner = lock(&self.events.inner);
         if inner.consumers.remove(self.number) && inner.has_work() {
@@ -270,15 +274,15 @@ impl Drop for Watch {
     }
 }
 
-/// What has come of handing on a batch.
+/// The result of [`Events::put`].
 pub(crate) struct Put {
-    /// There is room for more; else the worker will be woken when there is.
+    /// There is capacity for more. If not, the worker is woken when there is.
     pub(crate) room: bool,
-    /// See [`Events::draining_input`].
+    /// See [`Events::stalled_for`].
     pub(crate) draining_input: Duration,
 }
 
-/// There is nothing, and never will be.
+/// There are no events, and none will come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
@@ -297,14 +301,14 @@ impl Events {
         Self { inner: Mutex::new(inner), some: Condvar::new(), max_events, max_bytes }
     }
 
-    /// Adds one who takes events without waiting in [`Self::take`].
+    /// Registers a consumer that does not wait in [`Self::take`].
     #[must_use]
     pub fn watch(self: &Arc<Self>, wake: Arc<dyn Wake>) -> Watch {
         let number = lock(&self.inner).consumers.add(wake);
         Watch { events: Arc::clone(self), number, process: std::process::id() }
     }
 
-    /// For a worker: takes what has happened, however much there is. `now`: in nanoseconds since the start.
+    /// For a worker: adds a batch of any size. `now`: in nanoseconds since the start.
     pub(crate) fn put(&self, batch: &mut Batch, now: u64, number: usize, worker: &Arc<dyn Wake>) -> Put {
         let mut inner = lock(&self.inner);
         wirespeed_driver::protocol::failpoint::hit("engine.hand_on");
@@ -330,7 +334,7 @@ impl Events {
         inner.events >= self.max_events || inner.bytes >= self.max_bytes
     }
 
-    /// Whether a worker may read: the caller is woken once it may, if not.
+    /// Returns whether a worker may read. If not, the worker is woken when it may.
     pub(crate) fn has_capacity(&self, number: usize, worker: &Arc<dyn Wake>) -> bool {
         let mut inner = lock(&self.inner);
         let full = self.is_full(&inner) && !inner.closed;
@@ -340,29 +344,29 @@ impl Events {
         !full
     }
 
-    /// Events that wait, and the bytes of their messages.
+    /// Returns the number of events that wait, and the bytes of their payloads.
     #[must_use]
     pub fn waiting(&self) -> (usize, usize) {
         let inner = lock(&self.inner);
         (inner.events, inner.bytes)
     }
 
-    /// How long the oldest event has waited; 0 if none waits. `now`: in nanoseconds since the start.
+    /// Returns how long the oldest event has waited; 0 if none waits. `now`: in nanoseconds since the start.
     pub(crate) fn oldest(&self, now: u64) -> Duration {
         lock(&self.inner).oldest(now)
     }
 
-    /// How long consumers have taken nothing although events wait; 0 if none ever took any. `now`: in nanoseconds since the
-    /// start.
+    /// Returns how long consumers have taken nothing although events wait; 0 if none ever took any. `now`: in
+    /// nanoseconds since the start.
     pub(crate) fn draining_input(&self, now: u64) -> Duration {
         lock(&self.inner).draining_input(now)
     }
 
-    /// Takes up to `most` events, after waiting for the first until the deadline; nothing: there was none,
-    /// or something has happened to the broker.
+    /// Takes up to `most` events, after waiting for the first until the deadline. Returns nothing if there was none,
+    /// or if [`Self::ring`] was called.
     ///
     /// # Errors
-    /// The engine has ended, and everything was taken.
+    /// The engine has ended, and all events were taken.
     pub fn take(&self, most: usize, deadline: Option<Instant>) -> Result<Vec<Batch>, Closed> {
         let mut inner = lock(&self.inner);
         while inner.events == 0 {
@@ -393,7 +397,7 @@ impl Events {
             inner.bytes -= batch.size();
             taken.push(batch);
         }
-        // Half of the room, so that workers are not woken for each batch.
+        // Workers are woken at half of the capacity, so that they are not woken for each batch.
         let roomy = inner.events <= self.max_events / 2 && inner.bytes <= self.max_bytes / 2;
         let stalled = if roomy { std::mem::take(&mut inner.stalled) } else { BTreeMap::new() };
         let call = (inner.events > 0 || inner.rung).then(|| inner.consumers.tell_another());
@@ -405,7 +409,7 @@ impl Events {
         Ok(taken)
     }
 
-    /// Has one of those who wait look up: [`Self::take`] returns, if need be with nothing.
+    /// Wakes one waiting consumer: [`Self::take`] returns even if there are no events.
     pub fn ring(&self) {
         let mut inner = lock(&self.inner);
         inner.rung = true;
@@ -414,7 +418,7 @@ impl Events {
         call.make(&self.some);
     }
 
-    /// Nothing more will come: whoever waits is told, after what there is.
+    /// Ends the queue: waiting consumers return after they have taken the rest.
     pub(crate) fn close(&self) {
         let mut inner = lock(&self.inner);
         inner.closed = true;

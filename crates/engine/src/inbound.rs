@@ -1,17 +1,17 @@
-//! How much a session may send in a second, and what becomes of more.
+//! The message rate of a session, and what happens above it.
 //!
-//! A bucket for messages and one for their bytes, each as large as its burst, fill with time. A message that is
-//! larger than a full bucket takes it all, and what it lacks from later ones.
+//! There is a token bucket for messages and one for their bytes, each as large as its burst. A message larger than a
+//! full bucket takes all of it, and the rest from what flows in later.
 
 use std::time::{Duration, Instant};
 
 use crate::admission::Rate;
 use crate::timer_wheel::TICK;
 
-/// What becomes of messages beyond the rate.
+/// What happens to messages above the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RatePolicy {
-    /// They are read later: in the end the client cannot send on. Nothing is lost. Its pings wait behind them.
+    /// They are read later, until the client cannot send on. Nothing is lost. Pings of the client wait behind them.
     #[default]
     Delay,
     /// They are dropped.
@@ -20,18 +20,18 @@ pub enum RatePolicy {
     Disconnect,
 }
 
-/// What each session may send.
+/// The rates of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Inbound {
-    /// Messages; `None`: any number.
+    /// Messages per second; `None`: unlimited.
     pub messages: Option<Rate>,
-    /// Bytes of their payloads, after decompression; `None`: any number.
+    /// Bytes of payload per second, after decompression; `None`: unlimited.
     pub bytes: Option<Rate>,
-    /// What becomes of more.
+    /// What happens above the rates.
     pub policy: RatePolicy,
 }
 
-/// What becomes of a message.
+/// The decision about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass,
@@ -42,13 +42,13 @@ pub(crate) enum Verdict {
 struct Bucket {
     per_second: f64,
     burst: f64,
-    /// Below 0: taken from later.
+    /// Negative: taken in advance.
     level: f64,
 }
 
 impl Bucket {
     fn new(rate: Rate, policy: RatePolicy) -> Self {
-        // Whoever waits is woken by ticks: what comes together until then must fit.
+        // The timer has a resolution of one tick: messages of two ticks must fit.
         let least = if policy == RatePolicy::Delay { rate.per_second() * 2.0 * TICK.as_secs_f64() } else { 0.0 };
         let burst = rate.burst().max(least);
         Self { per_second: rate.per_second(), burst, level: burst }
@@ -62,33 +62,33 @@ impl Bucket {
         self.level >= amount.min(self.burst)
     }
 
-    /// How long until there is so much.
+    /// Returns the time until the bucket contains this amount.
     fn wait(&self, amount: f64) -> Duration {
         let seconds = ((amount.min(self.burst) - self.level) / self.per_second).max(0.0);
         Duration::try_from_secs_f64(seconds).unwrap_or(FOREVER).min(FOREVER)
     }
 }
 
-/// A year: whatever is longer.
+/// One year, for longer times.
 const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
-/// What one session has sent of late.
+/// The recent messages of one session.
 pub(crate) struct Meter {
     messages: Option<Bucket>,
     bytes: Option<Bucket>,
     policy: RatePolicy,
-    /// As of when the buckets are as full as they are.
+    /// When the buckets were filled last.
     filled: Instant,
     /// Nothing is read until then.
     paused: Option<Instant>,
-    /// It has sent too much, and is being closed.
+    /// The rate was exceeded, and the session is being closed.
     over: bool,
-    /// It is being closed, and read on for the answer: too much is dropped.
+    /// The session is closing, and read until its close frame: messages above the rate are dropped.
     released: bool,
 }
 
 impl Meter {
-    /// `None`: nothing is limited.
+    /// Returns `None` if nothing is limited.
     pub(crate) fn new(inbound: &Inbound, now: Instant) -> Option<Box<Self>> {
         if inbound.messages.is_none() && inbound.bytes.is_none() {
             return None;
@@ -106,7 +106,7 @@ impl Meter {
         }))
     }
 
-    /// A message of `len` bytes came.
+    /// Counts a message of `len` bytes, and decides about it.
     pub(crate) fn take(&mut self, len: usize, now: Instant) -> Verdict {
         let len = len as f64;
         let passed = now.saturating_duration_since(self.filled);
@@ -126,29 +126,29 @@ impl Meter {
             bucket.level -= *amount;
         }
         if self.policy == RatePolicy::Delay {
-            // The next one has one byte at least, as far as is known.
+            // The size of the next message is unknown: one byte at least.
             let wait = buckets.iter().flatten().map(|(bucket, _)| bucket.wait(1.0)).max().unwrap_or_default();
             self.paused = (!wait.is_zero()).then(|| now + wait);
         }
         Verdict::Pass
     }
 
-    /// Whether it is read on though it has sent too much, because it is being closed. True once: from now on.
+    /// Resumes reading before the time, because the session is closing. Returns true once.
     pub(crate) fn release(&mut self) -> bool {
         self.paused.is_some() && !std::mem::replace(&mut self.released, true)
     }
 
-    /// Whether [`Self::release`] was called.
+    /// Returns whether [`Self::release`] was called.
     pub(crate) fn is_released(&self) -> bool {
         self.released
     }
 
-    /// Until when nothing is read.
+    /// Returns until when nothing is read.
     pub(crate) fn paused(&self) -> Option<Instant> {
         self.paused
     }
 
-    /// Reads on.
+    /// Resumes reading.
     pub(crate) fn resume(&mut self) {
         self.paused = None;
     }
@@ -165,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_limited_is_nothing_to_do() {
+    fn no_limit_needs_no_meter() {
         assert!(Meter::new(&Inbound::default(), Instant::now()).is_none());
     }
 
     #[test]
-    fn a_burst_and_then_the_rate() {
+    fn burst_passes_and_then_the_rate() {
         let (mut meter, start) = meter(Rate::new(10.0, Some(5.0)), None, RatePolicy::Drop);
         let mut passed = 0;
         // 100 a second for ten seconds.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn one_too_many_ends_it() {
+    fn first_message_above_the_rate_disconnects() {
         let (mut meter, now) = meter(Rate::new(1.0, Some(2.0)), None, RatePolicy::Disconnect);
         assert_eq!([0; 5].map(|len| meter.take(len, now)), {
             use Verdict::{Disconnect, Drop, Pass};

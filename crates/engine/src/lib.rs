@@ -1,18 +1,17 @@
-//! A WebSocket server of many threads.
+//! A multi-threaded WebSocket server.
 //!
-//! Each worker is a thread with listeners, clients, an event loop and a clock of its own; a client stays with
-//! the worker that has accepted it. Whatever the application or another worker wants of a client is a command
-//! in its worker's [`mailbox`]; what clients send becomes [`events`], unless the session's role is served by
-//! the worker itself. Neither is unbounded: a mailbox that is full is told to whoever fills it, events that
-//! find no room stop the reading of sockets, and what a client does not read is bounded by its [`outbox`] and
-//! the policy for slow consumers.
+//! Each worker is a thread with its own listeners, clients, event loop and timers; a client stays with the worker that
+//! has accepted it. The application and other workers reach a client by commands in its worker's [`mailbox`]. Messages
+//! of clients become [`events`], unless the worker itself serves the session's role. All queues are bounded: a sender
+//! gets an error from a full mailbox, a full queue of events stops reading from sockets, and unread messages of a
+//! client are bounded by its [`outbox`] and the policy for slow consumers.
 //!
-//! Who subscribes to what is known twice: to each worker, of its own clients, without a lock; and to the
-//! [`topics`] registry, which counts, and says which workers a message goes to.
+//! Each worker has an index of its own subscriptions, without a lock. The registry in [`topics`] has those of all
+//! workers: it counts the subscribers, and finds the workers that a message goes to.
 //!
-//! Engines on other machines are reached over a [`broker`], which is given to it.
+//! Engines on other machines are reached through a [`broker`], which the application passes in.
 //!
-//! It knows nothing of Python, and opens no runtime: only threads.
+//! The crate knows nothing of Python, and starts no async runtime: only threads.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -27,7 +26,7 @@
 //! let engine = Engine::start(Config { listen: vec![Listen { at, tls: None }], workers: 2, ..Config::default() })?;
 //! let [Place::Tcp(address)] = engine.places() else { unreachable!() };
 //!
-//! // A client, by hand: its request, then "hello" in a frame with a mask of zeros (RFC 6455 5.2).
+//! // A client, written by hand: its request, then "hello" in a frame with a mask of zeros (RFC 6455 5.2).
 //! let mut client = std::net::TcpStream::connect(address)?;
 //! client.write_all(
 //!     b"GET /greet HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -61,7 +60,7 @@
 //! # }
 //! ```
 
-// What a peer causes is no reason for a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
+// Input of clients must not cause a panic. Arithmetic is left to the checks of the test builds and of the fuzzers.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,7 +1,7 @@
-//! What other threads want of a worker: a queue that wakes it, and bounds who fills it.
+//! The queue of commands from other threads to a worker. It wakes the worker, and bounds the bytes of its commands.
 //!
-//! A worker that finds nothing says so under the same lock under which others put something in, so no
-//! wake-up is lost, and none is made while it is awake.
+//! The worker marks itself as sleeping under the lock under which commands are added. So no wake-up is lost, and none
+//! is made while it is awake.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,13 +10,13 @@ use std::time::Instant;
 use crate::capacity::CapacityNotifier;
 use crate::locks::lock;
 
-/// What wakes a worker that waits for its sockets.
+/// Wakes a worker that waits for its sockets.
 pub trait Wake: Send + Sync {
-    /// It will look into its mailbox.
+    /// Wakes it, so that it checks its mailbox.
     fn wake(&self);
 }
 
-/// The same for whoever has one.
+/// Any closure is a waker.
 impl<F: Fn() + Send + Sync> Wake for F {
     fn wake(&self) {
         self();
@@ -25,56 +25,60 @@ impl<F: Fn() + Send + Sync> Wake for F {
 
 struct Inner<C> {
     commands: VecDeque<C>,
-    /// What they hold, and those that were taken and are not done, in bytes.
+    /// Bytes of messages in the queue, and of those that were taken and not executed yet.
     bytes: usize,
-    /// The same of those that are no messages.
+    /// Bytes of commands without a message, likewise.
     commands_done: usize,
-    /// The worker has found nothing, and sleeps or is about to.
+    /// The worker has found no command, and sleeps or is about to.
     sleeping: bool,
-    /// It takes nothing any more.
+    /// The worker takes no more commands.
     closed: bool,
 }
 
-/// See the module. `C`: what is wanted.
+/// A mailbox for commands of type `C`.
+///
+/// Senders call [`Self::put`], or [`Self::check`] on several mailboxes and then [`Self::put_checked`] on each.
+/// Subscriptions call [`Self::check_commands`] and then [`Self::put_command`]. A sender without capacity waits by
+/// [`Self::wait_for_capacity`]. The worker calls [`Self::take`], executes the commands, and then [`Self::done`].
 pub struct Mailbox<C> {
     inner: Mutex<Inner<C>>,
-    /// Told when there is room again.
+    /// Notified when there is capacity again.
     room: Arc<CapacityNotifier>,
-    /// Bytes from which on there is none.
+    /// There is no capacity from this number of bytes on.
     full: usize,
-    /// Bytes from which on whoever does not wait for room is refused.
+    /// From this number of bytes on, senders that do not wait for capacity are refused.
     limit: usize,
-    /// The same of what is no message: a flood of these keeps nobody from subscribing.
+    /// The limit of commands without a message, apart from `limit`: a flood of messages does not prevent subscriptions.
     errand_limit: usize,
     waker: Arc<dyn Wake>,
 }
 
-/// Why nothing was put in.
+/// Why a command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There is no room, or was none until the deadline.
+    /// There is no capacity, or there was none until the deadline.
     Full,
     /// The worker has ended.
     Closed,
 }
 
-/// Bytes of what is no message that may wait at least, however few of messages may.
+/// The minimum limit of commands without a message, in bytes.
 const ERRANDS: usize = 1 << 20;
 
 impl<C> Mailbox<C> {
-    /// An empty one, whose worker is awake. There is room below `full` bytes; who does not wait for it is refused
-    /// from `limit` on.
+    /// Returns an empty mailbox whose worker is awake. It has capacity below `full` bytes. From `limit` bytes on,
+    /// senders that do not wait for capacity are refused.
     pub fn new(full: usize, limit: usize, waker: Arc<dyn Wake>, room: Arc<CapacityNotifier>) -> Self {
         let inner = Inner { commands: VecDeque::new(), bytes: 0, commands_done: 0, sleeping: false, closed: false };
         Self { inner: Mutex::new(inner), room, full, limit, errand_limit: limit.max(ERRANDS), waker }
     }
 
-    /// Puts something in. Whether there is room for more: whoever can wait should, if there is not. Who does not
-    /// is refused at the limit. What has no bytes is not: whoever puts it in bounds how often, by an end that comes once
-    /// for each session, for example.
+    /// Adds a command. Returns whether there is capacity for more; a sender that can wait should do so if there is
+    /// not. At the limit the command is refused. A command of 0 bytes never is: the sender has to bound the number of
+    /// these.
     ///
     /// # Errors
-    /// There is far too much, or the worker has ended.
+    /// The limit is reached, or the worker has ended.
     pub fn put(&self, command: C, bytes: usize) -> Result<bool, Refused> {
         let inner = lock(&self.inner);
         if bytes > 0 {
@@ -84,16 +88,16 @@ impl<C> Mailbox<C> {
         self.push(inner, command, bytes)
     }
 
-    /// Whether [`Self::put`] would take something.
+    /// Checks whether [`Self::put`] would accept a command.
     ///
     /// # Errors
-    /// As for that.
+    /// As for [`Self::put`].
     pub fn check(&self) -> Result<(), Refused> {
         self.look(&lock(&self.inner))
     }
 
-    /// Puts something in after [`Self::check`], whatever others have put in since: so that whoever has several
-    /// mailboxes to put it into puts it into all, or into none.
+    /// Adds a command after [`Self::check`], even if other threads have filled the mailbox since. A sender with
+    /// several mailboxes checks all of them first, so that all of them get the command or none.
     ///
     /// # Errors
     /// The worker has ended.
@@ -101,7 +105,8 @@ impl<C> Mailbox<C> {
         self.push(lock(&self.inner), command, bytes)
     }
 
-    /// The same without waking the worker; whether it sleeps, and is to be woken soon.
+    /// Adds a command like [`Self::put_checked`] without waking the worker. The second result: the worker sleeps, and
+    /// the caller has to wake it soon.
     pub(crate) fn put_quietly(&self, command: C, bytes: usize) -> Result<(bool, bool), Refused> {
         self.add(lock(&self.inner), command, bytes)
     }
@@ -110,10 +115,10 @@ impl<C> Mailbox<C> {
         self.waker.wake();
     }
 
-    /// Whether there are not too many errands: what is no message, and has bytes all the same.
+    /// Checks whether the limit of commands without a message is not reached.
     ///
     /// # Errors
-    /// There are far too many, or the worker has ended.
+    /// The limit is reached, or the worker has ended.
     pub fn check_errands(&self) -> Result<(), Refused> {
         let inner = lock(&self.inner);
         if inner.closed {
@@ -122,7 +127,7 @@ impl<C> Mailbox<C> {
         if inner.commands_done >= self.errand_limit { Err(Refused::Full) } else { Ok(()) }
     }
 
-    /// Puts one in after [`Self::check_errands`], whatever others have put in since.
+    /// Adds a command after [`Self::check_commands`], even if other threads have added some since.
     ///
     /// # Errors
     /// The worker has ended.
@@ -160,14 +165,14 @@ impl<C> Mailbox<C> {
         Ok((room, std::mem::take(&mut inner.sleeping)))
     }
 
-    /// Has the worker look around, if it sleeps.
+    /// Wakes the worker if it sleeps, without a command.
     pub fn nudge(&self) {
         if std::mem::take(&mut lock(&self.inner).sleeping) {
             self.waker.wake();
         }
     }
 
-    /// Whether there is room for more.
+    /// Returns whether there is capacity for more.
     ///
     /// # Errors
     /// The worker has ended.
@@ -176,13 +181,13 @@ impl<C> Mailbox<C> {
         if inner.closed { Err(Refused::Closed) } else { Ok(inner.bytes < self.full) }
     }
 
-    /// Bytes that wait.
+    /// Returns the bytes of messages that wait.
     #[must_use]
     pub fn bytes(&self) -> usize {
         lock(&self.inner).bytes
     }
 
-    /// Waits until there is room, or the deadline.
+    /// Waits until there is capacity, or the deadline.
     ///
     /// # Errors
     /// There is none by then, or the worker has ended.
@@ -190,8 +195,8 @@ impl<C> Mailbox<C> {
         self.room.wait(deadline, || self.has_capacity())
     }
 
-    /// For the worker: takes everything out, into a queue that is empty. `sleeps`: if there is nothing it will
-    /// wait until it is woken. Whether there was something.
+    /// For the worker: moves all commands into an empty queue, and returns whether there were any. `sleeps`: the
+    /// worker waits for its waker if there are none.
     pub fn take(&self, commands: &mut VecDeque<C>, sleeps: bool) -> bool {
         let mut inner = lock(&self.inner);
         std::mem::swap(&mut inner.commands, commands);
@@ -200,7 +205,7 @@ impl<C> Mailbox<C> {
         some
     }
 
-    /// For the worker: of what it has taken it has done errands of so many bytes.
+    /// For the worker: commands without a message, of this number of bytes, were executed.
     pub fn done_errands(&self, bytes: usize) {
         if bytes > 0 {
             let mut inner = lock(&self.inner);
@@ -208,8 +213,8 @@ impl<C> Mailbox<C> {
         }
     }
 
-    /// For the worker: of what it has taken it has done messages of so many bytes. Only now is there room, so that whoever
-    /// waits for it knows all that came of what was sent before.
+    /// For the worker: messages of this number of bytes were delivered. Only now is their capacity free, so a sender
+    /// that waited for it sees the effects of all earlier messages.
     pub fn done(&self, bytes: usize) {
         if bytes == 0 {
             return;
@@ -224,7 +229,7 @@ impl<C> Mailbox<C> {
         }
     }
 
-    /// For the worker: it takes nothing any more; what was in it.
+    /// For the worker: closes the mailbox, and returns the commands in it.
     pub fn close(&self) -> VecDeque<C> {
         let mut inner = lock(&self.inner);
         inner.closed = true;

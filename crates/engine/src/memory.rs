@@ -1,10 +1,9 @@
-//! The memory of all messages that wait, of one engine: each counted once, however many sessions it waits for.
+//! The memory of all messages of an engine that wait, each counted once, for any number of sessions.
 //!
-//! Whoever makes or frees a message counts on a line of its own thread's, or nearly so: nobody waits for anybody.
-//! What a worker's sessions hold beside, their queues and what was copied into them, is on its
-//! [`WorkerMetrics`](crate::metrics::Sheet). The sum is looked at a few times in a turn at most.
-//!
-//! Of what there is, messages that wait for workers are counted beside: each once, in however many mailboxes it is.
+//! Threads count on separate cache lines, so that they rarely slow each other. The queues of a worker's sessions, and
+//! bytes copied into them, are counted by its [`WorkerMetrics`](crate::metrics::WorkerMetrics). The sum is read a few
+//! times in a turn at most. Messages that wait for workers are counted a second time, each once for any number of
+//! mailboxes.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +12,13 @@ use wirespeed_driver::frames::Account;
 
 use crate::outbox;
 
-/// Threads that count have so many lines.
+/// The number of cache lines. Threads beyond it share them.
 const LINES: usize = 16;
 
-/// What a message takes beside its bytes: what holds them.
+/// The memory of a message beside its bytes.
 const OVERHEAD: usize = 192;
 
-/// Two lines are fetched at a time on x86.
+/// Aligned to two cache lines, as x86 fetches two at a time.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Line {
@@ -27,7 +26,7 @@ struct Line {
     posted: AtomicUsize,
 }
 
-/// See the module.
+/// Counts the memory of messages, for all threads of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryAccounting {
     lines: [Line; LINES],
@@ -43,18 +42,18 @@ fn number() -> usize {
 }
 
 impl MemoryAccounting {
-    /// What there is. While others count it may be off by what they do at that moment.
+    /// Returns the memory of all messages. Concurrent changes may or may not be included.
     pub(crate) fn sum(&self) -> usize {
         self.sum_of(|line| &line.made)
     }
 
-    /// Of that, what waits for workers, as their mailboxes count it. Not more than there is.
+    /// Returns the part of it that waits for workers, as their mailboxes count it. It never exceeds the memory of all.
     pub(crate) fn posted(&self) -> usize {
         self.sum_of(|line| &line.posted)
     }
 
     fn sum_of(&self, of: impl Fn(&Line) -> &AtomicUsize) -> usize {
-        // A line may have less than nothing: what one thread makes another frees.
+        // A line may be negative: one thread allocates and another frees.
         let sum = self.lines.iter().fold(0_usize, |sum, line| sum.wrapping_add(of(line).load(Ordering::Relaxed)));
         usize::try_from(sum.cast_signed()).unwrap_or(0)
     }
@@ -96,7 +95,7 @@ mod tests {
     use crate::publishing::Envelope;
 
     #[test]
-    fn what_one_thread_makes_another_frees() {
+    fn memory_is_freed_by_another_thread() {
         let memory = Arc::new(MemoryAccounting::default());
         let make = || {
             let account: Arc<dyn Account> = Arc::<MemoryAccounting>::clone(&memory);
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_several_mailboxes_is_counted_once() {
+    fn message_in_several_mailboxes_is_counted_once() {
         let memory = Arc::new(MemoryAccounting::default());
         let account: Arc<dyn Account> = Arc::<MemoryAccounting>::clone(&memory);
         let message = Arc::new(Encoded::counted(MessageKind::Binary, &[0; 1000], Some(account)).unwrap());

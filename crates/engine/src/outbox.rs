@@ -1,41 +1,41 @@
-//! What waits for a session whose client does not take it yet: whole messages, bounded in bytes, and what
-//! becomes of them when there are too many.
+//! The queue of messages that a session's client has not read yet, bounded in bytes, and the policies for a full
+//! queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use wirespeed_driver::encoded::{Encoded, FrameBatch};
 
-/// What is done with a session whose client reads too slowly.
+/// What happens to a session whose client reads too slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// It is ended, with close code 1013 if that still reaches the client.
+    /// The session is closed, with code 1013 if the close frame still reaches the client.
     #[default]
     Disconnect,
-    /// The oldest messages that wait are dropped for the new one.
+    /// The oldest queued messages are dropped for the new one.
     DropOldest,
     /// The new message is dropped.
     DropNewest,
-    /// A message replaces the one of the same key that waits; those without a key, and what is too much all the
-    /// same, as for [`Policy::DropOldest`].
+    /// A message replaces the queued one with the same key. Messages without a key, and those that do not fit
+    /// nevertheless, are handled by [`Policy::DropOldest`].
     Conflate,
 }
 
-/// One message that waits.
+/// A message that waits.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// Its frames.
+    /// The encoded frames.
     pub message: Arc<Encoded>,
-    /// What it is about: for [`Policy::Conflate`].
+    /// The subject of the message, for [`Policy::Conflate`].
     pub key: Option<Arc<str>>,
 }
 
-/// What a message that waits takes beside its bytes: its places in queues, and its share of what holds the bytes.
-/// Without it a limit of bytes would let in fifty times as much in messages of one byte.
+/// The memory of a waiting message beside its bytes: its entries in queues, and its share of the buffer. Without it a
+/// limit in bytes would allow fifty times that memory in messages of one byte.
 pub(crate) const OVERHEAD: usize = 64;
 
 impl Pending {
-    /// What it counts for where bytes are limited.
+    /// Returns the bytes that the message counts for in limits.
     #[must_use]
     #[inline]
     pub fn cost(&self) -> usize {
@@ -43,35 +43,35 @@ impl Pending {
     }
 }
 
-/// Messages in a row for the same audience, none of which has a key: they wait, and leave, as one. Where they cannot,
-/// they are what they were.
+/// Consecutive messages without keys for the same audience. They wait and leave as one batch where that is possible,
+/// and one by one elsewhere.
 #[derive(Debug)]
 pub struct MessageBatch<'a> {
-    /// Each of them.
+    /// The messages.
     pub messages: &'a [Pending],
-    /// All of them, if there are several.
+    /// All of them as one batch, if there are several.
     pub run: Option<&'a Arc<FrameBatch>>,
 }
 
 impl<'a> MessageBatch<'a> {
-    /// One message.
+    /// Wraps one message.
     #[must_use]
     pub fn of(message: &'a Pending) -> Self {
         Self { messages: std::slice::from_ref(message), run: None }
     }
 }
 
-/// What waits in one place of an outbox.
+/// One entry of an outbox.
 #[derive(Clone, Debug)]
 pub enum Waiting {
     /// A message.
     One(Pending),
-    /// Those of a run, without the first so many, which were dropped.
+    /// A batch without its first messages, which were dropped: their number.
     FrameBatch(Arc<FrameBatch>, usize),
 }
 
 impl Waiting {
-    /// What it counts for where bytes are limited: as much as each of its messages.
+    /// Returns the bytes that it counts for in limits: the sum of its messages.
     #[must_use]
     #[inline]
     pub fn cost(&self) -> usize {
@@ -81,7 +81,7 @@ impl Waiting {
         }
     }
 
-    /// Messages.
+    /// Returns the number of messages.
     #[must_use]
     #[inline]
     #[allow(clippy::len_without_is_empty)] // there is always one
@@ -100,67 +100,69 @@ impl Waiting {
     }
 }
 
-/// What became of a message.
+/// The result of [`Outbox::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// It waits. So many others were dropped for it.
+    /// The message was queued, and others were dropped for it.
     Kept {
-        /// Messages that were dropped.
+        /// The number of dropped messages.
         dropped: usize,
     },
-    /// It was dropped.
+    /// The message was dropped.
     Dropped,
-    /// There is too much: the session is to be ended.
+    /// The limit is exceeded: the session has to be closed.
     Overflow,
 }
 
 /// Messages in the order in which they were sent.
+///
+/// The session pushes while its connection is busy, and pops when the connection takes more.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// The first is there; of the others, those that were replaced are not.
+    /// Replaced messages leave `None`; the first entry is always `Some`.
     pending: VecDeque<Option<Waiting>>,
-    /// How many messages are there.
+    /// The number of messages.
     len: usize,
     bytes: usize,
-    /// How many have left `pending` at its beginning, ever.
+    /// The number of entries that were ever removed at the front.
     left: u64,
-    /// For [`Policy::Conflate`]: where the last message of each key is, counted from the first that there ever was.
-    #[allow(clippy::box_collection)] // sessions without one are many
+    /// For [`Policy::Conflate`]: the place of the last message of each key, counted from the first entry ever.
+    #[allow(clippy::box_collection)] // most sessions have none
     keys: Option<Box<HashMap<Arc<str>, u64>>>,
 }
 
 impl Outbox {
-    /// Bytes that wait, as [`Pending::cost`] counts them.
+    /// Returns the queued bytes, as [`Pending::cost`] counts them.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Messages that wait.
+    /// Returns the number of queued messages.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Memory that they take beside what the messages hold.
+    /// Returns the memory of the entries, beside that of the messages.
     #[must_use]
     #[inline]
     pub fn overhead(&self) -> usize {
         self.len * OVERHEAD
     }
 
-    /// Whether none do.
+    /// Returns whether no message is queued.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds a message. `beside`: bytes that wait elsewhere for the same session; with them, `limit` is not
-    /// passed, but a message that is alone may be as large as it likes. Where the policy drops others for it, alone in
-    /// here: what waits elsewhere has begun to leave, and what is new is not dropped for it.
+    /// Adds a message. With the bytes `beside`, which wait elsewhere for the same session, the queue does not exceed
+    /// `limit`; but a message that waits alone may have any size. If the policy drops others for the new message, it
+    /// may exceed the limit together with `beside`, as those bytes have begun to leave.
     pub fn push(&mut self, new: Pending, beside: usize, limit: usize, policy: Policy) -> Pushed {
         let cost = new.cost();
         let mut dropped = 0;
@@ -191,8 +193,7 @@ impl Outbox {
         }
     }
 
-    /// Adds all messages of a run, if there is room for them without anything that the policy would have to do: else
-    /// none, and false.
+    /// Adds a batch if all of it fits without dropping a message. Otherwise adds nothing and returns false.
     pub fn push_run(&mut self, run: &Arc<FrameBatch>, beside: usize, limit: usize) -> bool {
         let new = Waiting::FrameBatch(Arc::clone(run), 0);
         let fits = (self.bytes + beside).saturating_add(new.cost()) <= limit;
@@ -224,7 +225,7 @@ impl Outbox {
         self.len -= old.len();
     }
 
-    /// Has the first one there again; and where most were replaced, only those that were not.
+    /// Restores the rule that the first entry is `Some`, and compacts the queue if most entries were replaced.
     fn trim(&mut self) {
         while let Some(None) = self.pending.front() {
             self.pending.pop_front();
@@ -238,7 +239,7 @@ impl Outbox {
         }
     }
 
-    /// Drops the oldest message. False: there is none.
+    /// Drops the oldest message. Returns false if there is none.
     pub fn drop_oldest(&mut self) -> bool {
         if let Some(Some(oldest @ Waiting::FrameBatch(..))) = self.pending.front_mut()
             && oldest.len() > 1
@@ -254,7 +255,7 @@ impl Outbox {
         self.pop().is_some()
     }
 
-    /// Takes what is in the oldest place.
+    /// Takes the oldest entry.
     pub fn pop(&mut self) -> Option<Waiting> {
         let oldest = self.pending.pop_front()??;
         if let (Some(keys), Some(key)) = (&mut self.keys, oldest.key())
@@ -266,12 +267,12 @@ impl Outbox {
         self.note_gone(&oldest);
         self.trim();
         if self.len == 0 {
-            *self = Self::default(); // an idle session keeps nothing
+            *self = Self::default(); // an idle session keeps no memory
         }
         Some(oldest)
     }
 
-    /// Forgets all; how many they were.
+    /// Drops all messages, and returns their number.
     pub fn clear(&mut self) -> usize {
         std::mem::take(self).len
     }

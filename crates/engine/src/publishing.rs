@@ -1,5 +1,6 @@
-//! From a message to the mailboxes of the workers whose sessions get it, and to the broker: for the application and
-//! for relays.
+//! Putting messages into the mailboxes of the workers whose sessions get them, and forwarding them to the broker.
+//!
+//! Called by the application's API and by relays.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -15,8 +16,7 @@ use crate::session::WorkerHandle;
 use crate::topics::{Registry, Topic};
 use crate::worker::{Command, EngineShared};
 
-/// A message in a mailbox, or of what was taken out of it and is yet to be done: then it waits for a worker, and counts
-/// beside what waits for sessions.
+/// A message in a mailbox, or taken from it and not delivered yet. Its memory counts as waiting for a worker.
 pub(crate) struct Envelope(Pending);
 
 impl Envelope {
@@ -40,15 +40,15 @@ impl Drop for Envelope {
     }
 }
 
-/// How commands are put into mailboxes.
+/// Puts commands into the mailboxes of several workers.
 pub(crate) struct FanOut<'a> {
     shared: &'a EngineShared,
     homes: &'a [Arc<WorkerHandle>],
-    /// Whoever puts it in has waited for room, and cannot be refused for want of it.
+    /// The sender has waited for capacity, and is not refused for lack of it.
     waited: bool,
-    /// Workers are woken at the end, all of them once.
+    /// Sleeping workers are woken when this is dropped, each once.
     draining_input: bool,
-    /// Those that are to be.
+    /// Workers to be woken then.
     asleep: Vec<&'a WorkerHandle>,
 }
 
@@ -57,21 +57,20 @@ impl<'a> FanOut<'a> {
         Self { shared, homes, waited: false, draining_input: false, asleep: Vec::new() }
     }
 
-    /// For whoever has waited for room.
+    /// Skips the check of capacity, for a sender that has waited for it.
     pub(crate) fn after_waiting(mut self) -> Self {
         self.waited = true;
         self
     }
 
-    /// For several messages, soon one after the other: until this is dropped, or there is no room, nobody is woken for
-    /// what anybody puts in.
+    /// For several messages in a row: workers are not woken until this is dropped, or a mailbox has no capacity.
     pub(crate) fn waking_late(mut self) -> Self {
         self.draining_input = true;
         self
     }
 
-    /// Puts a command into the mailboxes of several workers: of all, or of none, because whoever is refused comes
-    /// again. Whether there is room for more, and the audience keeps up.
+    /// Puts a command into the mailboxes of several workers: all of them, or none if it returns an error, as the
+    /// sender then retries. Returns whether there is capacity for more and the audience is not congested.
     pub(crate) fn put<H: Iterator<Item = &'a Arc<WorkerHandle>>>(
         &mut self,
         homes: impl Fn() -> H,
@@ -106,14 +105,14 @@ impl<'a> FanOut<'a> {
         self.asleep.drain(..).for_each(|worker| worker.mailbox.wake());
     }
 
-    /// Has what is put in next timed, if nothing of that worker is at present.
+    /// Starts a measurement of the latency with the next message, if none is under way at this worker.
     fn time(&mut self, worker: &'a WorkerHandle) {
         if self.shared.sheets.get(worker.worker.index()).is_some_and(|metrics| metrics.begin_timing()) {
-            let _ = self.put_one(worker, Command::Published(Instant::now()), 0); // its worker has ended: nothing is timed
+            let _ = self.put_one(worker, Command::Published(Instant::now()), 0); // fails if the worker has ended
         }
     }
 
-    /// Publishes a message to the sessions that subscribe to the topic, but `except`, and to other engines.
+    /// Publishes a message to the subscribers of the topic except one, and to other engines.
     pub(crate) fn publish(
         &mut self,
         registry: &Registry,
@@ -145,8 +144,8 @@ impl Drop for FanOut<'_> {
     }
 }
 
-/// Whether every worker takes more, and most of the topic's subscribers keep up, as far as they take anything at all;
-/// without a topic, most of all sessions.
+/// Returns whether every mailbox has capacity and the topic is not congested; without a topic, whether a broadcast is
+/// not.
 pub(crate) fn has_capacity(homes: &[Arc<WorkerHandle>], topic: Option<&Topic>) -> Result<bool, Refused> {
     homes
         .iter()

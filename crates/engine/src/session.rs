@@ -1,5 +1,4 @@
-//! One client, as the application sees it: a handle that may be kept and used from any thread, also after the
-//! session's end.
+//! One client as the application sees it: a handle that any thread may keep and use, also after the session's end.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -31,20 +30,20 @@ use crate::slow_consumer::SlowConsumerState;
 use crate::topics::{Pattern, Registry, WorkerId};
 use crate::worker::{Command, Key};
 
-/// What a session cannot do.
+/// Why a session refuses an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is over, or about to be.
+    /// It is closing, or closed.
     Closed,
-    /// Far more waits for its worker than may: see [`Session::wait_for_capacity`].
+    /// The limit of its worker's mailbox is reached: see [`Session::wait_for_capacity`].
     Full,
-    /// There is no such message: see the reason.
+    /// The message or close frame is not valid.
     Invalid(SendError),
-    /// Far more waits for the broker than may, and its policy is to say so.
+    /// The broker's queue is full, and its policy is to return an error.
     BrokerFull,
-    /// It is not allowed to: see [`Session::may`].
+    /// The session has no permission: see [`Session::may`].
     Denied,
-    /// It subscribes to as many topics as it may, which are so many.
+    /// It has as many subscriptions as one session may have: this number.
     TooManySubscriptions(usize),
 }
 
@@ -57,30 +56,33 @@ impl From<Refused> for Refusal {
     }
 }
 
-/// See the module.
+/// A handle of a session.
+///
+/// All calls are safe from any thread. [`Self::send`] and [`Self::close`] put a command into the worker's mailbox, in
+/// order. A sender that gets `false` should call [`Self::wait_for_capacity`] before it sends more.
 #[derive(Clone)]
 pub struct Session(Arc<Shared>);
 
-/// Where sessions of one worker live.
+/// What all threads know of a worker: its number, its mailbox, and what it shares with the others.
 pub(crate) struct WorkerHandle {
     pub(crate) worker: WorkerId,
     pub(crate) mailbox: Arc<Mailbox<Command>>,
     pub(crate) registry: Arc<Registry>,
-    /// The process that its worker is in, as [`entropy::forks`] counts them.
+    /// The generation of the process that the worker is in, as [`fork::generation`] counts it.
     pub(crate) process: u64,
-    /// Of all workers.
+    /// Shared by all workers.
     pub(crate) room: Arc<CapacityNotifier>,
     pub(crate) congestion: SlowConsumerState,
-    /// Clients that another worker has accepted for this one, and that it has not looked at yet.
+    /// Clients that another worker has accepted for this one, and that it has not taken yet.
     pub(crate) arriving: AtomicUsize,
-    /// Of all workers: counts what is sent.
+    /// Shared by all workers: counts the memory of messages.
     pub(crate) memory: Arc<MemoryAccounting>,
     pub(crate) logs: Arc<Logs>,
-    /// Where the rights of tokens are, and what sessions without one may do.
+    /// How tokens contain permissions, and the permissions of sessions without a token.
     pub(crate) acl: AclOptions,
 }
 
-/// What is known of a client when its session begins.
+/// Facts about a client that are known when its session begins.
 pub(crate) struct About {
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) asked: RequestHead,
@@ -91,71 +93,71 @@ pub(crate) struct Shared {
     id: u64,
     key: Key,
     worker: Arc<WorkerHandle>,
-    /// What holds for all sessions of its path.
+    /// The settings for all sessions of its path.
     route: Arc<Route>,
     about: About,
-    /// Messages are accepted.
+    /// Whether messages are accepted.
     open: AtomicBool,
-    /// Bytes that wait for the client: what was sent is added by whoever sends it, and what was published by the
-    /// worker, which takes off what has left or was dropped.
+    /// Bytes that wait for the client. A sender adds those of its message. The worker adds those of published
+    /// messages, and subtracts what left or was dropped.
     queued: AtomicUsize,
-    /// From so many of them on there is no room.
+    /// There is no capacity from this number of bytes on.
     high: usize,
-    /// Whoever handles its messages wants more of them; and whether its worker is yet to be told of a change.
+    /// Whether the handler wants more messages, and whether the worker has yet to handle a change of this.
     reads: AtomicBool,
     reads_changed: AtomicBool,
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
-    /// Who it is and what it may do, if it has a token or was allowed anything.
+    /// The identity and permissions, if it has a token or [`Session::allow`] was called.
     who: OnceLock<Box<Mutex<Principal>>>,
     opened: Instant,
-    /// Once it is over.
+    /// Set when the session is over.
     figures: OnceLock<Box<SessionFigures>>,
 }
 
-/// What was counted of a session.
+/// The figures of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionFigures {
-    /// Messages that the client has sent.
+    /// Messages from the client.
     pub messages_received: u64,
     /// Bytes of their payloads.
     pub bytes_received: u64,
-    /// Messages to it, as far as they were handed to its connection.
+    /// Messages to the client that were handed to its connection.
     pub messages_sent: u64,
     /// Bytes of their payloads.
     pub bytes_sent: u64,
-    /// Messages dropped, because it reads too slowly.
+    /// Messages dropped because the client reads too slowly.
     pub messages_dropped: u64,
-    /// Messages dropped, because it sends too many.
+    /// Messages dropped because the client sends too many.
     pub messages_limited: u64,
-    /// Messages dropped, because it may not publish: of a relay.
+    /// Messages of a relay's client dropped because it may not publish.
     pub messages_denied: u64,
-    /// Bytes that wait for it.
+    /// Bytes that wait for the client.
     pub queued_bytes: usize,
-    /// Topics, and patterns of topics, that it subscribes to.
+    /// The number of topics, and patterns of topics, that it subscribes to.
     pub subscriptions: usize,
-    /// How long it has been open, or was.
+    /// How long it is open, or was.
     pub open: Duration,
 }
 
-/// Why a token does not take the place of the one before.
+/// Why a session did not get a new token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotRefreshed {
-    /// The session is over, or about to be.
+    /// The session is closing, or closed.
     Closed,
-    /// Nobody is asked for a token where it is.
+    /// Its path requires no token.
     NoAuth,
-    /// It is no good one.
+    /// The token was denied.
     Denied(Denied),
-    /// It is another user's, or nobody's: tokens without a user tell nobody apart.
+    /// The token belongs to another user, or to none: tokens without a user cannot be compared.
     OtherUser,
 }
 
-/// What one may do with a topic.
+/// An operation on a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicPermission {
-    /// Receive what is published on it.
+    /// Receiving its messages.
     Subscribe,
-    /// Publish on it.
+    /// Publishing on it.
     Publish,
 }
 
@@ -169,7 +171,7 @@ impl Eq for Session {}
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The target may hold a token.
+        // The target of the request may contain a token.
         f.debug_struct("Session").field("id", &self.0.id).field("remote", &self.0.about.remote).finish_non_exhaustive()
     }
 }
@@ -201,7 +203,7 @@ impl Session {
         }))
     }
 
-    /// Whether it may do this with a topic, or with all that match a pattern: by its token and by [`Self::allow`].
+    /// Returns whether it has a permission for a topic or a pattern, by its token and [`Self::allow`].
     #[must_use]
     pub fn may(&self, deed: TopicPermission, pattern_or_topic: &str) -> bool {
         match self.0.who.get() {
@@ -210,13 +212,13 @@ impl Session {
         }
     }
 
-    /// Allows and denies more than its token does, from now on; to deny wins, whoever does it. What it subscribes to
-    /// already it goes on to get.
+    /// Adds permissions to those of its token, and denials, which always win. Existing subscriptions stay. In a
+    /// pattern `{user}` stands for the user, as in a token.
     ///
     /// # Errors
-    /// One of them is no pattern; nothing has changed. `{user}` in it stands for the user, as in a token.
+    /// A text is not a valid pattern; nothing has changed.
     pub fn allow<S: AsRef<str>>(&self, deeds: &[TopicPermission], allow: &[S], deny: &[S]) -> Result<(), Error> {
-        // Without a user, patterns with `{user}` are errors, and nothing is kept for them.
+        // Without a user, patterns with `{user}` are errors, and nothing is stored for them.
         let user = self.identity().map(|identity| identity.user.clone()).unwrap_or_default();
         let more = Acl::new(allow, deny, &user)?;
         let nobody = || Box::new(Mutex::new(Principal::nobody(self.0.worker.acl.unsaid.rights())));
@@ -224,9 +226,8 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with another token of the same user, by the rules of its path: who it is, what it may do and when it
-    /// ends are as that says; what was allowed and denied by [`Self::allow`] stays. What it subscribes to already it
-    /// goes on to get.
+    /// Replaces the token by another one of the same user, by the rules of its path: identity, permissions and expiry
+    /// are those of the new token. Permissions from [`Self::allow`] and existing subscriptions stay.
     ///
     /// # Errors
     /// [`NotRefreshed`]: nothing has changed.
@@ -242,77 +243,77 @@ impl Session {
         if !lock(who).renew(user) {
             return Err(NotRefreshed::OtherUser);
         }
-        // The worker has to look earlier than it meant to, or need not.
+        // The worker has to set an earlier deadline, or none.
         self.0.worker.mailbox.put(Command::Refreshed(self.0.key), 0).map(drop).map_err(|_| NotRefreshed::Closed)
     }
 
-    /// Its number: no other session of this engine has had it, or will.
+    /// Returns its number, which no other session of this engine ever has.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// Where the client is; `None` of a Unix socket.
+    /// Returns the address of the client; `None` for a Unix socket.
     #[must_use]
     pub fn remote_address(&self) -> Option<SocketAddr> {
         self.0.about.remote
     }
 
-    /// The path of the request's target, not decoded.
+    /// Returns the path of the request's target, not decoded.
     #[must_use]
     pub fn path(&self) -> &str {
         self.0.about.asked.path()
     }
 
-    /// What holds for all sessions of its path.
+    /// Returns the settings for all sessions of its path.
     #[must_use]
     pub fn route(&self) -> &Route {
         &self.0.route
     }
 
-    /// Whatever the application says that its path is: see [`Route::tag`].
+    /// Returns the number that the application has given to its path: see [`Route::tag`].
     #[must_use]
     pub fn tag(&self) -> u32 {
         self.0.route.tag
     }
 
-    /// The segments of its path that the route names, decoded; as they are where that gives no text.
+    /// Returns the named segments of its path, decoded. A segment that is not valid UTF-8 is returned undecoded.
     #[must_use]
     pub fn params(&self) -> Vec<(&str, Cow<'_, str>)> {
         let decoded = |text| percent_decode_str(text).decode_utf8().unwrap_or(Cow::Borrowed(text));
         self.0.route.params(self.path()).into_iter().map(|(name, text)| (name, decoded(text))).collect()
     }
 
-    /// The query of the request's target, not decoded, without its question mark; empty if there is none.
+    /// Returns the query of the request's target, not decoded, without the question mark; empty if there is none.
     #[must_use]
     pub fn query(&self) -> &str {
         self.0.about.asked.query()
     }
 
-    /// The header fields of the request, made again from what is kept.
+    /// Returns the header fields of the request, rebuilt from their compact form.
     #[must_use]
     pub fn headers(&self) -> HeaderList {
         self.0.about.asked.headers()
     }
 
-    /// The subprotocol that was chosen.
+    /// Returns the negotiated subprotocol.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&str> {
         self.0.about.subprotocol.as_deref()
     }
 
-    /// Who it is, by its token; `None` where none is asked for.
+    /// Returns the identity from its token; `None` where no token is required.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<Identity>> {
         self.0.who.get().and_then(|who| lock(who).identity().cloned())
     }
 
-    /// Whether it is of the engine that has this registry.
+    /// Returns whether it belongs to the engine with this registry.
     pub(crate) fn belongs_to(&self, registry: &Arc<Registry>) -> bool {
         Arc::ptr_eq(&self.0.worker.registry, registry)
     }
 
-    /// What its token allows; `None` where none is asked for.
+    /// Returns the permissions from its token; `None` where no token is required.
     #[must_use]
     pub fn rights(&self) -> Option<Rights> {
         self.0.who.get().and_then(|who| lock(who).by_token().cloned())
@@ -330,16 +331,16 @@ impl Session {
         self.0.opened
     }
 
-    /// For the worker: it is over.
+    /// For the worker: stores the figures of a session that is over.
     pub(crate) fn set_figures(&self, figures: SessionFigures) {
-        let _ = self.0.figures.set(Box::new(figures)); // it is over once
+        let _ = self.0.figures.set(Box::new(figures)); // called once
     }
 
-    /// What was counted of it: as its worker says, which is asked, and waited for until the deadline. Of one that is
-    /// over, what was counted at its end.
+    /// Returns its figures. Asks its worker, and waits for the answer until the deadline. For a session that is over,
+    /// the figures are those of its end.
     ///
     /// # Errors
-    /// Not by then; or the engine stops at this moment.
+    /// There was no answer by the deadline, or the engine is stopping.
     pub fn figures(&self, deadline: Instant) -> Result<SessionFigures, Refused> {
         let known = || self.0.figures.get().map(|figures| **figures);
         if let Some(figures) = known() {
@@ -350,41 +351,41 @@ impl Session {
             match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(figures) => return Ok(figures),
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(Refused::Full),
-                Err(mpsc::RecvTimeoutError::Disconnected) => {} // it has ended meanwhile
+                Err(mpsc::RecvTimeoutError::Disconnected) => {} // the session has ended meanwhile
             }
         }
         known().ok_or(Refused::Closed)
     }
 
-    /// Whether messages are accepted for it.
+    /// Returns whether messages are accepted for it.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.open.load(Ordering::Acquire)
     }
 
-    /// Whether this is a copy in a child process, where nobody sees to it: its calls may wait for ever for a lock.
+    /// Returns whether this is a copy in a forked child, where no worker serves it. Calls may then block forever.
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.0.worker.process != fork::generation()
     }
 
-    /// No more messages are accepted for it. False: none were before.
+    /// Stops accepting messages. Returns false if that was so before.
     pub(crate) fn set_closed(&self) -> bool {
         let was = self.0.open.swap(false, Ordering::SeqCst);
         if was {
-            self.0.worker.room.notify(); // whoever waits for room waits in vain
+            self.0.worker.room.notify(); // senders that wait for capacity get an error
         }
         was
     }
 
-    /// Bytes that wait: for its worker, and because the client does not read as fast.
+    /// Returns the bytes that wait in the mailbox of its worker, and for the client.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.0.queued.load(Ordering::SeqCst)
     }
 
-    /// For the worker: of those that it has known of, `before`, and what others have added, so many are left of
-    /// the first. True: there is room where there was none.
+    /// For the worker: of the queued bytes that it knows, `before`, `left` are left; other threads may have added
+    /// more. Returns whether there is capacity where there was none.
     pub(crate) fn recount(&self, before: usize, left: usize) -> bool {
         if left >= before {
             if left > before {
@@ -396,16 +397,16 @@ impl Session {
         was >= self.0.high && was.saturating_sub(before - left) < self.0.high
     }
 
-    /// Bytes from which on there is no room.
+    /// Returns the number of bytes from which on there is no capacity.
     pub(crate) fn high(&self) -> usize {
         self.0.high
     }
 
-    /// Whether there is room for more: in its worker's mailbox, and among what waits for it, of which half of the
-    /// limit is for what others send and publish.
+    /// Returns whether there is capacity for more, in its worker's mailbox and in its queue. Half of the queue's limit
+    /// is for senders; the rest is for messages that do not wait.
     ///
     /// # Errors
-    /// It is over, or about to be.
+    /// It is closing, or closed.
     pub fn has_capacity(&self) -> Result<bool, Refused> {
         if !self.is_open() {
             return Err(Refused::Closed);
@@ -413,35 +414,35 @@ impl Session {
         Ok(self.queued() < self.0.high && self.0.worker.mailbox.has_capacity()?)
     }
 
-    /// Waits until there is room, or the deadline.
+    /// Waits until there is capacity, or the deadline.
     ///
     /// # Errors
-    /// Not by then, or it is over.
+    /// There was none by the deadline, or the session is closed.
     pub fn wait_for_capacity(&self, deadline: Option<Instant>) -> Result<(), Refused> {
         self.0.worker.room.wait(deadline, || self.has_capacity())
     }
 
-    /// See [`crate::Engine::room_key`].
+    /// Returns the same number as [`crate::Engine::capacity_key`].
     #[must_use]
     pub fn room_key(&self) -> usize {
         Arc::as_ptr(&self.0.worker.room) as usize
     }
 
-    /// Has somebody woken, in whichever thread, whenever there may be room again, for this session or any other
-    /// of the engine, until what is returned is dropped.
+    /// Calls the waker, in any thread, whenever there may be capacity again, for this session or any other of the
+    /// engine, until the result is dropped.
     #[must_use]
     pub fn watch_room(&self, wake: Arc<dyn Wake>) -> Watch {
         self.0.worker.room.watch(wake)
     }
 
-    /// Something of the application's that goes with the session: set once.
+    /// Returns the place for an object of the application that belongs to the session. It can be set once.
     #[must_use]
     pub fn attachment(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
         &self.0.attachment
     }
 
-    /// Sends a message: it leaves after everything that was sent before, by whatever call. True: there is room
-    /// for more; false: whoever can wait should, see [`Self::wait_for_capacity`].
+    /// Sends a message after everything that was sent before. Returns whether there is capacity for more; if not, the
+    /// caller should wait: see [`Self::wait_for_capacity`].
     ///
     /// # Errors
     /// [`Refusal`].
@@ -449,16 +450,16 @@ impl Session {
         self.send_encoded(self.encode(kind, payload)?, None)
     }
 
-    /// Encodes a message for any sessions of this engine: what it holds counts for their total.
+    /// Encodes a message for any sessions of this engine. Its memory counts towards the total of all sessions.
     ///
     /// # Errors
-    /// There is no such message.
+    /// The message is not valid.
     pub fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, Refusal> {
         let account: Arc<dyn Account> = Arc::<MemoryAccounting>::clone(&self.0.worker.memory);
         Encoded::counted(kind, payload, Some(account)).map(Arc::new).map_err(Refusal::Invalid)
     }
 
-    /// The same as [`Self::send`], of a message that was encoded before. `key`: what it is about, see
+    /// Sends an encoded message, as [`Self::send`] does. `key`: the subject of the message, see
     /// [`crate::outbox::Policy::Conflate`].
     ///
     /// # Errors
@@ -475,18 +476,17 @@ impl Session {
             Ok(room) => Ok(room && queued < self.0.high),
             Err(refused) => {
                 self.0.queued.fetch_sub(size, Ordering::SeqCst);
-                self.0.worker.room.notify(); // who has looked meanwhile has seen less than there is
+                self.0.worker.room.notify(); // another sender may have seen these bytes, and found no capacity
                 Err(refused.into())
             }
         }
     }
 
-    /// Subscribes it to a topic, or to all that match a pattern: it gets what is published from now on. False: it
-    /// does already.
+    /// Subscribes it to a topic, or to all that match a pattern. Returns false if it is subscribed already.
     ///
     /// # Errors
-    /// It is over, subscribes to as much as one session may, its token does not allow it; or its worker is far
-    /// behind with what it was told before: [`Refusal::Full`], and nothing has changed.
+    /// It is closed, has too many subscriptions, or no permission. [`Refusal::Full`]: its worker is far behind with
+    /// earlier commands. After an error nothing has changed.
     pub fn subscribe(&self, pattern: &Pattern) -> Result<bool, Refusal> {
         if !self.is_open() {
             return Err(Refusal::Closed);
@@ -498,14 +498,14 @@ impl Session {
         mailbox.check_errands()?;
         let command = Command::Subscribe(self.0.key, self.0.id, pattern.clone());
         let size = command.command();
-        // Put in while the account is held, so that it stands before or after what others publish.
+        // Added under the lock of the registry, so that it is ordered before or after each publish.
         let subscribed = registry.subscribe(pattern, *worker, self.0.id, || {
-            let _ = mailbox.put_errand(command, size); // its worker has ended: so has it
+            let _ = mailbox.put_errand(command, size); // fails if the worker has ended, and the session with it
         });
         subscribed.map_err(|error| Refusal::TooManySubscriptions(error.limit))
     }
 
-    /// Ends that; false: it does not subscribe to it. Never refused: as often as it subscribes.
+    /// Ends a subscription. Returns false if there is none. It has no limit beside that of subscriptions.
     pub fn unsubscribe(&self, pattern: &Pattern) -> bool {
         let WorkerHandle { mailbox, registry, .. } = &*self.0.worker;
         let command = Command::Unsubscribe(self.0.key, pattern.clone());
@@ -515,29 +515,29 @@ impl Session {
         })
     }
 
-    /// What it subscribes to.
+    /// Returns its subscriptions.
     #[must_use]
     pub fn topics(&self) -> Vec<Pattern> {
         self.0.worker.registry.patterns_of(self.0.id)
     }
 
-    /// Reads what the client sends no more, or again: for whoever handles its messages more slowly than they come.
-    /// What was read before comes all the same. Pings are not answered meanwhile, and pongs not missed.
+    /// Stops or resumes reading, for a handler that is slower than its client. Messages that were read before still
+    /// arrive. Meanwhile pings are not answered, and missing pongs do not count.
     pub fn set_reading(&self, reads: bool) {
         self.0.reads.store(reads, Ordering::SeqCst);
-        // One command at a time, however often it changes.
+        // At most one command is under way, however often this changes.
         if !self.0.reads_changed.swap(true, Ordering::SeqCst) {
-            let _ = self.0.worker.mailbox.put(Command::Reading(self.0.key), 0); // its worker has ended: so has it
+            let _ = self.0.worker.mailbox.put(Command::Reading(self.0.key), 0); // fails if the worker has ended
         }
     }
 
-    /// For the worker: whether it is to be read.
+    /// For the worker: returns whether it is to be read.
     pub(crate) fn take_reading(&self) -> bool {
         self.0.reads_changed.store(false, Ordering::SeqCst);
         self.0.reads.load(Ordering::SeqCst)
     }
 
-    /// Closes it, with the closing handshake, after what was sent before. Again, or after its end: nothing.
+    /// Starts the closing handshake after all messages sent before. On a closed session it does nothing.
     ///
     /// # Errors
     /// The code must not be sent, or the reason is too long (RFC 6455 7.4).
@@ -551,7 +551,7 @@ impl Session {
         }
         if self.set_closed() {
             let command = Command::Close(self.0.key, code, reason.into());
-            let _ = self.0.worker.mailbox.put(command, 0); // its worker has ended: so has it
+            let _ = self.0.worker.mailbox.put(command, 0); // fails if the worker has ended, and the session with it
         }
         Ok(())
     }

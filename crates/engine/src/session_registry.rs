@@ -1,4 +1,4 @@
-//! All sessions by their numbers, for whoever looks for one.
+//! All sessions of an engine by their numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,10 +6,10 @@ use std::sync::Mutex;
 use crate::locks::lock;
 use crate::session::Session;
 
-/// Those of one worker: it alone changes them.
+/// The sessions of one worker, which alone changes them.
 type Part = Mutex<BTreeMap<u64, Session>>;
 
-/// See the module.
+/// The sessions of each worker.
 pub(crate) struct SessionRegistry(Vec<Part>);
 
 impl SessionRegistry {
@@ -33,7 +33,7 @@ impl SessionRegistry {
         self.0.iter().find_map(|part| lock(part).get(&id).cloned())
     }
 
-    /// The newest of those that fit.
+    /// Returns the newest sessions that match, `most` at most.
     pub(crate) fn find(&self, most: usize, fits: impl Fn(&Session) -> bool) -> Vec<Session> {
         let mut found: Vec<Session> = Vec::new();
         for part in &self.0 {

@@ -1,4 +1,4 @@
-//! Where an engine that begins listens, and which of its workers accept where.
+//! The listeners of an engine that starts, and their assignment to workers.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,25 +13,25 @@ use crate::locks::lock;
 use crate::logs::{Cause, Level};
 use crate::worker::{self, EngineShared, Entrance, Listener};
 
-/// A worker's place among those who listen at an address, which it takes when nothing can fail any more.
+/// A listening socket of a worker that shares an address with others. It begins to listen once nothing can fail.
 pub(crate) struct Joining {
     worker: usize,
     draining_input: Late,
-    /// To be handed over.
+    /// A copy for a handoff.
     copy: OwnedFd,
     place: Place,
     tls: Option<Arc<Certificate>>,
     internal: bool,
 }
 
-/// The listeners of an engine that begins.
+/// The listeners of an engine that starts.
 pub(crate) struct Opened {
-    /// Of each worker.
+    /// The listeners of each worker.
     pub(crate) listeners: Vec<Vec<Listener>>,
     pub(crate) joining: Vec<Joining>,
-    /// Copies, to be handed over.
+    /// Copies for a handoff.
     pub(crate) offers: Vec<ListenerSet>,
-    /// Of Unix sockets that were bound here.
+    /// The files of Unix sockets that were bound here.
     pub(crate) files: Vec<SocketFile>,
     reuse_port: bool,
 }
@@ -42,7 +42,7 @@ impl Opened {
         Self { listeners, joining: Vec::new(), offers: Vec::new(), files: Vec::new(), reuse_port }
     }
 
-    /// Gives each worker its listeners at a place: those that were handed over, or new ones.
+    /// Gives each worker its listeners at a place: received from another engine, or new.
     pub(crate) fn open(
         &mut self,
         at: &Place,
@@ -92,7 +92,7 @@ impl Opened {
     }
 }
 
-/// The file of a place, if it has one: an abstract name has none.
+/// Returns the file of a Unix socket; an abstract name has none.
 pub(crate) fn file_of(place: &Place) -> Option<SocketFile> {
     match place {
         Place::Unix(path) => SocketFile::of(path).ok(),
@@ -100,8 +100,8 @@ pub(crate) fn file_of(place: &Place) -> Option<SocketFile> {
     }
 }
 
-/// Has clients wait there, and says at which doors of each worker. Nobody else serves any more: if that fails, the others
-/// go on.
+/// Makes the remaining sockets listen, and returns the listeners of each worker. The other engine has ended by now, so
+/// after an error the rest goes on.
 pub(crate) fn join(joining: Vec<Joining>, workers: usize, shared: &EngineShared) -> Vec<Vec<Listener>> {
     let mut listeners: Vec<Vec<Listener>> = (0..workers).map(|_| Vec::new()).collect();
     for Joining { worker, draining_input, copy, place, tls, internal } in joining {

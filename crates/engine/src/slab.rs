@@ -1,17 +1,17 @@
-//! Clients by their places: found without a hash, and never taken for one that had the place before.
+//! Clients in slots: found without a hash. A key never finds a later client of the same slot.
 
-/// A place, and who of those that had it.
+/// A slot, and which of its successive clients is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     place: u32,
     turn: u32,
 }
 
-/// Bits of a token that tell the place; the others tell the turn, as far as they go.
+/// The bits of a token for the slot; the others contain the generation.
 const PLACE_BITS: u32 = 32;
 
 impl Key {
-    /// As a number that `mio` carries.
+    /// Returns the key as a number that `mio` carries.
     pub(crate) fn to_token(self) -> usize {
         ((self.turn as usize) << PLACE_BITS | self.place as usize) & (usize::MAX >> 8)
     }
@@ -27,7 +27,7 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-/// See the module.
+/// Values in slots that are reused.
 pub(crate) struct Slab<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
@@ -68,7 +68,7 @@ impl<T> Slab<T> {
         if entry.turn == key.turn { entry.value.as_mut() } else { None }
     }
 
-    /// Puts something else in its place, for the same key.
+    /// Replaces the value of a key.
     pub(crate) fn replace(&mut self, key: Key, value: T) {
         if let Some(there) = self.get_mut(key) {
             *there = value;
@@ -87,7 +87,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Those that there are.
+    /// Returns the keys of all values.
     pub(crate) fn keys(&self) -> Vec<Key> {
         let of = |(place, entry): (usize, &Entry<T>)| {
             entry.value.as_ref().map(|_| Key { place: place as u32, turn: entry.turn })

@@ -1,8 +1,8 @@
-//! Topics whose publishers should wait, and for how long they may be delayed.
+//! Congested audiences, and how long slow sessions may delay their publishers.
 //!
-//! Clients of the same speed are never exactly as fast as each other, and a publisher cannot tell how fast they are: what
-//! a client has not read yet may lie in its kernel. So publishers wait for the last session of an audience, within a
-//! [`SlowConsumerBudget`] of that audience. Sessions that use it up come to their limit, where the policy for slow consumers applies.
+//! Clients of the same speed are never equally fast, and a publisher cannot see how fast they are, as unread bytes may
+//! lie in a client's kernel. So publishers wait for the last session of an audience, within a [`SlowConsumerBudget`]
+//! of that audience. Sessions that use it up reach their limit, where the policy for slow consumers applies.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 use crate::locks::lock;
 use crate::topics::Topic;
 
-/// A second of a budget comes back in so many seconds.
+/// A second of a budget is restored in this number of seconds.
 const RECOVERY: u32 = 4;
 
-/// Time for which slow sessions may delay others: a fixed amount, and a quarter of the time from then on. It belongs to an
-/// audience and not to a session, so that new connections do not renew it.
+/// The time for which slow sessions may delay others: a fixed amount, restored at a quarter of the speed of time. It
+/// belongs to an audience and not to a session, so that new connections do not renew it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlowConsumerBudget {
     most: Duration,
     spent: Duration,
-    /// When `spent` was true.
+    /// When `spent` was computed.
     at: Instant,
-    /// Time up to here has been charged, by whichever worker.
+    /// The end of the time that was charged last, by any worker.
     charged_to: Instant,
 }
 
@@ -33,14 +33,14 @@ impl SlowConsumerBudget {
         Self { most, spent: Duration::ZERO, at: now, charged_to: now }
     }
 
-    /// What is left of it.
+    /// Returns the rest of the budget.
     pub(crate) fn left(&mut self, now: Instant) -> Duration {
         self.spent = self.spent.saturating_sub(now.saturating_duration_since(self.at) / RECOVERY);
         self.at = now;
         self.most - self.spent
     }
 
-    /// Spends the time from `from` to `to`, as far as no other worker has done so.
+    /// Spends the time from `from` to `to`, without the part that another worker has already charged.
     pub(crate) fn spend_between(&mut self, from: Instant, to: Instant) {
         self.spend(to.saturating_duration_since(from.max(self.charged_to)));
         self.charged_to = to.max(self.charged_to);
@@ -51,23 +51,23 @@ impl SlowConsumerBudget {
     }
 }
 
-/// The time that slow sessions may delay the publishers of an audience once.
+/// The time for which slow sessions may delay the publishers of an audience, without its restoration.
 pub(crate) const ALLOWANCE: Duration = Duration::from_secs(5);
 
-/// Budgets of an engine. Audiences of the same place share one, so that their number is bounded.
+/// The number of budgets of an engine. Audiences with the same hash share one, so that their number is bounded.
 const BUDGETS: usize = 1024;
 
 /// The budgets of all audiences of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Budgets {
-    /// Made when the first is needed.
+    /// Filled at the first use.
     places: Mutex<Vec<SlowConsumerBudget>>,
-    /// Clients cannot choose topics that share a place.
+    /// Seeded, so that clients cannot choose topics that share a budget.
     hasher: RandomState,
 }
 
 impl Budgets {
-    /// Calls `change` with the budget of an audience.
+    /// Calls `change` with the budget of an audience, and returns its result.
     pub(crate) fn with<T>(
         &self,
         audience: Option<&Topic>,
@@ -87,31 +87,31 @@ impl Budgets {
 #[derive(Debug, Default)]
 pub(crate) struct SlowConsumerState {
     any: AtomicBool,
-    /// All of them.
+    /// All audiences count as congested.
     all: AtomicBool,
     audiences: Mutex<HashSet<Option<Topic>>>,
-    /// Audiences that are congested, here or in another worker, and of which a session here has nothing left to read.
+    /// Audiences that are congested here or in another worker, and of which a session here has nothing left to read.
     starved: Mutex<HashSet<Option<Topic>>>,
 }
 
 impl SlowConsumerState {
-    /// Whether publishers of this audience should wait.
+    /// Returns whether publishers of this audience should wait.
     pub(crate) fn has(&self, audience: Option<&Topic>) -> bool {
         self.any.load(Ordering::SeqCst)
             && (self.all.load(Ordering::SeqCst) || lock(&self.audiences).contains(&audience.cloned()))
     }
 
-    /// Whether publishers should wait because of sessions that this audience has here.
+    /// Returns whether publishers should wait for sessions that this audience has here.
     pub(crate) fn holds(&self, audience: &Option<Topic>) -> bool {
         self.any.load(Ordering::SeqCst) && lock(&self.audiences).contains(audience)
     }
 
-    /// Whether a session that this audience has here has nothing left to read.
+    /// Returns whether a session that this audience has here has nothing left to read.
     pub(crate) fn is_starved(&self, audience: &Option<Topic>) -> bool {
         lock(&self.starved).contains(audience)
     }
 
-    /// For the worker: whether a session of this audience has nothing left to read.
+    /// For the worker: sets whether a session of this audience has nothing left to read.
     pub(crate) fn set_starved(&self, audience: &Option<Topic>, is_starved: bool) {
         let mut starved = lock(&self.starved);
         if !is_starved {
@@ -121,20 +121,20 @@ impl SlowConsumerState {
         }
     }
 
-    /// For the worker: publishers of every audience should wait, or no longer. Only while there is a congested audience;
-    /// the caller has to tell those that wait.
+    /// For the worker: sets whether all audiences count as congested. This has an effect only while one is. The caller
+    /// has to notify waiting publishers.
     pub(crate) fn set_all(&self, all: bool) {
         self.all.store(all, Ordering::SeqCst);
     }
 
-    /// For the worker: publishers of this audience should wait.
+    /// For the worker: marks an audience as congested.
     pub(crate) fn add(&self, audience: Option<Topic>) {
         let mut audiences = lock(&self.audiences);
         audiences.insert(audience);
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// For the worker: no publisher should wait.
+    /// For the worker: no audience is congested any more.
     pub(crate) fn clear(&self) {
         let mut audiences = lock(&self.audiences);
         audiences.clear();
@@ -143,7 +143,7 @@ impl SlowConsumerState {
         self.any.store(false, Ordering::SeqCst);
     }
 
-    /// For the worker: publishers of this audience should no longer wait. The caller has to tell them.
+    /// For the worker: an audience is no longer congested. The caller has to notify waiting publishers.
     pub(crate) fn remove(&self, audience: &Option<Topic>) {
         let mut audiences = lock(&self.audiences);
         audiences.remove(audience);
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_spent_once_and_comes_back_in_four_times_the_time() {
+    fn budget_is_spent_once_and_restored_in_four_times_the_time() {
         let (second, start) = (Duration::from_secs(1), Instant::now());
         let mut budget = SlowConsumerBudget::new(5 * second, start);
         budget.spend(2 * second);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_wait_at_the_same_time_spend_it_once() {
+    fn simultaneous_waits_of_workers_are_charged_once() {
         let (second, start) = (Duration::from_secs(1), Instant::now());
         let mut budget = SlowConsumerBudget::new(5 * second, start);
         budget.spend_between(start, start + second);

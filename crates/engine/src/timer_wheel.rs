@@ -1,52 +1,51 @@
-//! The times at which something is due, of all sessions of a worker: cheap to set, exact to a tick.
+//! The deadlines of all sessions of a worker: cheap to set, exact to a tick.
 //!
-//! An entry is not moved when its time becomes later, which most do again and again: whoever it belongs to is
-//! asked at the old time, and says the new one. Nor is it taken out when something else is due earlier:
-//! [`Listed`] remembers it for then.
+//! An entry is not moved when its deadline becomes later, which most do again and again: the owner checks at the old
+//! time, and sets the new one. Nor is it removed when something else is due earlier: [`Listed`] remembers both.
 
 use std::time::{Duration, Instant};
 
-/// What a tick takes. Keepalive and closing are timed in seconds.
+/// The resolution. Keepalive and closing are timed in seconds.
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// Ticks of one turn: 25.6 s. What is later stays in its slot for another turn.
+/// The ticks of one turn of the wheel: 25.6 s. A later entry stays in its slot for another turn.
 const SLOTS: usize = 512;
 
-/// See the module. `K`: whose time it is.
+/// A timer wheel. `K` identifies the owner of an entry.
 pub struct TimerWheel<K> {
     slots: Vec<Vec<(u64, K)>>,
     start: Instant,
-    /// The next tick that has not been looked at.
+    /// The next tick that has not been handled.
     next: u64,
     count: usize,
 }
 
 impl<K> TimerWheel<K> {
-    /// Without entries.
+    /// Returns a wheel without entries.
     #[must_use]
     pub fn new(start: Instant) -> Self {
         Self { slots: (0..SLOTS).map(|_| Vec::new()).collect(), start, next: 0, count: 0 }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The tick in which a time has passed for certain.
+    /// Returns the first tick that begins at or after a time.
     fn tick_after(&self, time: Instant) -> u64 {
         let ticks = time.saturating_duration_since(self.start).as_nanos().div_ceil(TICK.as_nanos());
         u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 
-    /// Sets a time; never before the next tick.
+    /// Adds an entry, for the next tick at the earliest.
     pub fn set(&mut self, time: Instant, key: K) {
         let tick = self.tick_after(time).max(self.next);
         #[allow(clippy::indexing_slicing, reason = "slot() is below SLOTS, and there are so many")]
@@ -54,7 +53,7 @@ impl<K> TimerWheel<K> {
         self.count += 1;
     }
 
-    /// How long nothing is due, at most: until the next tick if there are entries at all.
+    /// Returns the time for which nothing is due; `None` if there are no entries.
     #[must_use]
     pub fn sleep(&self, now: Instant) -> Option<Duration> {
         if self.count == 0 {
@@ -67,7 +66,7 @@ impl<K> TimerWheel<K> {
         Some(due.saturating_duration_since(now))
     }
 
-    /// Takes what is due by `now`, in no order within a tick.
+    /// Takes the entries that are due by `now`, in no order within a tick.
     pub fn take_due(&mut self, now: Instant, due: &mut Vec<K>) {
         let passed = now.saturating_duration_since(self.start).as_nanos() / TICK.as_nanos();
         let passed = u64::try_from(passed).unwrap_or(u64::MAX);
@@ -75,7 +74,7 @@ impl<K> TimerWheel<K> {
             self.next = self.next.max(passed + 1);
             return;
         }
-        // After a long sleep each slot is looked at once.
+        // After a long sleep each slot is checked once.
         let first = self.next;
         let last = passed.min(first + SLOTS as u64 - 1);
         let mut tick = first;
@@ -94,17 +93,17 @@ impl<K> TimerWheel<K> {
     }
 }
 
-/// The entries of one key that are yet to come, as far as they are known. Of three the latest is forgotten: it comes all
-/// the same, and tells nothing.
+/// The entries of one key that are yet to come, as far as they are known. It remembers two, and forgets the latest of
+/// three, which comes all the same and is ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Listed {
     first: Option<Instant>,
-    /// Not before `first`, without which it is not there.
+    /// Not before `first`; `None` if there is no `first`.
     later: Option<Instant>,
 }
 
 impl Listed {
-    /// Something is due at this time. True: an entry is to be set for it, as none comes as early.
+    /// Notes that something is due at this time. Returns whether an entry has to be set, as none comes that early.
     pub fn add(&mut self, time: Instant) -> bool {
         if self.first.is_some_and(|first| first <= time) {
             return false;
@@ -115,13 +114,13 @@ impl Listed {
         true
     }
 
-    /// An entry has come, or may have been lost: whether something may be due. What is, and what will be, is to be
-    /// [added](Self::add) again.
+    /// Notes that an entry has come, or may have been lost. Returns whether something may be due. The caller has to
+    /// [add](Self::add) the next deadline again.
     pub fn take_due(&mut self, now: Instant) -> bool {
         if self.first.is_some_and(|first| first > now) {
             return false;
         }
-        // Entries come after their time: one whose time is yet to come is still there.
+        // An entry never comes before its time, so a later one is still in the wheel.
         self.first = self.later.take().filter(|later| *later > now);
         true
     }

@@ -1,7 +1,7 @@
-//! Those who watch something, by numbers, until they are taken out.
+//! A list of wakers, each with a number by which it is removed.
 
 pub(crate) struct Wakers<T> {
-    /// In the order in which they were put in.
+    /// In the order of notification.
     list: Vec<(u64, T)>,
     last: u64,
 }
@@ -13,7 +13,7 @@ impl<T> Default for Wakers<T> {
 }
 
 impl<T> Wakers<T> {
-    /// The number of the new one.
+    /// Adds a waker, and returns its number.
     pub(crate) fn add(&mut self, watch: T) -> u64 {
         self.last += 1;
         self.list.push((self.last, watch));
@@ -25,7 +25,7 @@ impl<T> Wakers<T> {
         Some(self.list.remove(index).1)
     }
 
-    /// One of them, which is the last one from now on.
+    /// Moves a waker to the end of the list, and returns it.
     pub(crate) fn put_last(&mut self, number: u64) -> Option<&mut T> {
         let index = self.list.iter().position(|(one, _)| *one == number)?;
         self.list.get_mut(index..)?.rotate_left(1);

@@ -1,4 +1,6 @@
-//! A client with a session: its messages are moved, and it is ended in its time.
+//! A client with a session.
+//!
+//! Moves its messages between the socket, the events and the outbox, and closes it. Knows no other clients.
 
 mod write;
 
@@ -25,93 +27,99 @@ use crate::timer_wheel::Listed;
 use crate::topics::{Pattern, Topic};
 use crate::worker::EngineShared;
 
-/// Reads of one connection in one turn: then others have theirs.
+/// The maximum number of reads of one connection in one turn.
 const READS: u32 = 4;
 
-/// Bytes of messages that are handed to the connection at once, while the kernel takes them: as many as stay
-/// in the cache, and as the connection of a client that reads nothing may have of its own.
+/// The number of bytes passed to the connection at once, while the kernel takes them. They fit into the cache, and are
+/// the most that the connection of a client that reads nothing holds itself.
 const AT_ONCE: usize = 64 * 1024;
 
-/// Small reads of one that has to wait now and then, before it is trusted with a large one.
+/// The number of small reads of a client that had to wait, before it gets a large buffer again.
 const WARY: u8 = 64;
 
-/// Bytes of messages that one session may add while events have no room, or its handler is behind, because it is ending.
+/// Bytes of messages that a closing session may add while events are full, or its handler has paused reading.
 const LATE: u64 = 256 * 1024;
 
-/// What each of them counts for beside its payload: else a message of a byte, which takes much more than that to be
-/// kept, and to be handled, would come 262,144 times.
+/// What each such message counts for beside its payload. Otherwise a client could send 262,144 messages of one byte,
+/// which take much more memory than that.
 const LATE_EACH: u64 = 256;
 
-/// An ending that waits for what was sent before.
+/// A closing handshake that starts once the queued messages have left.
 struct Closing {
     code: CloseCode,
     reason: Box<str>,
-    /// Until then: whoever takes it drop by drop would take it for ever.
+    /// The connection is aborted at this time, for a client that takes the messages too slowly.
     by: Option<Instant>,
 }
 
-/// What is done with its messages, and where they go.
+/// A client with a session.
+///
+/// The worker calls, in any order: [`Self::push`] or [`Self::push_all`] for messages, then [`Self::write`] in the same
+/// turn; [`Self::read`], and [`Self::read_while_closing`] while events are full; [`Self::handle_deadline`] at
+/// [`Self::deadline`]. After each of these it calls [`Self::report`] and [`Self::update_queued`]. When a call returns
+/// `Over`, it removes the client, and calls [`Self::clear_reported`] and [`Self::ended`].
 pub(crate) struct Established {
     pub(crate) session: Session,
-    /// Of a relay's.
+    /// Only of relays.
     relaying: Option<Box<Relaying>>,
     driver: ConnectionDriver<Vec<u8>>,
     outbox: Outbox,
-    /// [`AT_ONCE`], or a quarter of its limit.
+    /// [`SEND_CHUNK`], or a quarter of the limit of the session if that is less.
     at_once: usize,
-    /// To be closed once what was sent before has left.
+    /// The closing handshake that starts once the queued messages have left.
     closing: Option<Box<Closing>>,
-    /// The kernel has no room.
+    /// Set while the kernel has no room.
     blocked: Option<Blocked>,
-    /// It was written in between, and the worker is yet to settle what came of that.
+    /// The socket was written outside [`Self::write`], and the worker has yet to follow up.
     asked: bool,
-    /// Bytes that wait for the client, of which the session's account knows.
+    /// Queued bytes that were added to the session's total.
     counted: usize,
-    /// What has moved, of which the worker's sheet knows.
+    /// Traffic that was added to the worker's metrics.
     moved: Stats,
-    /// What waits, of which it does.
+    /// Queued bytes that were added to the metrics.
     shown: usize,
-    /// Memory that it holds, of which it does.
+    /// Memory, beside that of messages, that was added to the metrics.
     buffered_bytes: usize,
-    /// What the kernel had taken when it had no room for the first time.
+    /// Bytes that the kernel had taken when it had no room for the first time.
     filled: Option<u64>,
-    /// Publishers do not wait for it until it has caught up.
+    /// Publishers do not wait for this session until it has caught up.
     given_up: bool,
-    /// Messages dropped, because the client reads too slowly, of which the sheet does not know.
+    /// Messages dropped because the client reads too slowly, and not yet added to the metrics.
     pub(crate) dropped: u32,
-    /// All of them.
+    /// All dropped messages that were added to the metrics.
     dropped_in_all: u32,
-    /// Messages that came to nothing, because it is ending or has ended.
+    /// Messages that were not delivered because the session is closing or over, and not yet added to the metrics.
     undelivered: u32,
-    /// Topics, and patterns of topics, that it gets.
+    /// The topics and patterns that the session subscribes to.
     pub(crate) subscriptions: Vec<Pattern>,
-    /// The last message published that it got, as the worker counts them.
+    /// The number of the last message published to it, as the worker counts them.
     pub(crate) published: u64,
-    /// Wanted by the worker's list of those that have something to write.
+    /// The client is in [`crate::worker::Worker`]'s list of clients to be written.
     pub(crate) dirty: bool,
-    /// On one of the worker's lists of those that have something to read.
+    /// The client will be read without an edge: it is in one of the worker's lists, or waits for time or for its
+    /// handler.
     pub(crate) unread: bool,
-    /// Whoever handles its messages wants no more of them at present.
+    /// The handler of its messages has paused reading.
     pub(crate) paused: bool,
-    /// It has not been read for that.
+    /// The client was not read for that reason.
     pub(crate) stopped: bool,
-    /// When the worker will ask for what is due.
+    /// The entries of the timer wheel for this client.
     pub(crate) listed: Listed,
-    /// An edge has told that the client has ended its direction.
+    /// An edge has reported that the client has ended its direction.
     read_closed: bool,
-    /// So many reads more are small ones: what is read while it is to wait is kept.
+    /// The number of reads left that use a small buffer: bytes read before the client has to wait are kept.
     wary: u8,
-    /// What was added while events had no room, or its handler was behind, because it is ending.
+    /// Bytes added while events were full, or the handler had paused reading, because the session is closing.
     draining_input: u64,
-    /// Of what it sends while it is ending something was dropped: nothing comes behind it.
+    /// A message of this closing session was dropped: all later ones are too.
     cut: bool,
-    /// Its place among others.
+    /// The place of the session within the limits of admission.
     _permit: Permit,
-    /// What it has sent of late, if that is limited.
+    /// The message rate, if it is limited.
     meter: Option<Box<Meter>>,
-    /// Messages dropped, because it sends too many, of which the sheet does not know.
+    /// Messages dropped because the client sends too many, and not yet added to the metrics.
     limited: u32,
-    /// All of them.
+    /// All of them that were added to the metrics.
     limited_in_all: u32,
 }
 
@@ -167,12 +175,12 @@ impl Established {
         &self.session.route().role
     }
 
-    /// Whether what happens to it is told.
+    /// Whether this session emits events.
     pub(crate) fn is_told(&self) -> bool {
         *self.role() == Role::Events
     }
 
-    /// It will not be read for a while: a buffer of the process's is given back for one of its own.
+    /// Returns a buffer of the process's pool, because the client will not be read for a while.
     pub(crate) fn release_input(&mut self) {
         self.driver.endpoint.shrink_input();
     }
@@ -181,12 +189,12 @@ impl Established {
         self.read_closed = true;
     }
 
-    /// Bytes that wait for the client.
+    /// Returns the bytes that wait for the client.
     pub(crate) fn queued(&self) -> usize {
         self.outbox.bytes() + self.driver.send_half().queued()
     }
 
-    /// Has what moved since the last call counted, and what waits now.
+    /// Adds to the metrics what changed since the last call.
     pub(crate) fn account(&mut self, metrics: &WorkerMetrics) {
         let now = self.driver.send_half().stats();
         metrics.move_messages(&std::mem::replace(&mut self.moved, now), &now);
@@ -200,7 +208,7 @@ impl Established {
         self.account_queued(self.queued(), buffered_bytes, metrics);
     }
 
-    /// Nothing of it waits any more.
+    /// Drops all queued messages, and takes this session's queues out of the metrics.
     pub(crate) fn forget_account(&mut self, metrics: &WorkerMetrics) {
         let cleared = self.outbox.clear();
         self.note_undelivered(cleared);
@@ -216,7 +224,7 @@ impl Established {
         }
     }
 
-    /// What was counted of it.
+    /// Returns the figures of the session.
     pub(crate) fn figures(&self) -> SessionFigures {
         let Stats { messages_received, bytes_received, messages_sent, bytes_sent } = self.driver.send_half().stats();
         SessionFigures {
@@ -233,7 +241,7 @@ impl Established {
         }
     }
 
-    /// That messages were dropped, for the log.
+    /// Describes the dropped messages, for the log.
     pub(crate) fn describe_slow(&self) -> String {
         let (id, dropped) = (self.session.id(), self.dropped);
         let from =
@@ -242,7 +250,7 @@ impl Established {
         format!("session {id} of {from} does not read as fast as it is sent: {dropped} messages were dropped{then}")
     }
 
-    /// That it was cut off, for the log.
+    /// Describes that the session was aborted for its memory, for the log.
     pub(crate) fn describe_cut(&self) -> String {
         let id = self.session.id();
         format!("session {id} was cut off: it takes nothing, and more waits for all sessions than may")
@@ -265,7 +273,7 @@ impl Established {
         }
     }
 
-    /// Reads what is there, as far as this is its turn. `roomy`: events have room.
+    /// Reads the client for one turn. `roomy`: events have capacity.
     pub(crate) fn read(&mut self, batch: &mut Batch, roomy: bool, shared: &EngineShared) -> Turn {
         if self.is_told() && !roomy {
             return Turn::Held;
@@ -278,8 +286,8 @@ impl Established {
         turn
     }
 
-    /// Of one that is ending while events have no room: what its client has sent before it answers is read all the
-    /// same, and then the answer. So much, and no more: else whoever is closed could fill the memory.
+    /// Reads a closing client while events are full: the messages sent before the client's close frame, and that
+    /// frame. The amount is limited, or a closing client could fill the memory.
     pub(crate) fn read_late(&mut self, batch: &mut Batch, shared: &EngineShared) -> Turn {
         if !self.is_ending() || self.draining_input >= LATE {
             return Turn::Held;
@@ -287,13 +295,13 @@ impl Established {
         self.read_on(batch, true, shared)
     }
 
-    /// `draining_input`: whoever takes its messages wants no more of them, and what it may add, as it is ending, is limited.
+    /// Reads for one turn. `draining_input`: messages count against the limit of a closing session.
     fn read_on(&mut self, batch: &mut Batch, draining_input: bool, shared: &EngineShared) -> Turn {
         let (events, echoes) = (self.is_told(), *self.role() == Role::Echo);
         if self.is_limited() {
             return Turn::Limited;
         }
-        // One that only listens is read whoever is behind.
+        // Clients that only receive are read even if the topic has no capacity.
         if let (Role::Relay(Relay { send: true, .. }), Some(relaying)) =
             (&self.session.route().role, &mut self.relaying)
         {
@@ -326,7 +334,7 @@ impl Established {
                 return Turn::Again;
             }
             if echoes && self.driver.send_half().queued() >= AT_ONCE {
-                return Turn::Idle; // it reads on when the client has: see `write_ready`
+                return Turn::Idle; // reading resumes when the client has read the echoes: see `waits_to_answer`
             }
             if drained && !self.driver.endpoint.has_input() {
                 return Turn::Idle;
@@ -335,13 +343,13 @@ impl Established {
         Turn::Again
     }
 
-    /// Of a relay's that is to be read once there is room: what its turn has come to.
+    /// Returns the result of a turn that ends because the topic of the relay has no capacity.
     fn backpressured(&self) -> Option<Turn> {
         let relaying = self.relaying.as_ref().filter(|relaying| relaying.waits() && !self.is_ending())?;
         Some(Turn::BackpressureWaiters { moved: relaying.has_moved() })
     }
 
-    /// Whether it was not read for want of room.
+    /// Returns whether the client was not read for lack of capacity, and resets that.
     pub(crate) fn take_roomless(&mut self) -> bool {
         self.relaying.as_mut().is_some_and(|relaying| relaying.take_waits())
     }
@@ -349,7 +357,7 @@ impl Established {
     fn take_events(&mut self, batch: &mut Batch, draining_input: bool, shared: &EngineShared) {
         wirespeed_driver::protocol::failpoint::hit("engine.read");
         let (mut flooded, mut intrudes) = (false, false);
-        // One that is ending is read for its answer, whatever it has done: what it may not send is dropped.
+        // A closing session is read for its close frame beyond any limits, and messages above them are dropped.
         let ending = self.is_ending();
         let told_late = ending && self.is_told();
         let expired = ending && self.session.expires().is_some_and(|expires| expires <= Instant::now());
@@ -412,12 +420,12 @@ impl Established {
         }
     }
 
-    /// Whether nothing is read for a while, because it has sent too much. The closing handshake is waited for.
+    /// Returns whether reading has stopped because of the message rate. A closing session is read nevertheless.
     fn is_limited(&self) -> bool {
         self.meter.as_ref().is_some_and(|meter| meter.paused().is_some()) && !self.is_ending()
     }
 
-    /// Whether reading goes on now that did not.
+    /// Returns whether reading resumes now after it stopped because of the message rate.
     pub(crate) fn take_resumed(&mut self, now: Instant) -> bool {
         let ending = self.is_ending();
         match &mut self.meter {
@@ -430,12 +438,12 @@ impl Established {
         }
     }
 
-    /// Whether reading stopped because the client does not read what it is answered.
+    /// Returns whether reading has stopped because the client does not read the echoes.
     pub(crate) fn waits_to_answer(&self) -> bool {
         *self.role() == Role::Echo && (self.driver.endpoint.has_input() || self.driver.send_half().queued() >= AT_ONCE)
     }
 
-    /// Closes it after what waits, within the time for closing from now on.
+    /// Closes the session after its queued messages, and aborts it after the close timeout.
     pub(crate) fn close(&mut self, code: CloseCode, reason: Box<str>, config: &Config) {
         self.session.set_closed();
         if self.closing.is_none() {
@@ -444,12 +452,12 @@ impl Established {
         }
     }
 
-    /// Ends it here and now.
+    /// Aborts the connection immediately.
     pub(crate) fn abort(&mut self) {
         self.driver.end(Failure::Aborted);
     }
 
-    /// When [`Self::handle_deadline`] is due.
+    /// Returns when [`Self::handle_deadline`] is due.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         let closing = self.closing.as_ref().and_then(|closing| closing.by);
         let expires = self.session.expires().filter(|_| !self.is_ending());
@@ -459,10 +467,10 @@ impl Established {
         [self.driver.deadline(now), closing, expires, resumes].into_iter().flatten().min()
     }
 
-    /// Sees to what is due. `buffered_bytes`: nobody is read at present of whom something would be told.
+    /// Handles what is due. `reading_paused`: events are full, and sessions that emit events are not read.
     pub(crate) fn handle_deadline(&mut self, now: Instant, reading_paused: bool, config: &Config) {
-        wirespeed_driver::protocol::failpoint::hit("engine.timer");
-        // What was to leave before the close frame does not.
+        wirespeed_driver::protocol::failpoint::reach("engine.timer");
+        // The queued messages did not leave in time: there is no close frame.
         if self.closing.as_ref().is_some_and(|closing| closing.by.is_some_and(|by| by <= now)) {
             return self.abort();
         }
@@ -482,7 +490,7 @@ impl Established {
         self.closing.is_some() || self.driver.is_closing()
     }
 
-    /// How it ended.
+    /// Returns how the session ended.
     pub(crate) fn ended(&self) -> Ended {
         let send_half = self.driver.send_half();
         let (code, reason) = match send_half.close_received() {
@@ -493,7 +501,7 @@ impl Established {
     }
 }
 
-/// So many as are counted of one session.
+/// Converts to the width of a session's counters.
 fn count(messages: usize) -> u32 {
     u32::try_from(messages).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! A client that has no session yet: its handshakes, and the judgement of its request.
+//! A client that has no session yet: its TLS and opening handshakes, and the decision about its request.
 
 use std::fmt;
 use std::io;
@@ -28,19 +28,19 @@ use crate::session::About;
 use crate::topics::Topic;
 use crate::worker::EngineShared;
 
-/// Bytes that one who was refused may still send until it has read why: what was under way by then.
+/// Bytes that a refused client may still send until it has read the answer: those that were under way.
 const LINGER: u64 = 256 * 1024;
 
-/// Characters of an origin that the log shows, at most.
+/// The maximum number of characters of an origin in the log.
 const ORIGIN: usize = 100;
 
-/// What an opening has come to.
+/// The state of an opening handshake.
 pub(crate) enum Opened {
-    /// It goes on.
+    /// It needs more bytes, or room.
     NotYet,
     /// There will be no session.
     Over,
-    /// There is one.
+    /// The request was accepted: a session begins.
     Session(Box<Accepted>),
 }
 
@@ -50,25 +50,25 @@ pub(crate) struct Accepted {
     pub(crate) route: Arc<Route>,
     pub(crate) about: About,
     pub(crate) user: Option<User>,
-    /// Of a relay.
+    /// Only of relays.
     pub(crate) topic: Option<Topic>,
     pub(crate) permit: Permit,
 }
 
-/// What the log says of a refusal beside its reason.
+/// Details of a refusal for the log.
 pub(crate) enum Detail {
-    /// What is wrong with the token.
+    /// Why the token was denied.
     Token(Denied),
-    /// The page's origin, as the client says.
+    /// The origin of the page, as the client has sent it.
     Origin(String),
     /// Why the TLS handshake failed.
     Tls(String),
-    /// It may not subscribe to the topic of a relay.
+    /// The client may not subscribe to the topic of the relay.
     Topic,
 }
 
 impl Detail {
-    /// Of the page that a request is from; not what could be anything, or fill the log.
+    /// Returns the origin of a request, shortened: clients could send anything.
     fn origin(request: &Request) -> Self {
         let text: String = request.headers.value_str("Origin").unwrap_or_default().chars().take(ORIGIN).collect();
         Self::Origin(text)
@@ -87,50 +87,53 @@ impl fmt::Display for Detail {
 }
 
 /// A client that has no session yet.
+///
+/// The worker creates it, calls [`Self::count_connection`] once, and [`Self::proceed`] on each edge until it returns
+/// [`Opened::Over`] or [`Opened::Session`]. After [`Opened::NotYet`] it checks the `take_*` methods for changes.
 pub(crate) struct Opening {
     server: Option<Server>,
     carrier: Carrier,
     socket: Option<Socket>,
-    /// The socket by a descriptor that a session may have, if its own is in the reserve.
+    /// A duplicate of the socket, with a descriptor that sessions may have, if its own is reserved.
     lowered: Option<Socket>,
-    /// Others give descriptors back soon: it may become a session with one of the reserve.
+    /// Many descriptors will be free soon: the session may keep a reserved one.
     crowded: bool,
-    /// Who it is, as far as that is known.
+    /// The address of the client, as far as it is known.
     remote: Option<SocketAddr>,
     /// Why there will be no session.
     failure: Option<Reason>,
-    /// More about that.
+    /// More about that, for the log.
     detail: Option<Detail>,
-    /// It came to where no sessions begin.
+    /// It came to the internal listener, where no sessions begin.
     internal: bool,
-    /// It was answered, and is no failure.
+    /// It got a plain HTTP answer, and is no failure.
     answered: bool,
-    /// An edge has told that the client has ended its direction.
+    /// An edge has reported that the client has ended its direction.
     read_closed: bool,
-    /// The PROXY header that comes first.
+    /// The PROXY header that comes first, until it is complete.
     proxy: Option<ProxyHead>,
-    /// Who it is has changed.
+    /// The client's address has changed since the last call of `take_origin_changed`.
     relocated: bool,
-    /// It was answered since the last question.
+    /// It was answered without a session, since the last call of `take_refused`.
     refused: bool,
-    /// What stands against it, whatever it asks for.
+    /// The limit on connections that refuses it, for any request.
     turned: Option<Rejection>,
-    /// It will be refused as it seems, and may be told so.
+    /// The permission to answer with a refusal.
     answer: Option<Answer>,
-    /// The same, since the last question.
+    /// It turned out since the last call of `take_to_be_refused` that it will be refused.
     to_be_refused: bool,
-    /// When it came.
+    /// When it was accepted.
     came: Instant,
-    /// It has sent something.
+    /// The client has sent something.
     spoken: bool,
-    /// It holds up the end of the engine: until when it may, silent and not.
+    /// The engine drains: the deadlines of a silent client, and of any client.
     hurried: Option<(Instant, Instant)>,
-    /// It may be a session, and waits until it can be told of.
+    /// The request was accepted, and the session waits until events have capacity.
     awaiting_admission: Option<Box<Accepted>>,
 }
 
 impl Opening {
-    /// `None`: TLS cannot begin. `internal`: it came to where no sessions begin, and where nobody speaks for clients.
+    /// Returns `None` if TLS cannot begin. `internal`: it came to the internal listener, which no proxy forwards to.
     pub(crate) fn new(
         socket: Socket,
         remote: Option<SocketAddr>,
@@ -165,17 +168,17 @@ impl Opening {
         })
     }
 
-    /// Notes why there will be no session; what was noted first stands.
+    /// Notes why there will be no session; the first reason stays.
     pub(crate) fn note_failure(&mut self, reason: Reason) {
         self.failure.get_or_insert(reason);
     }
 
-    /// Why there is no session; `None`: there was to be none.
+    /// Returns why there is no session; `None` if it got a plain HTTP answer.
     pub(crate) fn failure(&self) -> Option<Reason> {
         if self.answered { None } else { Some(self.failure.unwrap_or(Reason::Reset)) }
     }
 
-    /// More about why there is no session.
+    /// Returns more about why there is no session.
     pub(crate) fn detail(&self) -> Option<&Detail> {
         self.detail.as_ref()
     }
@@ -192,13 +195,14 @@ impl Opening {
         self.remote
     }
 
-    /// Counts the connection for its address. False: it cannot become a session, and cannot be told so either.
+    /// Counts the connection for its address. Returns false if it cannot become a session, and cannot be answered
+    /// either.
     pub(crate) fn screen(&mut self, shared: &EngineShared) -> bool {
         if self.proxy.is_some() {
-            return true; // once it says who it is
+            return true; // the header will contain its address
         }
         let admission = &shared.admission;
-        // Whom a proxy speaks for is in the request.
+        // If the peer is a proxy, the address of the client is in the request.
         let origin = (!shared.config.proxies.forwards(self.remote)).then(|| self.origin());
         self.turned = origin.and_then(|origin| admission.count(origin).err());
         let full = self.is_short().then_some(Reason::Full);
@@ -214,13 +218,13 @@ impl Opening {
         true
     }
 
-    /// Whether sessions have all descriptors that they may.
+    /// Returns whether its descriptor is reserved, and no other is free.
     pub(crate) fn is_short(&self) -> bool {
         let reserved = |socket: &Socket| descriptors::is_reserved(socket.raw());
         self.socket.as_ref().is_some_and(|socket| reserved(socket) && descriptors::lower(socket.options()).is_none())
     }
 
-    /// Gives it a descriptor that a session may have. False: all of them are taken.
+    /// Duplicates the socket to a descriptor that a session may have. Returns false if all are taken.
     fn lower(&mut self) -> bool {
         if let Some(socket) = self.socket.as_ref().filter(|socket| descriptors::is_reserved(socket.raw())) {
             self.lowered = descriptors::lower(socket.options()).map(Socket::new);
@@ -233,23 +237,23 @@ impl Opening {
         self.crowded = crowded;
     }
 
-    /// See [`Self::lowered`], of one that has become a session.
+    /// Returns the duplicate of the socket, for the session.
     pub(crate) fn take_lowered(&mut self) -> Option<Socket> {
         self.lowered.take()
     }
 
-    /// What its address counts for.
+    /// Returns the address to which its limits apply.
     pub(crate) fn origin(&self) -> Origin {
         admission::origin(self.remote)
     }
 
-    /// The socket that its request is to come from; `None`: it has come.
+    /// Returns the socket while the request has not arrived; `None` after that.
     pub(crate) fn awaited(&self) -> Option<&Socket> {
         self.socket.as_ref().filter(|_| self.failure.is_none() && !self.answered && self.awaiting_admission.is_none())
     }
 
-    /// Nobody else comes any more: it has so long from now on, and no longer; `silent`: unless it has said something,
-    /// so long from when it came, and a little more. Both times.
+    /// Shortens its time, because the engine drains: it has `most` from now on. A client that has sent nothing has
+    /// `most` since it was accepted, but at least `silent` from now on. Returns both deadlines.
     pub(crate) fn hurry(&mut self, now: Instant, silent: Duration, most: Duration) -> [Instant; 2] {
         let by = now + most;
         let silent = (self.came + most).max(now + silent).min(by);
@@ -257,21 +261,22 @@ impl Opening {
         [silent, by]
     }
 
-    /// Whether its time is over, as it is told that some of it is. `unread`: it has sent what was not read yet.
+    /// Returns whether its time is over, when one of its timers fires. `unread`: it has sent bytes that were not read
+    /// yet.
     pub(crate) fn is_due(&self, now: Instant, unread: bool) -> bool {
         let spoken = self.spoken || self.carrier.total() > 0 || unread;
         self.hurried.is_none_or(|(silent, by)| by <= now || !spoken && silent <= now)
     }
 
-    /// Whether it has yet to say who it is.
+    /// Returns whether its PROXY header has not arrived yet.
     pub(crate) fn is_announced(&self) -> bool {
         self.proxy.is_some()
     }
 
-    /// Puts off what [`Self::proceed`] has said.
+    /// Keeps an accepted request until events have capacity.
     pub(crate) fn park(&mut self, accepted: Box<Accepted>) {
         self.awaiting_admission = Some(accepted);
-        self.answer = None; // it has cost what it costs
+        self.answer = None; // it costs nothing more
     }
 
     pub(crate) fn is_parked(&self) -> bool {
@@ -298,7 +303,7 @@ impl Opening {
             let moved = match early.take() {
                 Some(error) => {
                     if let Error::Tls(_) = error {
-                        let _ = self.carrier.proceed(server, socket); // an alert, as far as it goes
+                        let _ = self.carrier.proceed(server, socket); // sends an alert, as far as the kernel takes it
                     }
                     Err(error)
                 }
@@ -317,7 +322,7 @@ impl Opening {
                 }
                 Err(_) => {}
             }
-            // What is no request is told so; where nobody can be told, it is over.
+            // An invalid request is answered; if the request cannot be answered, the connection is over.
             let Some(response) = server.fault().map(|fault| server.handshake().reject_error(fault)) else {
                 self.note_failure(reason);
                 return Opened::Over;
@@ -328,7 +333,7 @@ impl Opening {
         }
     }
 
-    /// Takes the PROXY header off, if there is to be one; what followed it has gone on, perhaps with an error.
+    /// Receives the PROXY header, if one is expected. Bytes behind it go to the handshake, whose error is returned.
     fn receive_proxy(&mut self, shared: &EngineShared) -> Result<Option<Error>, Opened> {
         while let Some(proxy) = &mut self.proxy {
             let (Some(server), Some(socket)) = (&mut self.server, &self.socket) else { return Err(Opened::Over) };
@@ -360,25 +365,25 @@ impl Opening {
         Ok(None)
     }
 
-    /// Whether it was answered, with whatever is no session, since the last question.
+    /// Returns whether it was answered without a session since the last call.
     pub(crate) fn take_refused(&mut self) -> bool {
         if self.refused {
-            self.answer = None; // what is left of it costs no handshake
+            self.answer = None; // the rest of the answer costs no handshake
         }
         std::mem::take(&mut self.refused)
     }
 
-    /// Whether it has turned out since the last question that it will be refused, and may be told so.
+    /// Returns whether it turned out since the last call that it will be refused, with an answer.
     pub(crate) fn take_foreseen(&mut self) -> bool {
         std::mem::take(&mut self.to_be_refused)
     }
 
-    /// Whether who it is has become known since the last question.
+    /// Returns whether the client's address has changed since the last call.
     pub(crate) fn take_relocated(&mut self) -> bool {
         std::mem::take(&mut self.relocated)
     }
 
-    /// Answers the request; `None`: by a refusal, which has yet to be told.
+    /// Answers the request. Returns `None` if it was refused and the response has yet to be sent.
     fn answer(&mut self, shared: &EngineShared) -> Option<Opened> {
         wirespeed_driver::protocol::failpoint::hit("engine.answer");
         let config = &shared.config;
@@ -438,12 +443,12 @@ impl Opening {
         };
         let refused = |turned: Rejection| (turned.reason, turned.response(handshake));
         let request = handshake.request().ok_or_else(|| (Reason::Panic, Response::new(500, Default::default())))?;
-        // What is no WebSocket is told so, and not that it lacks a token.
+        // A request that is no WebSocket handshake gets an error about that, not about its token.
         handshake.check().map_err(failed)?;
         if let Some(turned) = turned {
             return Err(refused(turned).into());
         }
-        // Before its token is verified, which costs more than to count.
+        // Before the token is verified, which costs more than counting.
         let mut permit = shared.admission.admit(admission::origin(remote)).map_err(refused)?;
         let text = |status, text: &str| {
             let response = reject(handshake, status, text);
@@ -490,7 +495,7 @@ impl Opening {
             return Ok(Judged { response: accepted.response, route, subprotocol, user, topic, permit });
         }
         match (config.admit)(request, remote) {
-            // Its topic is what a route says.
+            // A relay's topic comes from its route.
             Admission::Accept { role: Role::Relay(_), .. } => Err(text(500, "A relay needs a route.\n").into()),
             Admission::Accept { role, subprotocol, headers } => {
                 let accepted = handshake.accept(subprotocol.as_deref(), &headers).map_err(failed)?;
@@ -507,18 +512,18 @@ impl Opening {
     }
 }
 
-/// What a request becomes that is accepted.
+/// An accepted request.
 struct Judged {
     response: Response,
     route: Arc<Route>,
     subprotocol: Option<String>,
     user: Option<User>,
-    /// Of a relay.
+    /// Only of relays.
     topic: Option<Topic>,
     permit: Permit,
 }
 
-/// What a request is answered with that is not accepted.
+/// The response to a request that was not accepted.
 struct Refused {
     reason: Reason,
     detail: Option<Detail>,
@@ -531,10 +536,10 @@ impl From<(Reason, Response)> for Refused {
     }
 }
 
-/// Where a request goes.
+/// The route of a request.
 enum Found {
     Route(Arc<Route>),
-    /// The application says.
+    /// The application decides.
     Ask,
     Nothing,
 }
@@ -546,7 +551,7 @@ fn find(request: &Request, shared: &EngineShared) -> Found {
     }
 }
 
-/// The topic of a relay's client, if it may have what it would get.
+/// Returns the topic of a relay's client, if the client may receive it.
 fn judge_relay(
     relay: &Relay,
     route: &Route,
@@ -562,13 +567,13 @@ fn judge_relay(
     if relay.receive && !may { Err(HandshakeError::Denied) } else { Ok(topic) }
 }
 
-/// Why somebody is no client of a relay.
+/// Why a client cannot join a relay.
 enum HandshakeError {
     NoTopic,
     Denied,
 }
 
-/// An answer in words.
+/// Builds a response with a text.
 fn reject(handshake: &ServerHandshake, status: u16, text: &str) -> Response {
     let mut headers = HeaderList::new();
     let _ = headers.push("Content-Type", "text/plain; charset=utf-8"); // valid

@@ -1,5 +1,6 @@
-//! One client of a worker: its opening, then its session. It moves bytes, and says what is next; who it is
-//! called by, and when, is the worker's.
+//! The clients of a worker: first an opening handshake, then a session.
+//!
+//! Moves bytes and returns what is next. The worker decides when to call it.
 
 mod established;
 mod handshaking;
@@ -8,29 +9,29 @@ mod relaying;
 pub(crate) use self::established::Established;
 pub(crate) use self::handshaking::{Accepted, Detail, Opened, Opening};
 
-/// What a turn of a session has come to.
+/// The result of reading a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Nothing more can be done before the next edge.
     Idle,
-    /// There is more to be read: it has had its turn.
+    /// There is more to read: the client had its turn.
     Again,
-    /// There may be more to be read, once events have room.
+    /// There may be more to read once events have capacity.
     Held,
-    /// The same, once time has passed: it has sent too much.
+    /// There may be more to read after some time: the client exceeds its message rate.
     Limited,
-    /// The same, once whoever handles its messages wants more.
+    /// There may be more to read once the handler of its messages resumes reading.
     Stopped,
-    /// The same, once those who get what it publishes have room. `moved`: some of it has gone on before.
+    /// There may be more to read once its topic has capacity. `moved`: it has published something before.
     BackpressureWaiters {
-        /// Whether it had a turn.
+        /// Whether it published something in this turn.
         moved: bool,
     },
-    /// It is over.
+    /// The connection is over.
     Over,
 }
 
-/// A client, on whichever side of its opening.
+/// A client, before or after its opening handshake.
 pub(crate) enum Client {
     Opening(Box<Opening>),
     Established(Box<Established>),

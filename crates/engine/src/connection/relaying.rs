@@ -1,5 +1,4 @@
-//! What a client of a relay sends: published on its topic, no faster than those of this engine who get it read, and than
-//! a broker takes it.
+//! Publishing what a client of a relay sends, no faster than the subscribers of this engine and the broker take it.
 
 use wirespeed_driver::protocol::MessageKind;
 
@@ -9,16 +8,16 @@ use crate::session::{Session, TopicPermission};
 use crate::topics::Topic;
 use crate::worker::EngineShared;
 
-/// See the module.
+/// The state of one client of a relay.
 pub(crate) struct Relaying {
     topic: Topic,
-    /// There is no room for more: it is not read until there is.
+    /// The topic or the broker has no capacity: the client is not read until it has.
     waits: bool,
-    /// Something of it was published in this turn.
+    /// A message was published in this turn.
     moved: bool,
-    /// Messages dropped, because it may not publish.
+    /// Messages dropped because the client may not publish.
     denied: u64,
-    /// Of these, those of which the sheet knows.
+    /// Those of them that were added to the metrics.
     told: u64,
 }
 
@@ -31,7 +30,7 @@ impl Relaying {
         self.waits
     }
 
-    /// Whether it was, and no longer is.
+    /// Returns whether it was waiting for capacity, and resets that.
     pub(crate) fn take_waits(&mut self) -> bool {
         std::mem::take(&mut self.waits)
     }
@@ -44,20 +43,20 @@ impl Relaying {
         self.denied
     }
 
-    /// How many were denied since the last call.
+    /// Returns how many messages were denied since the last call.
     pub(crate) fn take_denied(&mut self) -> u64 {
         self.denied - std::mem::replace(&mut self.told, self.denied)
     }
 
-    /// Looks for room before anything is read: so that of all who wait one at a time goes on, and what is too much is
-    /// one message of each worker.
+    /// Checks for capacity before anything is read. So waiting clients go on one at a time, and the limit is exceeded
+    /// by at most one message of each worker.
     pub(crate) fn look(&mut self, shared: &EngineShared) {
         wirespeed_driver::protocol::failpoint::hit("engine.relay");
         let here = shared.homes.get().is_none_or(|homes| has_capacity(homes, Some(&self.topic)).unwrap_or(true));
         (self.waits, self.moved) = (!here || !has_broker_room(shared), false);
     }
 
-    /// Publishes a message. False: it sends nothing here.
+    /// Publishes a message. Returns false if clients of this relay may not send.
     pub(crate) fn pass(
         &mut self,
         session: &Session,
@@ -76,7 +75,7 @@ impl Relaying {
         let (Ok(message), Some(homes)) = (shared.encode(kind, payload), shared.homes.get()) else { return true };
         if shared.broker.get().is_some_and(|broker| !broker.admits(payload.len())) {
             self.waits = true;
-            return true; // nobody gets it, and it is counted: the sender cannot be told
+            return true; // the broker counts the dropped message; the sender gets no error
         }
         let except = (!relay.echo).then(|| session.id());
         let mut posting = FanOut::new(shared, homes).after_waiting();

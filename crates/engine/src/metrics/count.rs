@@ -1,19 +1,19 @@
-//! Numbers with one writer and any readers.
+//! Numbers with one writer and any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A number that one thread changes. Relaxed: nothing else is concluded from it.
+/// A number that one thread changes. Relaxed ordering suffices: no other data depends on it.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds, by its one writer.
+    /// Adds to it. Only its one writer may call this.
     pub(crate) fn add(&self, more: u64) {
         self.set(self.value().wrapping_add(more));
     }
 
-    /// Takes away, by its one writer; never below 0.
+    /// Subtracts from it, down to 0. Only its one writer may call this.
     pub(crate) fn subtract(&self, less: u64) {
         self.set(self.value().saturating_sub(less));
     }
@@ -27,13 +27,13 @@ impl Count {
     }
 }
 
-/// Upper bounds of what durations are sorted by, in microseconds; longer ones have a place of their own.
+/// The upper bounds of the buckets of a histogram, in microseconds; one more bucket has longer durations.
 pub const BOUNDS: [u64; 18] = [
     10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 5_000_000,
 ];
 
-/// How often something took how long, by one writer.
+/// A histogram of durations, with one writer.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
     counts: [Count; BOUNDS.len() + 1],
@@ -58,23 +58,23 @@ impl Histogram {
     }
 }
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
-    /// By [`BOUNDS`], and last what took longer.
+    /// The number of durations in each bucket of [`BOUNDS`], and in the last one for longer durations.
     pub counts: [u64; BOUNDS.len() + 1],
-    /// All of it together.
+    /// The sum of all durations, in seconds.
     pub seconds: f64,
 }
 
 impl Distribution {
-    /// How often.
+    /// Returns the number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// With those of another.
+    /// Adds the durations of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;
@@ -82,8 +82,8 @@ impl Distribution {
         self.seconds += other.seconds;
     }
 
-    /// The bound that a share of them does not exceed: 0.99 for 99 of 100. 0 if there were none, infinite if it is
-    /// beyond the last bound.
+    /// Returns the bound that this share of the durations does not exceed: 0.99 for 99 of 100. 0 if there are none,
+    /// [`Duration::MAX`] if it is beyond the last bound.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_duration_has_its_place() {
+    fn each_duration_is_counted_in_its_bucket() {
         let histogram = Histogram::default();
         for microseconds in [0, 10, 11, 5_000_000, 5_000_001] {
             histogram.add(Duration::from_micros(microseconds));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_never_below_nothing() {
+    fn count_is_never_negative() {
         let count = Count::default();
         count.add(2);
         count.subtract(3);

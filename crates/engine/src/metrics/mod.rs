@@ -1,8 +1,7 @@
-//! What is counted: by each worker on a [`WorkerMetrics`] of its own, summed when somebody looks.
+//! Metrics: each worker counts in its own [`WorkerMetrics`], and readers compute the sums.
 //!
-//! A sheet has one writer, its worker, so counting is a load and a store, and no cache line moves between
-//! processors but when it is read. Knows no socket and no Python; read by [`crate::Engine::figures`], by HTTP
-//! and by Python.
+//! Each has one writer, its worker, so counting is a load and a store, and cache lines move between processors only
+//! when they are read. Knows no socket and no Python; read by [`crate::Engine::figures`], by HTTP and by Python.
 
 mod count;
 mod snapshot;

@@ -1,4 +1,4 @@
-//! What the sheets say, at one moment.
+//! A snapshot of all metrics.
 
 use std::time::Duration;
 
@@ -8,62 +8,62 @@ use crate::auth::Denied;
 use crate::broker::Status;
 use crate::reasons::Reason;
 
-/// Of one worker, or of all of them.
+/// The metrics of one worker, or their sum over all workers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerFigures {
-    /// Clients that are connected, with a session or about to have one.
+    /// Connected clients, with a session or in their handshake.
     pub connections: u64,
-    /// Sessions that are open.
+    /// Open sessions.
     pub sessions: u64,
-    /// Sessions that there ever were.
+    /// Sessions opened since the start.
     pub sessions_opened: u64,
-    /// Messages that clients have sent.
+    /// Messages received from clients.
     pub messages_received: u64,
     /// Bytes of their payloads.
     pub bytes_received: u64,
-    /// Messages to clients: to each of them one.
+    /// Messages sent to clients; a published message counts once for each.
     pub messages_sent: u64,
     /// Bytes of their payloads.
     pub bytes_sent: u64,
-    /// What was handed to the application.
+    /// Events passed to the application.
     pub events: u64,
-    /// Bytes that wait because clients do not read as fast.
+    /// Bytes that wait because clients read slowly.
     pub outbox_bytes: u64,
-    /// Bytes of what is sent that wait for the worker.
+    /// Bytes of messages that wait for the worker.
     pub mailbox_bytes: u64,
-    /// Messages dropped, by policy, and last those of sessions that ended first: see [`Self::dropped_by_policy`].
+    /// Dropped messages by policy, and those of closed sessions: see [`Self::dropped_by_policy`].
     pub dropped: [u64; Policies::COUNT],
-    /// Clients that got no session, by [`Reason`].
+    /// Failed handshakes, by [`Reason`].
     pub failures: [u64; Reason::COUNT],
-    /// Clients that got no session because of their token: see [`Self::tokens_denied_by_reason`].
+    /// Handshakes that failed because of their token: see [`Self::tokens_denied_by_reason`].
     pub tokens_denied: [u64; Denied::NAMES.len()],
-    /// Defects of ours that have ended a session.
+    /// Panics of the engine that have ended a session.
     pub panics: u64,
-    /// Messages dropped, because a client sends too many.
+    /// Messages dropped because a client sends too many.
     pub limited: u64,
-    /// Messages dropped, because a client of a relay may not publish.
+    /// Messages dropped because a client of a relay may not publish.
     pub denied: u64,
-    /// Times that a client was not read from for a while, because it sends too much.
+    /// How often a client was not read for a while because it sends too much.
     pub delayed: u64,
-    /// How long turns take: so long whoever comes in meanwhile waits at most.
+    /// The durations of turns, which are the longest that a new event waits.
     pub lag: Distribution,
-    /// From being published to the last socket of the worker's turn; of samples.
+    /// The time from publishing to the last socket of the worker's turn, for samples.
     pub latency: Distribution,
 }
 
 impl WorkerFigures {
-    /// Messages dropped, with the names of the policies; `"closing"`: they were taken, and the session has ended
-    /// before they left.
+    /// Iterates over the dropped messages, with the names of the policies. `"closing"`: the session ended before
+    /// accepted messages left.
     pub fn dropped_by_policy(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Policies::NAMES.into_iter().zip(self.dropped)
     }
 
-    /// Clients that got no session, with the reasons.
+    /// Iterates over the failed handshakes, with their reasons.
     pub fn failures_by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.iter().copied().zip(self.failures)
     }
 
-    /// Clients that got no session because of their token, with the names of what was wrong with it.
+    /// Iterates over the handshakes that failed because of their token, with the names of the errors.
     pub fn tokens_denied_by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Denied::NAMES.into_iter().zip(self.tokens_denied)
     }
@@ -102,31 +102,31 @@ impl WorkerFigures {
     }
 }
 
-/// Of an engine.
+/// The metrics of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Of each worker, by its number.
+    /// The metrics of each worker, by its number.
     pub workers: Vec<WorkerFigures>,
-    /// Events that wait to be taken.
+    /// Events that the application has not taken.
     pub events_waiting: usize,
-    /// Bytes of their messages.
+    /// The bytes of their payloads.
     pub event_bytes_waiting: usize,
     /// How long the oldest of them has waited; 0 if none waits.
     pub oldest_event: Duration,
-    /// Files of keys whose last reading has failed: see [`crate::auth::Jwt::key_file_error`].
+    /// Key files that could not be read at the last attempt: see [`crate::auth::Jwt::key_file_error`].
     pub key_files_failed: usize,
-    /// Requests for the metrics and the page that had no good token.
+    /// Requests for the metrics and the page without a valid token.
     pub operator_tokens_refused: [(&'static str, u64); 2],
     /// Messages that the application did not understand: see [`crate::Engine::refuse_message`].
     pub messages_invalid: u64,
-    /// Bytes of memory of all that waits for sessions, where a message that waits for many counts once.
+    /// The memory, in bytes, of everything that waits for sessions. A message that waits for several counts once.
     pub total_outbox_bytes: usize,
-    /// How it stands with the broker, if there is one.
+    /// The state of the broker, if there is one.
     pub broker: Option<Status>,
 }
 
 impl Figures {
-    /// Of all workers.
+    /// Returns the sum over all workers.
     #[must_use]
     pub fn total(&self) -> WorkerFigures {
         let mut total = WorkerFigures::default();

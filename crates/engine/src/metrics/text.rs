@@ -1,4 +1,4 @@
-//! Figures as text, in the format that Prometheus reads (OpenMetrics 1.0).
+//! The metrics as text, in the format that Prometheus reads (OpenMetrics 1.0).
 
 use std::fmt;
 
@@ -11,23 +11,23 @@ use super::count::{BOUNDS, Distribution};
 use super::snapshot::{Figures, WorkerFigures};
 use crate::broker::{State, Status};
 
-/// What HTTP says that the text is.
+/// The content type of the text in HTTP.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The figures as text.
+/// Returns the metrics as text.
 #[must_use]
 pub fn to_text(figures: &Figures) -> String {
     let mut registry = Registry::with_prefix("wirespeed");
     registry.register_collector(Box::new(Page(figures.clone())));
     let mut text = String::with_capacity(8192);
-    let _ = text::encode(&mut text, &registry); // a string takes everything
+    let _ = text::encode(&mut text, &registry); // writing to a string never fails
     text
 }
 
 #[derive(Debug)]
 struct Page(Figures);
 
-/// Whether the sum of all workers is told, or the figure of each.
+/// Whether a metric is the sum of all workers, or has a value for each.
 #[derive(Clone, Copy)]
 enum Of {
     All,

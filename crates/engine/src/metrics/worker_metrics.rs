@@ -1,4 +1,4 @@
-//! What one worker counts.
+//! The metrics of one worker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,58 +10,58 @@ use crate::auth::Denied;
 use crate::outbox::Policy;
 use crate::reasons::Reason;
 
-/// See the module. On cache lines of its own (two are fetched at a time on x86).
+/// The metrics of one worker. Aligned to two cache lines, as x86 fetches two at a time.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct WorkerMetrics {
-    /// Clients that are connected, with a session or about to have one.
+    /// Connected clients, with a session or in their handshake.
     pub(crate) connections: Count,
     pub(crate) sessions: Count,
-    /// Sessions that there ever were.
+    /// Sessions opened since the start.
     pub(crate) opened: Count,
     pub(crate) messages_received: Count,
     pub(crate) bytes_received: Count,
     pub(crate) messages_sent: Count,
     pub(crate) bytes_sent: Count,
-    /// What is handed to the application.
+    /// Events passed to the application.
     pub(crate) events: Count,
     /// Bytes that wait for all its sessions.
     pub(crate) outbox_bytes: Count,
-    /// Memory that they hold beside what the messages do.
+    /// Memory of its sessions beside that of the messages.
     pub(crate) buffered_bytes: Count,
-    /// By policy.
+    /// By policy, then those of closed sessions.
     dropped: [Count; Policies::COUNT],
     failures: [Count; Reason::COUNT],
-    /// Clients that got no session because of their token, by the kind of [`Denied`].
+    /// Handshakes that failed because of their token, by the kind of [`Denied`].
     tokens_denied: [Count; Denied::NAMES.len()],
     pub(crate) panics: Count,
-    /// Messages dropped, because a client sends too many.
+    /// Messages dropped because a client sends too many.
     pub(crate) limited: Count,
-    /// Messages dropped, because a client of a relay may not publish.
+    /// Messages dropped because a client of a relay may not publish.
     pub(crate) denied: Count,
-    /// Times that a client was not read from for a while, because it sends too much.
+    /// How often a client was not read for a while because it sends too much.
     pub(crate) delayed: Count,
-    /// How long its turns take: so long whoever comes in meanwhile waits at most.
+    /// The durations of turns, which are the longest that a new event waits.
     lag: Histogram,
-    /// From being published to the last socket of the turn.
+    /// The time from publishing to the last socket of the turn.
     latency: Histogram,
-    /// Nobody is accepted at present.
+    /// No client is accepted at present.
     pub(crate) closed: AtomicBool,
-    /// Its thread has ended.
+    /// The thread has ended.
     pub(crate) ended: AtomicBool,
     start: Instant,
-    /// When its turn began, in nanoseconds since `start`, and never 0; 0: it waits for its sockets.
+    /// When the turn began, in nanoseconds since `start`, at least 1; 0 while the worker waits for its sockets.
     turn: AtomicU64,
-    /// Of what is published the next is not timed: one is under way.
+    /// The latency of a message is being measured: the next one is not.
     timed: AtomicBool,
 }
 
-/// Policies as they are counted.
+/// The labels and indices of policies.
 pub(crate) struct Policies;
 
 impl Policies {
     pub(crate) const COUNT: usize = 5;
-    /// The last is no policy: messages for sessions that have ended before these left.
+    /// The last is no policy: messages of sessions that ended before these left.
     pub(crate) const NAMES: [&str; Self::COUNT] = ["disconnect", "drop_oldest", "drop_newest", "conflate", "closing"];
     const CLOSING: usize = 4;
 
@@ -75,12 +75,12 @@ impl Policies {
     }
 }
 
-/// What a worker is about.
+/// The state of a worker's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// It waits for its sockets.
     Waits,
-    /// It has a turn, since so long.
+    /// It has a turn, for this time.
     Busy(Duration),
     Ended,
 }
@@ -137,14 +137,14 @@ impl WorkerMetrics {
         }
     }
 
-    /// Messages that were taken for sessions that have ended since.
+    /// Counts messages that were accepted for sessions that have ended since.
     pub(crate) fn drop_undelivered(&self, count: u64) {
         if count > 0 {
             self.dropped[Policies::CLOSING].add(count);
         }
     }
 
-    /// What has moved on a connection between two looks at it.
+    /// Counts the traffic of a connection between two readings of its statistics.
     pub(crate) fn move_messages(&self, before: &Stats, after: &Stats) {
         if after.messages_received != before.messages_received || after.bytes_received != before.bytes_received {
             self.messages_received.add(after.messages_received - before.messages_received);
@@ -161,7 +161,7 @@ impl WorkerMetrics {
         self.turn.store(u64::try_from(since).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
     }
 
-    /// When the turn began, in nanoseconds since the start; 0: there is none.
+    /// Returns when the turn began, in nanoseconds since the start; 0 if there is none.
     pub(crate) fn turn(&self) -> u64 {
         self.turn.load(Ordering::Relaxed)
     }
@@ -171,7 +171,7 @@ impl WorkerMetrics {
         self.turn.store(0, Ordering::Relaxed);
     }
 
-    /// What was published then has left, as far as the sockets took it.
+    /// Records the latency of a published message, when the sockets have taken it.
     pub(crate) fn note_published(&self, since: Duration) {
         self.latency.add(since);
         self.timed.store(false, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl WorkerMetrics {
 
     // ---- by others ----
 
-    /// Whether what is published now is to be timed: one at a time is.
+    /// Begins to measure the latency of a message. Returns false if a measurement is under way.
     pub(crate) fn begin_timing(&self) -> bool {
         !self.timed.load(Ordering::Relaxed) && !self.timed.swap(true, Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! Which of many subscribe to what.
+//! The subscriptions of one worker's sessions.
 //!
-//! Owns the sets of all patterns, for one thread: a worker's account of its own sessions. Knows nothing of
-//! those who subscribe but that they can be told apart, and nothing of other threads: see
-//! [`super::Registry`]. Called by a worker, for commands that subscribe and for each message that it fans out.
+//! Owns the subscribers of all patterns, for one thread. Knows nothing of subscribers but their keys, and nothing of
+//! other threads: see [`super::Registry`]. Called by a worker, for subscriptions and for each message that it fans
+//! out.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,10 +13,10 @@ use super::pattern::{Pattern, Topic};
 use super::set::{Set, count_distinct};
 use super::tree::Tree;
 
-/// See the module. `K`: one who subscribes. What belongs to a pattern is freed with its last subscriber.
+/// The subscribers of each pattern, as keys of type `K`. The memory of a pattern is freed with its last subscriber.
 #[derive(Debug)]
 pub struct Index<K> {
-    /// No set in it is empty. The names are of peers' choosing: the hash has a seed.
+    /// No set in it is empty. Clients choose the names, so the hash is seeded.
     exact: HashMap<Pattern, Set<K>, RandomState>,
     wild: Tree<Set<K>>,
 }
@@ -28,13 +28,13 @@ impl<K> Default for Index<K> {
 }
 
 impl<K: Copy + Eq + Hash> Index<K> {
-    /// An empty one.
+    /// Returns an empty index.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Subscribes `key` to `pattern`; false, if it did already.
+    /// Subscribes `key` to `pattern`. Returns false if it is subscribed already.
     pub fn insert(&mut self, pattern: &Pattern, key: K) -> bool {
         if pattern.is_exact() {
             self.exact.entry(pattern.clone()).or_default().insert(key)
@@ -43,7 +43,7 @@ impl<K: Copy + Eq + Hash> Index<K> {
         }
     }
 
-    /// Ends what [`Self::insert`] began; false, if it had not.
+    /// Ends a subscription. Returns false if there is none.
     pub fn remove(&mut self, pattern: &Pattern, key: K) -> bool {
         if !pattern.is_exact() {
             return self.wild.remove(pattern, |set| set.remove(key));
@@ -56,39 +56,37 @@ impl<K: Copy + Eq + Hash> Index<K> {
         removed
     }
 
-    /// The sets of all patterns that match, first that of the topic's own name. Whoever subscribes to several
-    /// of them is in several sets. No set is empty. The cost grows with the segments of the topic and with the
-    /// patterns that match some of its first segments, not with other patterns.
+    /// Iterates over the sets of all matching patterns, first that of the topic's own name. A key with several
+    /// matching subscriptions is in several sets. No set is empty. The cost grows with the segments of the topic and
+    /// with the patterns that match some of its first segments, not with other patterns.
     pub fn matching<'a>(&'a self, topic: &Topic) -> impl Iterator<Item = &'a Set<K>> {
         self.exact.get(topic.as_str()).into_iter().chain(self.wild.matching(topic))
     }
 
-    /// How many different keys subscribe to what matches. If several sets do, all but the largest are gone
-    /// through.
+    /// Returns the number of different keys that match. If several sets match, all but the largest are iterated over.
     #[must_use]
     pub fn count(&self, topic: &Topic) -> usize {
         count_distinct(self.matching(topic))
     }
 
-    /// How many patterns have a subscriber.
+    /// Returns the number of patterns with a subscriber.
     #[must_use]
     pub fn len(&self) -> usize {
         self.exact.len() + self.wild.len()
     }
 
-    /// Whether nobody subscribes to anything.
+    /// Returns whether there are no subscriptions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All patterns that have a subscriber, with their sets, in no order.
+    /// Iterates over all patterns with a subscriber and their sets, in no order.
     pub fn patterns(&self) -> impl Iterator<Item = (&Pattern, &Set<K>)> {
         self.exact.iter().chain(self.wild.patterns())
     }
 
-    /// How many inner nodes the patterns with wildcards take, for whoever watches memory. Goes through all of
-    /// them.
+    /// Returns the number of inner nodes of the patterns with wildcards, as a measure of memory. Visits all of them.
     #[must_use]
     pub fn branches(&self) -> usize {
         self.wild.branches()

@@ -1,9 +1,8 @@
-//! Topics: their names, who subscribes to what, and where what is published goes.
+//! Topics: their names, their subscribers, and where messages go.
 //!
-//! Owns names and patterns ([`Topic`], [`Pattern`]), a worker's account of its own sessions ([`Index`]) and
-//! the account of all workers ([`Registry`]). Knows no socket, message or mailbox: sessions and workers are
-//! numbers here, and what is done for them is a closure of the caller's. Called by sessions (subscribe), by
-//! publishers and by workers (fan-out).
+//! Owns names and patterns ([`Topic`], [`Pattern`]), a worker's index of its own sessions ([`Index`]) and the registry
+//! of all workers ([`Registry`]). Knows no socket, message or mailbox: sessions and workers are numbers here, and
+//! callers pass closures. Called by sessions (subscribe), by publishers and by workers (fan-out).
 
 mod index;
 mod pattern;

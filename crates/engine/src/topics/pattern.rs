@@ -1,47 +1,45 @@
 //! Names of topics, and patterns of names.
 //!
-//! Owns which text is one, and what matches what, in its plainest form: the faster forms in [`super::Index`]
-//! and [`super::Registry`] must agree with it. Knows nobody who subscribes. Called by whoever has text from an
-//! application or a peer.
+//! Owns which texts are valid, and the plain definition of a match: the faster forms in [`super::Index`] and
+//! [`super::Registry`] must agree with it. Knows no subscribers. Called for any text of an application or a client.
 
 use std::borrow::Borrow;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes that a topic or a pattern may have: as many as a length of one byte tells, and so few that the work
-/// for one name, and the depth of a tree of names, stay small.
+/// The maximum length of a topic or a pattern, in bytes: a length fits into one byte, and the work for a name and the
+/// depth of a tree of names stay small.
 pub const MAX_LEN: usize = 255;
 
-/// What separates segments.
+/// Separates segments.
 pub(super) const SEPARATOR: char = '.';
 
 /// The segment of a pattern that stands for any one segment.
 pub(super) const ANY: &str = "*";
 
-/// The segment of a pattern that stands for all that is left, which is one segment or more.
+/// The segment of a pattern that stands for one or more segments at the end.
 pub(super) const REST: &str = ">";
 
-/// What something is published to: segments separated by `.`, none of them empty, without ASCII control
-/// characters, spaces, `*` and `>`, of at most [`MAX_LEN`] bytes in all. Letters are compared as they are. A
-/// clone shares the text.
+/// The name of a topic: segments separated by `.`, none of them empty, without ASCII control characters, spaces, `*`
+/// and `>`, of at most [`MAX_LEN`] bytes in all. Upper and lower case differ. A clone shares the text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Topic(Arc<str>);
 
-/// What is subscribed to: a topic in which any whole segment may be `*`, for exactly one segment, and the last
-/// one `>`, for one segment or more. A clone shares the text.
+/// A pattern of topics: a topic in which any whole segment may be `*`, for exactly one segment, and the last one `>`,
+/// for one segment or more. A clone shares the text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pattern(Arc<str>);
 
-/// Why a text is no topic, or no pattern: the first reason, from its beginning, unless it is too long.
+/// Why a text is no topic or pattern: the first error from its beginning, unless it is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidTopic {
-    /// There is no text.
+    /// The text is empty.
     Empty,
     /// It has more than [`MAX_LEN`] bytes.
     TooLong {
-        /// How many.
+        /// Its length.
         len: usize,
     },
     /// It begins or ends with a separator, or has two in a row.
@@ -51,78 +49,78 @@ pub enum InvalidTopic {
     },
     /// A space or an ASCII control character.
     Character {
-        /// Its byte.
+        /// Its index in bytes.
         at: usize,
-        /// What it is.
+        /// The character.
         byte: u8,
     },
     /// A wildcard in a topic.
     Wildcard {
-        /// Its byte.
+        /// Its index in bytes.
         at: usize,
     },
-    /// A wildcard in a pattern that is not alone in its segment.
+    /// A wildcard in a pattern that is not a whole segment.
     PartialWildcard {
-        /// Its byte.
+        /// Its index in bytes.
         at: usize,
     },
     /// A `>` in a pattern that is not the last segment.
     RestNotLast {
-        /// Its byte.
+        /// Its index in bytes.
         at: usize,
     },
 }
 
 impl Topic {
-    /// The topic of this name.
+    /// Creates a topic.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is no topic.
     pub fn new(text: &str) -> Result<Self, InvalidTopic> {
         check(text, false)?;
         Ok(Self(text.into()))
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Its segments: one or more, none of them empty.
+    /// Iterates over its segments: one or more, none of them empty.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         self.0.split(SEPARATOR)
     }
 }
 
 impl Pattern {
-    /// The pattern of this text.
+    /// Creates a pattern.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is no pattern.
     pub fn new(text: &str) -> Result<Self, InvalidTopic> {
         check(text, true)?;
         Ok(Self(text.into()))
     }
 
-    /// Its text.
+    /// Returns its text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Its segments, wildcards among them: one or more, none of them empty.
+    /// Iterates over its segments, including wildcards: one or more, none of them empty.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         self.0.split(SEPARATOR)
     }
 
-    /// Whether it has no wildcard, and so matches the topic of the same name and no other.
+    /// Returns whether it has no wildcard, and so matches the topic of the same name and no other.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         !self.0.bytes().any(is_wildcard)
     }
 
-    /// Whether what is published to this topic is for those who subscribe to this pattern.
+    /// Returns whether a topic matches.
     #[must_use]
     pub fn matches(&self, topic: &Topic) -> bool {
         let mut names = topic.segments();
@@ -145,7 +143,7 @@ impl From<Topic> for Pattern {
     }
 }
 
-// A pattern is hashed and compared as its text, as a key that is borrowed must be.
+// A pattern is hashed and compared as its text, as `Borrow` requires.
 impl Borrow<str> for Pattern {
     fn borrow(&self) -> &str {
         &self.0
@@ -165,7 +163,7 @@ impl fmt::Display for Pattern {
 }
 
 impl InvalidTopic {
-    /// The byte at which it went wrong.
+    /// Returns the byte at which the error was found.
     #[must_use]
     pub fn at(&self) -> usize {
         match *self {

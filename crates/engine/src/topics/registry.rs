@@ -1,17 +1,17 @@
-//! The account of all subscriptions of all workers.
+//! The registry of all subscriptions of all workers.
 //!
-//! Owns how many sessions a publish goes to and which workers have one of them, and orders each publish before
-//! or after each change that concerns it. Knows no message and no mailbox: what is put into mailboxes is put
-//! there by closures that run while the account cannot change, so that each worker is told in the order in
-//! which the account changed. Called by sessions, publishers and workers, from any thread.
+//! Owns how many sessions a message goes to and which workers have one of them, and orders each publish before or
+//! after each change of a matching subscription. Knows no message and no mailbox: closures of the callers put commands
+//! into mailboxes while the registry cannot change, so each worker gets them in the order of the changes. Called by
+//! sessions, publishers and workers, from any thread.
 //!
 //! # Locks
-//! In this order, and none is waited for by whoever has a later one:
-//! 1. one of `accounts`, which orders what is done to one session;
-//! 2. one of `exact`, or all of them, by their places;
+//! They are taken in this order; a thread with a later one never waits for an earlier one:
+//! 1. one of `accounts`, which orders the operations on one session;
+//! 2. one of `exact`, or all of them, by their index;
 //! 3. `wild`.
 //!
-//! Closures run under them: they must not call the registry, and must not wait for anybody who does.
+//! Closures are called under these locks: they must not call the registry, and must not wait for a thread that does.
 
 use std::array;
 use std::collections::HashMap;
@@ -30,12 +30,11 @@ use super::tree::Tree;
 use super::workers::{WorkerId, Workers};
 use crate::locks::{lock, read, write};
 
-/// Parts of the account that are locked apart from each other: a few for each thread that publishes on
-/// machines of today, and few enough to be taken all at once.
+/// The number of separately locked parts: a few for each publishing thread of a current machine, and so few that all
+/// can be locked at once.
 const SHARDS: usize = 16;
 
-/// On cache lines of its own (two are fetched at a time on x86): a lock that is taken elsewhere would move the
-/// line.
+/// Aligned to two cache lines, as x86 fetches two at a time: otherwise other locks would move the line.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Padded<T>(T);
@@ -43,34 +42,33 @@ struct Padded<T>(T);
 /// The patterns of each session that has any.
 type Accounts = HashMap<u64, IndexSet<Pattern, RandomState>, RandomState>;
 
-/// The sessions of each pattern without wildcards that has any. The names are of peers' choosing: the hash has
-/// a seed.
+/// The sessions of each pattern without wildcards that has any. Clients choose the names, so the hash is seeded.
 type Exact = HashMap<Pattern, Subscribers, RandomState>;
 
-/// See the module. Sessions are known by numbers that no two of them share, on whichever worker.
+/// The subscriptions of all sessions, by numbers that are unique among all workers.
 pub struct Registry {
-    /// By the sessions' numbers.
+    /// By the numbers of the sessions.
     accounts: [Padded<Mutex<Accounts>>; SHARDS],
-    /// By the hashes of names.
+    /// By the hashes of the names.
     exact: [Padded<RwLock<Exact>>; SHARDS],
     wild: RwLock<Tree<Subscribers>>,
-    /// Whether `wild` has any. Set only by whoever has all of `exact`, so that "no" holds for as long as one
-    /// has one of them; cleared only after the last one's `apply`.
+    /// Whether `wild` has any subscription. It is set only under all locks of `exact`, so that false stays true while
+    /// a thread holds one of them. It is cleared only after the `apply` of the last one.
     has_wild: AtomicBool,
     hasher: RandomState,
     max_subscriptions: usize,
-    /// Told of first and last subscribers.
+    /// Called for first and last subscribers.
     interest: OnceLock<Box<Interest>>,
 }
 
-/// A pattern has its first subscriber, or none any more. Called under the locks of the pattern, so in the order in
-/// which it became so: it must not call the registry, and must not wait.
+/// Called when a pattern has its first subscriber (true), or none any more (false). It is called under the locks of
+/// the pattern, and so in order: it must not call the registry, and must not wait.
 pub type Interest = dyn Fn(&Pattern, bool) + Send + Sync;
 
-/// A session has as many subscriptions as it may have.
+/// A session has the maximum number of subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManySubscriptions {
-    /// How many.
+    /// The maximum.
     pub limit: usize,
 }
 
@@ -80,7 +78,7 @@ fn keep_most(most: &mut Vec<(Pattern, usize)>, count: usize) {
 }
 
 impl Registry {
-    /// An empty one, in which a session may have `max_subscriptions` patterns.
+    /// Returns an empty registry, in which a session may have `max_subscriptions` patterns.
     #[must_use]
     pub fn new(max_subscriptions: usize) -> Self {
         Self {
@@ -94,9 +92,9 @@ impl Registry {
         }
     }
 
-    /// Sets who is told of first and last subscribers, before there are any; the second time: nothing.
+    /// Sets the function for first and last subscribers, before there are any. A second call does nothing.
     pub fn set_interest(&self, interest: Box<Interest>) {
-        let _ = self.interest.set(interest); // once
+        let _ = self.interest.set(interest); // the first one stays
     }
 
     fn notify(&self, pattern: &Pattern, wanted: bool) {
@@ -105,11 +103,11 @@ impl Registry {
         }
     }
 
-    /// Subscribes a session of `worker` and calls `apply`, before any publish that counts it and after any
-    /// that does not. False, and no call, if it did already. It must stay with its worker.
+    /// Subscribes a session of `worker`, and calls `apply`: before any publish that counts it and after any that does
+    /// not. Returns false without a call if it is subscribed already. A session must never change its worker.
     ///
     /// # Errors
-    /// It has as many subscriptions as it may have. `apply` was not called.
+    /// It has the maximum number of subscriptions. `apply` was not called.
     pub fn subscribe(
         &self,
         pattern: &Pattern,
@@ -148,8 +146,8 @@ impl Registry {
         Ok(true)
     }
 
-    /// Ends a subscription and calls `apply`, before any publish that does not count the session for it any
-    /// more and after any that does. False, and no call, if there is none.
+    /// Ends a subscription and calls `apply`: before any publish that no longer counts the session and after any that
+    /// does. Returns false without a call if there is none.
     pub fn unsubscribe(&self, pattern: &Pattern, id: u64, apply: impl FnOnce()) -> bool {
         let mut accounts = lock(self.account(id));
         let Some(patterns) = accounts.get_mut(&id) else { return false };
@@ -163,13 +161,13 @@ impl Registry {
         true
     }
 
-    /// Ends all subscriptions of a session, one after the other: a publish meanwhile may count it or not.
-    /// What they were.
+    /// Ends all subscriptions of a session, one after the other, and returns them. A concurrent publish may count it
+    /// or not.
     ///
-    /// Does not keep it from subscribing again: a worker that is told by `apply` of a session which has ended
-    /// calls this once more.
+    /// It does not prevent the session from subscribing again: a worker that gets a subscription of a session which
+    /// has ended calls this once more.
     pub fn remove_session(&self, id: u64) -> Vec<Pattern> {
-        // Kept until all are gone: who subscribes meanwhile would have what is yet to be removed.
+        // Locked until all are removed: a concurrent subscription could be removed here.
         let mut accounts = lock(self.account(id));
         let patterns = accounts.remove(&id).unwrap_or_default();
         for pattern in &patterns {
@@ -178,10 +176,10 @@ impl Registry {
         patterns.into_iter().collect()
     }
 
-    /// Counts the sessions that subscribe to what matches, each of them once and without `exclude`, and calls
-    /// `route` with the workers that have one of them. No subscription that matches changes until it returns;
-    /// others publish meanwhile. It is called with no worker too, and must put nothing off: its order among
-    /// the calls of `apply` and of other `route`s in a mailbox is that of the account.
+    /// Counts the sessions with a matching subscription, each once and without `exclude`, and calls `route` with their
+    /// workers. No matching subscription changes until `route` returns; other publishes may be concurrent. `route` is
+    /// called even if there is no worker. It must put its commands into the mailboxes before it returns, so that their
+    /// order is that of the registry.
     pub fn publish<R>(&self, topic: &Topic, exclude: Option<u64>, route: impl FnOnce(&Workers) -> R) -> (usize, R) {
         let exact = read(self.shard(topic.as_str()));
         let wild = self.has_wild.load(Ordering::Acquire).then(|| read(&self.wild));
@@ -194,35 +192,35 @@ impl Registry {
         (count - usize::from(excluded), routed)
     }
 
-    /// How many sessions something published now would go to.
+    /// Returns how many sessions a message published now would go to.
     #[must_use]
     pub fn subscribers(&self, topic: &Topic) -> usize {
         self.publish(topic, None, |_| ()).0
     }
 
-    /// The patterns of a session, in no order.
+    /// Returns the patterns of a session, in no order.
     #[must_use]
     pub fn patterns_of(&self, id: u64) -> Vec<Pattern> {
         lock(self.account(id)).get(&id).into_iter().flatten().cloned().collect()
     }
 
-    /// How many patterns have a subscriber. While others change that, it may be a number that never was.
+    /// Returns the number of patterns with a subscriber. With concurrent changes it is approximate.
     #[must_use]
     pub fn len(&self) -> usize {
         self.exact.iter().map(|shard| read(&shard.0).len()).sum::<usize>() + read(&self.wild).len()
     }
 
-    /// Whether nobody subscribes to anything.
+    /// Returns whether there are no subscriptions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The patterns that most sessions subscribe to, with how many do; `count` of them.
+    /// Returns the `count` patterns with the most subscribers, with their numbers.
     #[must_use]
     pub fn most(&self, count: usize) -> Vec<(Pattern, usize)> {
         let mut most = Vec::new();
-        // Not all at once, which would hold everybody up; and no more are kept than may be wanted.
+        // One part at a time, so that publishers go on; and no more are kept than needed.
         for shard in &self.exact {
             most.extend(read(&shard.0).iter().map(|(pattern, set)| (pattern.clone(), set.len())));
             keep_most(&mut most, count);
@@ -242,20 +240,20 @@ impl Registry {
         &self.exact[(self.hasher.hash_one(name) % SHARDS as u64) as usize].0
     }
 
-    /// For somebody to be put into a set of `wild`. If nobody was in any, whoever publishes does not look
-    /// there: then the other locks keep everybody from that.
+    /// Locks `wild` for an insertion. While it is empty publishers do not look there, so the first insertion needs all
+    /// locks of `exact` too.
     fn write_wild(&self) -> (Vec<RwLockWriteGuard<'_, Exact>>, RwLockWriteGuard<'_, Tree<Subscribers>>) {
         let wild = write(&self.wild);
         if !wild.is_empty() {
             return (Vec::new(), wild);
         }
-        // Somebody who has one of the others may wait for this one.
+        // The locks of `exact` come first: a thread with one of them may wait for this one.
         drop(wild);
         let exact = self.exact.iter().map(|shard| write(&shard.0)).collect();
         (exact, write(&self.wild))
     }
 
-    /// Takes a session out of the set of a pattern, and calls `apply`. Its account is locked.
+    /// Removes a session from the set of a pattern, and calls `apply`. The caller holds the lock of its account.
     fn remove(&self, pattern: &Pattern, id: u64, apply: impl FnOnce()) {
         if !pattern.is_exact() {
             let mut wild = write(&self.wild);
@@ -304,7 +302,7 @@ impl Error for TooManySubscriptions {}
 #[derive(Debug, Default)]
 struct Subscribers {
     sessions: IndexMap<u64, WorkerId, RandomState>,
-    /// How many of them each worker has; none of these numbers is 0.
+    /// The number of sessions of each worker; never 0.
     workers: Vec<(WorkerId, u32)>,
 }
 
@@ -331,7 +329,7 @@ impl Subscribers {
         true
     }
 
-    /// Adds the workers that have a session other than `exclude`; whether that one is among the sessions.
+    /// Adds the workers that have a session other than `exclude`. Returns whether that one is among the sessions.
     fn reach(&self, exclude: Option<u64>, workers: &mut Workers) -> bool {
         let excluded = exclude.and_then(|id| self.sessions.get(&id).copied());
         for &(worker, count) in &self.workers {

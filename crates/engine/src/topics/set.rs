@@ -1,7 +1,7 @@
-//! Those who subscribe to one pattern, and how many several such sets have together.
+//! The subscribers of one pattern, and counting of the distinct members of several sets.
 //!
-//! Knows no pattern. Called by the index, the registry and the tree of wildcards, and by whoever goes through
-//! a set that matched.
+//! Knows no pattern. Called by the index, the registry and the tree of wildcards, and by workers for each matching
+//! set.
 
 use std::cmp::Reverse;
 use std::hash::Hash;
@@ -9,45 +9,45 @@ use std::hash::Hash;
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 
-/// What [`super::tree::Tree`] and [`count_distinct`] have to know of a set.
+/// What [`super::tree::Tree`] and [`count_distinct`] need of a set.
 pub(super) trait Members: Default {
-    /// One of those in it.
+    /// The type of its members.
     type Member: Copy;
 
-    /// How many are in it.
+    /// Returns the number of members.
     fn len(&self) -> usize;
 
-    /// Whether this one is.
+    /// Returns whether it contains a member.
     fn contains(&self, member: Self::Member) -> bool;
 
-    /// All of them.
+    /// Iterates over the members.
     fn members(&self) -> impl Iterator<Item = Self::Member>;
 }
 
-/// Those who subscribe to one pattern, side by side in memory, in an order that any removal may change.
+/// The subscribers of one pattern, contiguous in memory. Any removal may change their order.
 #[derive(Clone, Debug)]
 pub struct Set<K>(IndexSet<K, RandomState>);
 
 impl<K: Copy + Eq + Hash> Set<K> {
-    /// How many there are.
+    /// Returns the number of subscribers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none: not so in a set that an index hands out.
+    /// Returns whether it is empty: sets returned by an index never are.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this one is among them.
+    /// Returns whether it contains a subscriber.
     #[must_use]
     pub fn contains(&self, key: K) -> bool {
         self.0.contains(&key)
     }
 
-    /// All of them.
+    /// Iterates over the subscribers.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = K> {
         self.0.iter().copied()
     }
@@ -83,7 +83,8 @@ impl<K: Copy + Eq + Hash> Members for Set<K> {
     }
 }
 
-/// How many are in at least one of these sets. One set is not gone through, nor is the largest of several.
+/// Returns the number of members that are in at least one set. A single set, and the largest of several, are not
+/// iterated.
 pub(super) fn count_distinct<'a, S: Members + 'a>(mut sets: impl Iterator<Item = &'a S>) -> usize {
     let Some(first) = sets.next() else { return 0 };
     let Some(second) = sets.next() else { return first.len() };

@@ -1,8 +1,7 @@
-//! The sets of patterns that have wildcards, as a tree of segments.
+//! The sets of patterns with wildcards, as a tree of segments.
 //!
-//! Owns which of them match a topic: by a walk along the topic's segments that enters only branches which
-//! match so far. Knows no exact pattern, and of a set only whether somebody is in it. Called by the index and
-//! the registry.
+//! Finds the patterns that match a topic by a walk along the topic's segments, which enters only branches that match
+//! so far. Knows no exact pattern, and of a set only whether it is empty. Called by the index and the registry.
 
 use std::collections::HashMap;
 
@@ -11,26 +10,26 @@ use foldhash::fast::RandomState;
 use super::pattern::{ANY, Pattern, REST, SEPARATOR, Topic};
 use super::set::Members;
 
-/// See the module. `S`: the set of one pattern.
+/// The sets of patterns with wildcards. `S`: the set of one pattern.
 #[derive(Debug)]
 pub(super) struct Tree<S> {
     root: Branch<S>,
-    /// Leaves in it.
+    /// The number of leaves.
     len: usize,
 }
 
-/// What follows after some segments. Only the root may be empty.
+/// The patterns that continue after some segments. Only the root may be empty.
 #[derive(Debug)]
 struct Branch<S> {
     named: HashMap<Box<str>, Branch<S>, RandomState>,
     any: Option<Box<Branch<S>>>,
     /// The pattern that ends here.
     end: Option<Box<Leaf<S>>>,
-    /// The pattern that goes on with `>`.
+    /// The pattern that continues with `>`.
     rest: Option<Box<Leaf<S>>>,
 }
 
-/// A pattern to which somebody subscribes.
+/// A pattern with a subscriber.
 #[derive(Debug)]
 struct Leaf<S> {
     pattern: Pattern,
@@ -45,17 +44,17 @@ impl<S> Default for Tree<S> {
 }
 
 impl<S: Members> Tree<S> {
-    /// How many patterns are in it.
+    /// Returns the number of patterns.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none is.
+    /// Returns whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The set of this pattern, made if need be. Somebody has to be put into it.
+    /// Returns the set of this pattern, and creates it if necessary. The caller has to add a member.
     pub(super) fn members_mut(&mut self, pattern: &Pattern) -> &mut S {
         let leaf = self.root.leaf_mut(pattern);
         if leaf.is_none() {
@@ -64,28 +63,28 @@ impl<S: Members> Tree<S> {
         &mut leaf.get_or_insert_with(|| Box::new(Leaf { pattern: pattern.clone(), members: S::default() })).members
     }
 
-    /// Calls `change` with the set of this pattern, and frees what is empty then. What it says; false, if
-    /// there is no such set.
+    /// Calls `change` with the set of this pattern, and frees what is empty then. Returns the result of `change`;
+    /// false if there is no such set.
     pub(super) fn remove(&mut self, pattern: &Pattern, change: impl FnOnce(&mut S) -> bool) -> bool {
         let (changed, freed) = self.root.remove(pattern.segments(), change);
         self.len -= usize::from(freed);
         changed
     }
 
-    /// The sets of all patterns that match.
+    /// Iterates over the sets of all matching patterns.
     pub(super) fn matching<'a, 't>(&'a self, topic: &'t Topic) -> Matching<'a, 't, S> {
         let next = if self.is_empty() { None } else { Some((&self.root, Some(topic.as_str()))) };
         Matching { next, others: Vec::new() }
     }
 
-    /// All patterns with their sets.
+    /// Iterates over all patterns with their sets.
     pub(super) fn patterns(&self) -> impl Iterator<Item = (&Pattern, &S)> {
         let mut leaves = Vec::with_capacity(self.len);
         self.root.visit(&mut |branch| leaves.extend([&branch.end, &branch.rest].into_iter().flatten()));
         leaves.into_iter().map(|leaf| (&leaf.pattern, &leaf.members))
     }
 
-    /// How many branches there are besides the root.
+    /// Returns the number of branches, without the root.
     pub(super) fn branches(&self) -> usize {
         let mut branches = 0;
         self.root.visit(&mut |_| branches += 1);
@@ -116,8 +115,8 @@ impl<S: Members> Branch<S> {
         &mut branch.end
     }
 
-    /// What `change` said, and whether the leaf was freed. As deep as the pattern has segments, which its
-    /// length limits to 128.
+    /// Returns the result of `change`, and whether the leaf was freed. The depth is the number of segments of the
+    /// pattern, which its length limits to 128.
     fn remove<'p>(
         &mut self,
         mut segments: impl Iterator<Item = &'p str>,
@@ -157,11 +156,11 @@ fn remove_member<S: Members>(leaf: &mut Option<Box<Leaf<S>>>, change: impl FnOnc
     (changed, leaf.take_if(|leaf| leaf.members.len() == 0).is_some())
 }
 
-/// A walk through the branches that match.
+/// A walk through the matching branches.
 pub(super) struct Matching<'a, 't, S> {
-    /// Where it goes on, and what of the topic is left there.
+    /// The next branch, and the rest of the topic there.
     next: Option<(&'a Branch<S>, Option<&'t str>)>,
-    /// Where it does afterwards: of two branches that match, one waits here.
+    /// Where to continue after that: if two branches match, one waits here.
     others: Vec<(&'a Branch<S>, Option<&'t str>)>,
 }
 

@@ -1,12 +1,11 @@
 //! Numbers of workers, and sets of them.
 //!
-//! Owns how many there can be. Knows nothing of what a worker is. Called by the registry, and by whoever
-//! routes what is published.
+//! Owns the maximum number of workers. Called by the registry and by publishers.
 
 use std::fmt;
 
-/// Workers that an engine can have: more than cores that one process has a use for, and few enough that a set
-/// of them lies on the stack.
+/// The maximum number of workers of an engine: more than the cores that one process can use, and so few that a set of
+/// them fits on the stack.
 pub const MAX_WORKERS: usize = 256;
 
 /// The number of a worker, below [`MAX_WORKERS`].
@@ -14,13 +13,13 @@ pub const MAX_WORKERS: usize = 256;
 pub struct WorkerId(u8);
 
 impl WorkerId {
-    /// The worker of this number; none, if there cannot be so many.
+    /// Returns the worker with this number; `None` if it is too large.
     #[must_use]
     pub fn new(index: usize) -> Option<Self> {
         u8::try_from(index).ok().map(Self)
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -32,26 +31,26 @@ impl WorkerId {
 pub struct Workers([u64; MAX_WORKERS / 64]);
 
 impl Workers {
-    /// Whether this one is among them.
+    /// Returns whether the set contains this worker.
     #[must_use]
     #[allow(clippy::indexing_slicing, reason = "a number below 256 has its word")]
     pub fn contains(&self, worker: WorkerId) -> bool {
         self.0[worker.index() / 64] >> (worker.index() % 64) & 1 == 1
     }
 
-    /// How many there are.
+    /// Returns the number of workers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// All of them, by their numbers.
+    /// Iterates over the workers by their numbers.
     pub fn iter(&self) -> impl Iterator<Item = WorkerId> + use<> {
         let firsts = (0..=u8::MAX).step_by(64);
         self.0.into_iter().zip(firsts).flat_map(|(word, first)| {

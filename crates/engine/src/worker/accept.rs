@@ -1,4 +1,4 @@
-//! Who comes in: accepting, and openings until they are sessions.
+//! Accepting clients, and their opening handshakes until they are sessions.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,23 +26,23 @@ use crate::reasons::Reason;
 use crate::session::{Refusal, Session};
 use crate::topics::Topic;
 
-/// How long one who was refused may take to read why.
+/// How long a refused client may take to read the answer.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Clients accepted in one turn, of one listener, in some microseconds each: then the others have theirs. As many come
-/// while a thousand others are told of what there is for them.
+/// The maximum number of clients accepted from one listener in one turn; each takes some microseconds. About as many
+/// arrive while a worker handles the events of a thousand clients.
 const ACCEPTS: usize = 1024;
 
-/// Of those who were accepted, let in in one turn: no more than may have failed by the next.
+/// Handshakes started in one turn: no more than may have failed by the next turn.
 const ADMITTED: usize = 64;
 
-/// A part of all descriptors that is large for clients in the opening handshake, who give them back soon.
+/// Handshakes that hold more than one part in this number of all descriptors are many. They return them soon.
 const CROWDED: usize = 4;
 
-/// How long nobody is accepted when descriptors have run out.
+/// How long no client is accepted when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who was accepted, and waits to come in.
+/// An accepted socket whose handshake has not started yet.
 pub(crate) struct AcceptedSocket {
     entrance: Entrance,
     socket: Socket,
@@ -51,13 +51,13 @@ pub(crate) struct AcceptedSocket {
     passed: bool,
 }
 
-/// How many there may be of them and of those whose request is awaited, `pending` for long, at one of so many workers:
-/// they have descriptors, of which others need some.
+/// Returns the maximum number of accepted sockets and pending handshakes of one worker. `pending` is the number of
+/// handshakes that may wait long. The limit is at most half of the process's descriptors, divided among the workers.
 pub(super) fn max_accepted(pending: usize, workers: usize) -> usize {
     pending.saturating_mul(BURST).min(descriptors::most() / 2 / workers.max(1))
 }
 
-/// Has the certificate read again if it has changed.
+/// Reads the certificate again if its files have changed.
 fn renew(certificate: &Certificate, logs: &Logs) {
     let now = Instant::now();
     match certificate.renew(now) {
@@ -69,7 +69,7 @@ fn renew(certificate: &Certificate, logs: &Logs) {
     }
 }
 
-/// Has a client of a relay get what is published on its topic.
+/// Subscribes a client of a relay to its topic, if it receives messages.
 fn subscribe(session: &Session, topic: Option<&Topic>) -> Result<(), Refusal> {
     match (&session.route().role, topic) {
         (Role::Relay(relay), Some(topic)) if relay.receive => session.subscribe(&topic.clone().into()).map(drop),
@@ -77,7 +77,7 @@ fn subscribe(session: &Session, topic: Option<&Topic>) -> Result<(), Refusal> {
     }
 }
 
-/// What it is told if it cannot.
+/// Returns the close code and reason for a session that cannot subscribe.
 fn farewell(refusal: &Refusal) -> (CloseCode, &'static str) {
     match refusal {
         // RFC 6455 7.4.1, 1008: "a message that violates its policy".
@@ -88,7 +88,7 @@ fn farewell(refusal: &Refusal) -> (CloseCode, &'static str) {
     }
 }
 
-/// The same after one was given back.
+/// How long no client is accepted after another client's descriptor was freed.
 const RELIEF: Duration = Duration::from_millis(1);
 
 impl Worker {
@@ -104,7 +104,7 @@ impl Worker {
         let watched =
             self.poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE);
         if let Err(error) = watched {
-            listen::shut(listener); // there is a copy, at which clients would wait
+            listen::shut(listener); // a copy exists, and clients would wait there
             let worker = self.worker.worker.index();
             return self.shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
                 format!("worker {worker} cannot listen: {error}")
@@ -114,18 +114,18 @@ impl Worker {
         self.note_door(index);
     }
 
-    /// Whether whoever would be told of may become a session: while events have no room each would add one. Of those
-    /// who are there when the doors close nobody is turned away.
+    /// Returns whether clients whose sessions emit events may become sessions. Each adds an event, so events must have
+    /// capacity. While the worker drains its backlog all clients are admitted.
     pub(super) fn lets_in(&self) -> bool {
         self.roomy || self.draining || self.drain_backlog
     }
 
-    /// Accepts who waits, and lets some of them in.
+    /// Accepts waiting clients, and starts the handshakes of some of them.
     pub(super) fn accept(&mut self) {
         if self.accept_after.is_none() && !self.drain_backlog {
             self.gather();
         }
-        // Who is here needs no descriptor any more, whatever keeps others from being accepted.
+        // Accepted sockets have their descriptor, even if no more can be accepted.
         for _ in 0..ADMITTED {
             if self.accepted.is_empty() {
                 return;
@@ -139,8 +139,8 @@ impl Worker {
         }
     }
 
-    /// Takes who waits in the system's queues, which overflow where thousands come at once: to whoever does not get in
-    /// there the system does not answer for a second.
+    /// Accepts clients from the system's queues. The queues overflow when thousands of clients connect at once, and
+    /// the system does not answer a client for a second if it finds a full queue.
     fn gather(&mut self) {
         let mut more = Vec::new();
         for door in std::mem::take(&mut self.accepting) {
@@ -161,7 +161,7 @@ impl Worker {
                         relieved = false;
                         let guest = AcceptedSocket { entrance: entrance.clone(), socket, remote, passed: false };
                         if self.seat(guest) {
-                            more.push(door); // the reserve is for one at a time
+                            more.push(door); // reserved descriptors are for one client at a time
                             break;
                         }
                     }
@@ -169,7 +169,7 @@ impl Worker {
                     // A client that left before it was accepted.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // Those who are here go first, and give back what they have if it comes to nothing.
+                    // The accepted clients go first; those that fail return their descriptors.
                     Err(_) if accepted >= ADMITTED => {
                         more.push(door);
                         break;
@@ -185,7 +185,7 @@ impl Worker {
         self.accepting = more;
     }
 
-    /// Has a client wait to come in, here or at another worker. Whether it has a descriptor that no session is to have.
+    /// Queues an accepted socket here or at another worker. Returns whether its descriptor is a reserved one.
     fn seat(&mut self, guest: AcceptedSocket) -> bool {
         let descriptor = guest.socket.raw();
         let short = descriptors::is_reserved(descriptor);
@@ -194,15 +194,15 @@ impl Worker {
         }
         let alone = self.pending.is_empty() && self.accepted.is_empty();
         if short && alone && !guest.entrance.internal && descriptors::is_last(descriptor, 0) {
-            self.fail(Reason::Full, guest.remote); // no other client could give its own up
+            self.fail(Reason::Full, guest.remote); // there is no other client to evict
         } else if let Some(guest) = self.pass_on(guest) {
             self.accepted.push_back(guest);
         }
         short
     }
 
-    /// Keeps the last descriptors for the application: before the next client would get one of them, silent clients give
-    /// their own up. After how long that is possible, if no client is to be accepted until then.
+    /// Keeps the last descriptors free for the application: evicts silent clients before the next client would get one
+    /// of them. Returns how long no client may be accepted, if none can be evicted yet.
     fn spare_descriptors(&mut self, door: usize, now: Instant) -> Option<Duration> {
         if !self.shared.short.load(Ordering::Relaxed) {
             return None;
@@ -222,8 +222,8 @@ impl Worker {
         None
     }
 
-    /// For one without a descriptor that a session may have: a silent client gives its own up. Where that is not possible
-    /// yet, and clients in the opening handshake have a large part of all descriptors, it may keep the one that it has.
+    /// Frees a descriptor for a handshake that has a reserved one, by evicting a silent client. If no client can be
+    /// evicted yet, and handshakes hold many of all descriptors, the session may keep the reserved one.
     fn find_descriptor(&mut self, key: Key) {
         let short = |opening: &Opening| opening.awaited().is_some() && opening.is_short();
         if !matches!(self.clients.get(key), Some(Client::Opening(opening)) if short(opening)) {
@@ -236,8 +236,8 @@ impl Worker {
         }
     }
 
-    /// All workers accept from the same queue of a Unix socket, and one that is awake would have all clients: they go to
-    /// the workers in turn. What is not passed on comes back.
+    /// Passes a client of a Unix socket to the next worker in turn. All workers accept from the same queue of such a
+    /// socket, and a worker that is awake would get all clients. Returns the client if it is to stay here.
     fn pass_on(&self, guest: AcceptedSocket) -> Option<AcceptedSocket> {
         let Some(homes) = self.shared.homes.get() else { return Some(guest) };
         if !guest.entrance.unix || guest.entrance.internal || self.shared.leaving.load(Ordering::Acquire) {
@@ -250,9 +250,9 @@ impl Worker {
         };
         if worker.arriving.fetch_add(1, Ordering::AcqRel) >= ADMITTED {
             worker.arriving.fetch_sub(1, Ordering::AcqRel);
-            return Some(guest); // it is busy
+            return Some(guest); // that worker is busy
         }
-        // The engine does not end before that worker has looked at it.
+        // The engine does not end before that worker has looked at the client.
         self.shared.occupied.fetch_add(1, Ordering::AcqRel);
         let remote = guest.remote;
         if worker.mailbox.put(Command::Welcome(Box::new(AcceptedSocket { passed: true, ..guest })), 0).is_err() {
@@ -276,13 +276,14 @@ impl Worker {
         }
     }
 
-    /// There are too few descriptors for now: whoever lets us wait gives one, else the others go on. Whether nobody is
-    /// to be accepted for a time. `relieved`: one was given for whoever is next, who is still to come.
+    /// Handles an error of `accept(2)`, usually a lack of descriptors: evicts a silent client, or pauses accepting.
+    /// Returns whether accepting has to pause. `relieved`: a descriptor was freed, and no client has been accepted
+    /// since.
     fn rest_after(&mut self, error: &io::Error, relieved: &mut bool) -> bool {
         let now = Instant::now();
         let pause = if self.pending.is_empty() { ACCEPT_PAUSE } else { self.evict_one(now) };
         self.shared.logs.note(Cause::AcceptPause, now, || format!("nobody can be accepted for now: {error}"));
-        // At once: as fast as others come who only take descriptors. Unless somebody else has taken that one.
+        // Try again at once after an eviction, unless something else has taken the descriptor.
         if pause.is_zero() && !std::mem::replace(relieved, true) {
             return false;
         }
@@ -294,22 +295,22 @@ impl Worker {
         self.listeners.get(door).is_some_and(|door| door.entrance.internal)
     }
 
-    /// Whether somebody waits who may come in.
+    /// Returns whether [`Self::accept`] has something to do.
     pub(super) fn has_guests(&self) -> bool {
         self.accept_after.is_none() && !self.accepting.is_empty()
             || !self.accepted.is_empty() && !self.pending.is_full()
     }
 
-    /// Nobody comes in any more, but to the inside. `look`: whoever waits does first, as nobody else would take
-    /// him: he would be reset.
+    /// Stops accepting, except at the internal listener. `look`: clients in the backlogs are accepted first; no other
+    /// engine would accept them, and they would be reset.
     pub(super) fn close_doors(&mut self, look: bool) {
-        self.ready.extend(self.awaiting_admission.drain(..)); // they may come in: see `lets_in`
+        self.ready.extend(self.awaiting_admission.drain(..)); // they are admitted: see `lets_in`
         self.closing.clear();
         for index in 0..self.listeners.len() {
             match self.is_inside(index) {
                 true if look => {}
                 false if look && !self.draining => self.closing.push((index, 0)),
-                // What is handed over is the next engine's to answer.
+                // The next engine accepts the clients of a listener that was handed over.
                 _ => self.close_door(index),
             }
         }
@@ -320,7 +321,7 @@ impl Worker {
         }
     }
 
-    /// Nobody comes any more.
+    /// Begins to drain: no more clients are accepted.
     fn drain(&mut self) {
         self.drain_backlog = false;
         if !std::mem::replace(&mut self.draining, true) {
@@ -328,8 +329,8 @@ impl Worker {
         }
     }
 
-    /// Lets in some of those who were accepted, and then of those who wait at doors that are about to be closed; a door is
-    /// when nobody is left there, or as many came as may have waited.
+    /// Starts handshakes of accepted sockets, then accepts from the listeners that are about to be closed. Each is
+    /// closed when its backlog is empty, or when as many clients came as its backlog can hold.
     pub(super) fn accept_last(&mut self) {
         for _ in 0..ADMITTED {
             self.let_in_first();
@@ -355,7 +356,7 @@ impl Worker {
                     break;
                 };
                 if let Some((_, count)) = self.closing.get_mut(place) {
-                    *count += 1; // before what may panic
+                    *count += 1; // before the call that may panic
                 }
                 self.start_handshake(guest);
             }
@@ -365,10 +366,10 @@ impl Worker {
         }
     }
 
-    /// Nobody comes in there any more.
+    /// Closes a listener.
     pub(super) fn close_door(&mut self, index: usize) {
         let Some(listener) = self.listeners.get_mut(index).and_then(|door| door.listener.take()) else { return };
-        // Others may have the same socket: the system would go on telling us of it.
+        // Other processes may have the same socket: the system would go on reporting its edges.
         let _ = self.poll.registry().deregister(&mut SourceFd(&listener.as_raw_fd()));
         if self.shared.may_shut() {
             listen::shut(&listener);
@@ -376,17 +377,17 @@ impl Worker {
     }
 
     pub(super) fn start_handshake(&mut self, guest: AcceptedSocket) {
-        self.current = None; // whoever came before has had its turn
-        wirespeed_driver::protocol::failpoint::hit("engine.accept");
+        self.current = None; // the handshake before this one had its turn
+        wirespeed_driver::protocol::failpoint::reach("engine.accept");
         let shared = Arc::clone(&self.shared);
         let AcceptedSocket { entrance: Entrance { tls, unix, internal }, socket, remote, passed } = guest;
-        // One that was passed on had come before all doors were closed.
+        // A client that another worker has passed on was accepted before all listeners were closed.
         if self.draining && !internal && !(passed && self.sheds) {
             return self.fail(Reason::Stopping, remote);
         }
         self.metrics.connections.add(1);
         if !unix {
-            let _ = socket.options().set_tcp_nodelay(true); // it may have left meanwhile, which is found when it is read
+            let _ = socket.options().set_tcp_nodelay(true); // a client that has left is found when it is read
             socket.limit_unsent();
         }
         let layer: Option<Box<dyn Layer>> = match &tls {
@@ -420,11 +421,11 @@ impl Worker {
             return self.remove(key);
         }
         let most = shared.config.open_timeout;
-        // What is too far for the clock is for ever.
-        if let Some(deadline) = Instant::now().checked_add(if self.draining { most.min(IDLE_TIME) } else { most }) {
+        // A deadline beyond the range of the clock never comes.
+        if let Some(deadline) = Instant::now().checked_add(if self.draining { most.min(PATIENCE) } else { most }) {
             self.wheel.set(deadline, key);
         }
-        // Most requests are there by now.
+        // Most requests have arrived by now.
         self.open(key);
         self.enter(key, Instant::now());
     }
@@ -434,27 +435,27 @@ impl Worker {
         self.poll.registry().register(&mut SourceFd(&descriptor), token, Interest::READABLE | Interest::WRITABLE)
     }
 
-    /// It is answered once events have room.
+    /// Postpones a session until events have capacity.
     pub(super) fn park(&mut self, key: Key) {
-        // All who are parked have a place among the pending: of those who came and went no more are kept than that.
+        // Live entries are in `pending` too, so a list much longer than that contains removed clients.
         if self.awaiting_admission.len() > 2 * self.pending.len() + ADMITTED {
             self.awaiting_admission.retain(|key| self.clients.get(*key).is_some());
         }
         self.awaiting_admission.push(key);
     }
 
-    /// TLS cannot begin.
+    /// Counts a connection on which TLS could not begin.
     fn forget_unopened(&self, remote: Option<SocketAddr>) {
         self.fail(Reason::Tls, remote);
         self.forget_connection();
     }
 
-    /// A client gets no session.
+    /// Counts and logs a client that gets no session.
     pub(super) fn fail(&self, reason: Reason, remote: Option<SocketAddr>) {
         self.fail_for(reason, None, remote);
     }
 
-    /// Counts and logs an opening handshake that failed.
+    /// Counts and logs a failed opening handshake.
     pub(super) fn fail_for(&self, reason: Reason, detail: Option<&Detail>, remote: Option<SocketAddr>) {
         self.metrics.fail(reason);
         let cause = match detail {
@@ -479,6 +480,7 @@ impl Worker {
     }
 
     pub(super) fn open(&mut self, key: Key) {
+        // A session needs a descriptor that is not reserved.
         self.find_descriptor(key);
         self.current = Some(key);
         let (shared, lets_in) = (Arc::clone(&self.shared), self.lets_in());
@@ -495,11 +497,11 @@ impl Worker {
                 if opening.take_foreseen() {
                     let now = Instant::now();
                     self.to_be_refused.add(key, opening.origin(), now);
-                    self.wheel.set(now + LINGER, key); // beside the time for its opening, as below
+                    self.wheel.set(now + LINGER, key); // beside the timeout of the handshake; the earlier one counts
                 }
                 if opening.take_refused() {
                     self.to_be_refused.remove(key);
-                    // Beside the time for its opening, of which the first that is over counts.
+                    // As above.
                     self.wheel.set(Instant::now() + LINGER, key);
                 }
                 if opening.take_relocated() {
@@ -521,7 +523,7 @@ impl Worker {
                 let lowered = opening.take_lowered();
                 let Some(mut socket) = opening.take_socket() else { return self.remove(key) };
                 if let Some(lowered) = lowered {
-                    // Before the other one is closed: the system watches what both of them are.
+                    // Before the other one is closed: epoll watches the open file of both descriptors.
                     let _ = self.poll.registry().deregister(&mut SourceFd(&socket.raw())); // it is registered
                     socket = lowered;
                     if self.watch(key, socket.raw()).is_err() {
@@ -549,9 +551,9 @@ impl Worker {
                     live.note_read_closed();
                 }
                 self.clients.replace(key, Client::Established(Box::new(live)));
-                self.mark(key); // for the answer, which leaves also where nothing may be read
+                self.mark(key); // for the response, which is sent even while reading is paused
                 self.set_time(key, Instant::now());
-                self.read(key); // there may be more than was read
+                self.read(key); // frames may have arrived with the request
             }
         }
     }
@@ -562,10 +564,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_cannot_subscribe_is_told_why() {
-        let told = |refusal: Refusal| (farewell(&refusal).0.0, farewell(&refusal).1);
-        assert_eq!(told(Refusal::TooManySubscriptions(1)), (1008, "too many subscriptions"));
-        assert_eq!(told(Refusal::Denied), (1008, "this topic may not be subscribed to"));
-        assert_eq!(told(Refusal::Full).0, 1013);
+    fn refused_subscription_names_its_reason() {
+        let close = |refusal: Refusal| (farewell(&refusal).0.0, farewell(&refusal).1);
+        assert_eq!(close(Refusal::TooManySubscriptions(1)), (1008, "too many subscriptions"));
+        assert_eq!(close(Refusal::Denied), (1008, "this topic may not be subscribed to"));
+        assert_eq!(close(Refusal::Full).0, 1013);
     }
 }

@@ -1,4 +1,4 @@
-//! Those whose topics have no room: they go on when somebody tells of some, and in turns.
+//! Relay clients whose topic has no capacity: they are read again, in turns, when capacity may have come back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use super::Key;
 use crate::capacity::{CapacityNotifier, Watch};
 use crate::mailbox::Wake;
 
-/// See the module.
+/// The queue of such clients of one worker.
 #[derive(Default)]
 pub(super) struct BackpressureWaiters {
     keys: VecDeque<Key>,
-    /// How many at the front have not had a turn since they were told last.
+    /// The number of clients at the front that had no turn since the last notification.
     first: usize,
-    /// There may be room.
+    /// Capacity may have come back.
     told: Arc<AtomicBool>,
-    /// While there is anybody.
+    /// Exists while there are clients in the queue.
     watch: Option<Watch>,
 }
 
 impl BackpressureWaiters {
-    /// Adds one. `moved`: it had a turn, and comes after those that had none.
+    /// Adds a client. `moved`: it published something in its turn, and goes behind those that did not.
     pub(super) fn add(&mut self, key: Key, moved: bool, room: &Arc<CapacityNotifier>, wake: &Arc<dyn Wake>) {
         if moved {
             self.keys.push_back(key);
@@ -35,7 +35,7 @@ impl BackpressureWaiters {
                 told.store(true, Ordering::SeqCst);
                 wake.wake();
             })));
-            // There may be room since it was looked for: nobody would tell of that.
+            // Capacity may have come back before the watch began.
             self.told.store(true, Ordering::SeqCst);
         }
     }
@@ -44,7 +44,7 @@ impl BackpressureWaiters {
         !self.keys.is_empty() && self.told.load(Ordering::SeqCst)
     }
 
-    /// Has all look again, if there may be room.
+    /// Moves all clients to `ready` if capacity may have come back.
     pub(super) fn take_told(&mut self, ready: &mut VecDeque<Key>) {
         if self.keys.is_empty() {
             self.watch = None;

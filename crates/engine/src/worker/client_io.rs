@@ -1,4 +1,4 @@
-//! What moves: the sockets of sessions are read and written, and they end.
+//! Reading, writing and removing the clients of a worker.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ impl Worker {
                 if event.is_read_closed() {
                     opening.note_read_closed();
                     if opening.is_parked() {
-                        return self.remove(key); // it has gone, and nobody was told that it came
+                        return self.remove(key); // it has left, and no event has announced it
                     }
                 }
                 if event.is_readable() && opening.awaited().is_some() {
@@ -50,7 +50,7 @@ impl Worker {
         }
     }
 
-    /// One that is ending is read though events have no room: it keeps its place among those that wait for it.
+    /// Reads a closing client although events are full. It keeps its place in `paused`.
     pub(super) fn read_late(&mut self, key: Key) {
         self.current = Some(key);
         let Some(Client::Established(live)) = self.clients.get_mut(key) else { return };
@@ -66,8 +66,8 @@ impl Worker {
         }
     }
 
-    /// After a session was read or written: what moved is counted, whoever waits for room is told of it, and one
-    /// that is ending, whoever began that, gets nothing more that is published, and is not counted for it.
+    /// Follows up after a session was read or written: counts the traffic, notifies senders of new capacity, and ends
+    /// the subscriptions of a closing session.
     fn run_actions(&mut self, key: Key) {
         wirespeed_driver::protocol::failpoint::hit("engine.settle");
         let Some(Client::Established(live)) = self.clients.get_mut(key) else { return };
@@ -86,7 +86,7 @@ impl Worker {
         let lets_in = self.lets_in();
         let live = match self.clients.get_mut(key) {
             None => return,
-            // It was its turn as events had room, which others may have filled since.
+            // It became ready when events had capacity; other clients may have filled them since.
             Some(Client::Opening(opening)) if opening.is_parked() && !lets_in => return self.park(key),
             Some(Client::Opening(_)) => return self.open(key),
             Some(Client::Established(live)) => live,
@@ -117,7 +117,7 @@ impl Worker {
                 self.metrics.delayed.add(1);
                 self.set_time(key, Instant::now());
             }
-            // Until somebody says so, or it ends.
+            // Until the handler resumes reading, or the session closes.
             Turn::Stopped => (live.unread, live.stopped) = (true, true),
             Turn::BackpressureWaiters { moved } => {
                 live.unread = true;
@@ -140,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Writes what waits; false: it is over.
+    /// Writes the queued messages. Returns false if the connection is over.
     pub(super) fn write(&mut self, key: Key) -> bool {
         wirespeed_driver::protocol::failpoint::hit("engine.write");
         let Some(Client::Established(live)) = self.clients.get_mut(key) else { return false };
@@ -154,7 +154,7 @@ impl Worker {
             return false;
         }
         let Some(Client::Established(live)) = self.clients.get_mut(key) else { return false };
-        // Whatever began to end it has marked it to be written.
+        // A session that begins to close is always marked as dirty.
         if live.is_ending() {
             if live.take_roomless() || std::mem::take(&mut live.stopped) {
                 self.ready.push_back(key); // for the client's close frame

@@ -1,8 +1,8 @@
-//! Audiences whose publishers should wait: which they are, and when they no longer are.
+//! Congested audiences: those whose publishers should wait for slow sessions, and when the wait ends.
 //!
-//! Publishers wait for sessions that read. Time in which another session of the audience, of any worker, has nothing left
-//! to read is charged to the budget of the audience. While all sessions are behind, the publishers go at their pace, and
-//! the time is charged only for sessions that never catch up.
+//! Publishers wait for sessions that read. Time in which another session of the audience, of any worker, has nothing
+//! left to read is charged to the budget of the audience. While all sessions are behind, publishers go at the pace of
+//! the sessions, and the time is charged only for sessions that never catch up.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,28 +13,28 @@ use crate::connection::Established;
 use crate::slow_consumer::{ALLOWANCE, SlowConsumerBudget, SlowConsumerState};
 use crate::topics::Topic;
 
-/// Audiences that are known one by one. Where there are more, all of this worker's count for as long as half of these
-/// are left: a session that subscribes with a wildcard may be behind in any number of topics.
+/// The maximum number of audiences tracked individually. Beyond it, all audiences of this worker count as congested
+/// until half of them are left: a session that subscribes with a wildcard may be behind in any number of topics.
 const MAX_CONGESTED: usize = 4096;
 
-/// A session that has shown that it reads is given so long for a quarter of its limit even if the budget is spent: others
-/// that spend it must not cost a reader its session.
+/// A session that has proven that it reads always gets this time for a quarter of its limit, even if the budget is
+/// spent: other sessions that spend the budget must not cost a reader its session.
 const LEAST: Duration = Duration::from_millis(100);
 
-/// How much less patience publishers have with a session that has not shown that it reads, while others have nothing
-/// left to read. It may use half of the budget: the rest is for those that read.
+/// How much faster the time of a session that has not proven that it reads is used up, while others have nothing left
+/// to read. It may use half of the budget: the rest is for sessions that read.
 const UNPROVEN: f64 = 10.0;
 
-/// Where all sessions of an audience are slow, publishers wait for one that reads so many bytes in [`ALLOWANCE`], or a
-/// sixteenth of its limit if that is less.
+/// If all sessions of an audience are slow, publishers wait for one that reads this number of bytes in [`ALLOWANCE`],
+/// or a sixteenth of its limit if that is less.
 const SLOWEST: usize = 64 * 1024;
 
-/// An audience that is congested, here or in another worker.
+/// An audience that is congested here or in another worker.
 pub(super) struct Congested {
-    /// Publishers wait for sessions of this worker. Else another worker has asked whether sessions here have nothing left
-    /// to read.
+    /// Publishers wait for sessions of this worker. If not, another worker has asked whether sessions here have
+    /// nothing left to read.
     holds: bool,
-    /// The session that sent the last message, if one did.
+    /// The session that sent the last message, if a session did.
     sender: Option<u64>,
     /// The sessions that publishers wait for.
     delays: HashMap<Key, Delay>,
@@ -43,15 +43,15 @@ pub(super) struct Congested {
 /// How long publishers have waited for a session.
 #[derive(Clone, Copy)]
 struct Delay {
-    /// Since it took something that counts.
+    /// Since the session last took enough bytes.
     waited: Duration,
-    /// Of that, what the budget has not been charged with: it is if the session does not catch up.
+    /// The part of it that is charged to the budget if the session does not catch up.
     unpaid: Duration,
-    /// What it had taken by then.
+    /// The bytes that the session had taken by then.
     taken: u64,
 }
 
-/// Sessions that a message went to, and how many of them are behind.
+/// The number of sessions that a message went to, and of those that are behind.
 #[derive(Default)]
 pub(super) struct Sent {
     pub(super) all: usize,
@@ -69,7 +69,7 @@ impl Sent {
     }
 }
 
-/// What a look at the sessions of an audience has found.
+/// The result of checking the sessions of an audience.
 #[derive(Default)]
 struct Found {
     /// The sessions that are behind.
@@ -80,7 +80,7 @@ struct Found {
 }
 
 impl Worker {
-    /// `sender`: one of the audience, perhaps, that did not get the message.
+    /// Marks the audience as congested if sessions are behind. `sender`: a session that did not get the message.
     pub(super) fn note_sent(&mut self, sent: &Sent, sender: Option<u64>, audience: impl FnOnce() -> Option<Topic>) {
         if sent.behind == 0 && self.congested.is_empty() {
             return;
@@ -101,7 +101,7 @@ impl Worker {
         self.worker.congestion.add(audience.clone());
         for worker in self.shared.homes.get().into_iter().flatten() {
             if worker.worker != self.worker.worker {
-                let _ = worker.mailbox.put(Command::Observe(audience.clone(), sender), 0); // it has ended
+                let _ = worker.mailbox.put(Command::Observe(audience.clone(), sender), 0); // the worker may have ended
             }
         }
     }
@@ -113,8 +113,8 @@ impl Worker {
         self.congested.insert(audience, congested);
     }
 
-    /// Publishers of an audience wait for sessions of another worker, which asks whether sessions here have nothing left to
-    /// read. There is no answer if too many audiences are congested.
+    /// Begins to check whether sessions here have nothing left to read, for publishers that wait for another worker's
+    /// sessions. Does nothing if too many audiences are congested.
     pub(super) fn observe(&mut self, audience: Option<Topic>, sender: Option<u64>) {
         if self.congested.len() < MAX_CONGESTED / 2 && !self.congested.contains_key(&audience) {
             self.add_congested(audience, Congested { holds: false, sender, delays: HashMap::new() });
@@ -122,7 +122,7 @@ impl Worker {
         }
     }
 
-    /// Publishers of an audience may go on when all sessions have caught up that are worth the wait.
+    /// Checks the congested audiences. Publishers go on when all sessions have caught up, or were given up.
     pub(super) fn look_at_congestion(&mut self) {
         if self.congested.is_empty() {
             return;
@@ -152,20 +152,20 @@ impl Worker {
         if self.congested.len() <= MAX_CONGESTED / 2 {
             self.worker.congestion.set_all(false);
         }
-        // However many they are, looking at them is a small part of the work.
+        // Even with many sessions the checks are a small part of the work.
         self.look_after = now + CONGESTION_PAUSE.max(now.elapsed() * 20);
         if fewer {
             self.worker.room.notify();
         }
     }
 
-    /// Whether something holds for another worker.
+    /// Returns whether the predicate holds for another worker.
     fn others(&self, holds: impl Fn(&SlowConsumerState) -> bool) -> bool {
         let homes = self.shared.homes.get().into_iter().flatten();
         homes.filter(|worker| worker.worker != self.worker.worker).any(|worker| holds(&worker.congestion))
     }
 
-    /// The sessions here that publishers of the audience wait for, and whether one has nothing left to read.
+    /// Finds the sessions here that publishers of the audience wait for, and whether one has nothing left to read.
     fn find_behind(&mut self, audience: Option<&Topic>, congested: &Congested, now: Instant) -> Found {
         let keys: Vec<Key> = match audience {
             Some(topic) => self.topics.matching(topic).flat_map(|set| set.iter()).collect(),
@@ -175,7 +175,8 @@ impl Worker {
         let mut found = Found::default();
         for key in keys {
             let Some(Client::Established(live)) = self.clients.get_mut(key) else { continue };
-            // A session that subscribes in several ways is counted once, and a broadcast does not go to all clients.
+            // A session with several matching subscriptions is counted once, and a broadcast does not go to all
+            // clients.
             if std::mem::replace(&mut live.published, self.published) == self.published
                 || live.is_ending()
                 || audience.is_none() && !live.is_told()
@@ -183,11 +184,12 @@ impl Worker {
                 continue;
             }
             found.any = true;
-            // Half of what made it wait: else it would go on for one message.
+            // A quarter of the limit: half of the mark at which the wait began, so that it does not end for one
+            // message.
             if congested.holds && live.is_behind(live.quarter(), || now) {
                 found.behind.push(key);
             } else if congested.sender != Some(live.session.id()) {
-                // The session that sent the message has nothing to read, unless others send too.
+                // The sender has nothing to read unless other sessions send too.
                 found.starved |= live.queued() == 0;
             }
             if live.take_asked() {
@@ -197,8 +199,8 @@ impl Worker {
         found
     }
 
-    /// Charges the budget of an audience with what sessions have delayed it, and gives up on those that it is not enough
-    /// for. `before`: the time of the last look. Whether publishers should wait for any.
+    /// Charges the budget of an audience with the delays of its sessions, and gives up sessions that have used it up.
+    /// `before`: the time of the last check. Returns whether publishers should go on waiting.
     fn charge(
         &mut self,
         audience: &Option<Topic>,
@@ -219,7 +221,7 @@ impl Worker {
         let Some(left) = budgets.with(audience.as_ref(), now, spend) else { return false };
         let mut lost = Duration::ZERO;
         for (key, delay) in &congested.delays {
-            // Those that left did not catch up.
+            // A session that left did not catch up.
             let here = matches!(self.clients.get(*key), Some(Client::Established(live)) if !live.is_ending());
             lost = if here { lost } else { lost.max(delay.unpaid) };
         }
@@ -234,7 +236,7 @@ impl Worker {
             delay.waited += waited.mul_f64(weight);
             delay.unpaid += waited.mul_f64(if starved { weight - 1.0 } else { weight });
             let most = if reads { left.max(LEAST) } else { left / 2 };
-            // Where others have nothing left to read it has to take enough to catch up; else all are as slow as it is.
+            // If others have nothing left to read, it has to take enough to catch up; else all are as slow as it is.
             let enough = if starved { live.quarter() } else { slowest(live.quarter(), most) };
             if taken - delay.taken >= enough as u64 {
                 delay = none;
@@ -254,7 +256,7 @@ impl Worker {
     }
 }
 
-/// Bytes that a session has to read in this time where all sessions are slow. `quarter`: of its limit.
+/// Returns the bytes that a session has to read in this time, if all sessions are slow. `quarter`: of its limit.
 fn slowest(quarter: usize, time: Duration) -> usize {
     let bytes = SLOWEST.min(quarter / 4) as f64;
     ((bytes * time.as_secs_f64() / ALLOWANCE.as_secs_f64()) as usize).max(1)

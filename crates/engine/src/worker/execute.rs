@@ -1,4 +1,4 @@
-//! What others want: taken out of the mailbox, and done.
+//! Commands of other threads, and how a worker executes them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,52 +17,53 @@ use crate::reasons::Reason;
 use crate::session::SessionFigures;
 use crate::topics::{Pattern, Topic};
 
-/// Messages that are given to sessions before they are written: so many that a write has many, and few enough
-/// that clients who wait for their turn do not notice.
+/// The maximum number of messages delivered before sockets are written: large enough that a write carries many
+/// messages, small enough that other clients do not notice.
 const DELIVERIES: usize = 32 * 1024;
 
-/// Bytes of messages that are joined, and of one of them, at most: as large as what is written at once, and small enough
-/// that it is in the cache when it is written to the next client.
+/// The maximum size of a batch, and of a message in it, in bytes. A batch is as large as one write, and stays in the
+/// cache until it is written to the next client.
 const RUN: usize = 32 * 1024;
 const RUN_MESSAGE: usize = 4 * 1024;
 
-/// Messages of a run that count as one delivery: what is left of their cost.
+/// A message of a batch costs about one part in this number of a single delivery.
 const RUN_SHARE: usize = 8;
 
-/// What others want of a worker.
+/// A command for a worker.
 pub(crate) enum Command {
-    /// A message for one.
+    /// Sends a message to one session.
     Send(Key, Envelope),
-    /// A message for all but one.
+    /// Sends a message to all sessions but one.
     Broadcast(Envelope, Option<u64>),
-    /// A message for those that subscribe to the topic, but one.
+    /// Publishes a message to the subscribers of the topic, but one.
     Publish(Topic, Envelope, Option<u64>),
-    /// What follows was published at this time.
+    /// The next message was published at this time: its latency is measured.
     Published(Instant),
-    /// The session with this number gets what matches.
+    /// Subscribes the session with this number to the pattern.
     Subscribe(Key, u64, Pattern),
-    /// It no longer does.
+    /// Ends a subscription.
     Unsubscribe(Key, Pattern),
-    /// It is read no more, or again: see [`crate::Session::set_reading`].
+    /// Stops or resumes reading: see [`crate::Session::set_reading`].
     Reading(Key),
-    /// It has another token.
+    /// The session has a new token, and its expiry has changed.
     Refreshed(Key),
-    /// What was counted of it.
+    /// Returns the figures of the session.
     Figures(Key, SyncSender<SessionFigures>),
-    /// Publishers of the audience wait for sessions of another worker; and the session that sent the last message.
+    /// Publishers of the audience wait for sessions of another worker. Contains the session that sent the last
+    /// message.
     Observe(Option<Topic>, Option<u64>),
-    /// A client that another worker has accepted.
+    /// Takes a client that another worker has accepted.
     Welcome(Box<AcceptedSocket>),
-    /// The closing handshake, after what was sent before.
+    /// Starts the closing handshake, after the messages sent before.
     Close(Key, CloseCode, Box<str>),
-    /// Nobody is accepted any more; `look`: but those who wait.
+    /// Stops accepting.
     CloseDoors {
-        /// They would be accepted by nobody else.
+        /// Accept the clients in the backlogs first, as no other engine will.
         look: bool,
     },
-    /// The same as [`Self::Close`], for so many that are not closing.
+    /// Closes this number of sessions that are not closing yet.
     Shed(usize, CloseCode, Box<str>),
-    /// The same for all, and nobody is accepted any more.
+    /// Closes all sessions, and stops accepting.
     Drain(CloseCode, Box<str>),
 }
 
@@ -79,7 +80,7 @@ impl Command {
         Self::Publish(topic.clone(), Envelope::new(message.clone()), except)
     }
 
-    /// Bytes that it holds, as whoever put it in has said.
+    /// Returns the bytes of the message, as the mailbox counts them.
     fn size(&self) -> usize {
         match self {
             Self::Send(_, message) | Self::Broadcast(message, _) | Self::Publish(_, message, _) => message.cost(),
@@ -87,7 +88,7 @@ impl Command {
         }
     }
 
-    /// The one whom it is about, if it is one.
+    /// Returns the client that the command is about, if it is about one.
     fn whom(&self) -> Option<Key> {
         match self {
             Self::Send(key, _)
@@ -101,7 +102,7 @@ impl Command {
         }
     }
 
-    /// What is for many: to whom, but whom, and what.
+    /// Returns the topic, the excluded session and the message of a command for many sessions.
     fn audience(&self) -> Option<(Option<&Topic>, Option<u64>, &Pending)> {
         match self {
             Self::Publish(topic, message, except) => Some((Some(topic), *except, message)),
@@ -110,8 +111,8 @@ impl Command {
         }
     }
 
-    /// Whether both may leave in one run: the same sessions get them, and neither is so large that its copy costs more
-    /// than it saves, or may be replaced by itself.
+    /// Returns whether both messages may be in one batch: they have the same audience, no key, and are small enough
+    /// that copying them costs less than it saves.
     fn runs_with(&self, next: &Self) -> bool {
         let small = |message: &Pending| message.key.is_none() && message.message.size() <= RUN_MESSAGE;
         match (self.audience(), next.audience()) {
@@ -122,7 +123,7 @@ impl Command {
         }
     }
 
-    /// The same of what is no message, where nothing else bounds how many there are.
+    /// Returns the bytes of a command without a message whose number has no other limit.
     pub(crate) fn command(&self) -> usize {
         match self {
             Self::Subscribe(_, _, pattern) | Self::Unsubscribe(_, pattern) => {
@@ -134,7 +135,7 @@ impl Command {
 }
 
 impl Worker {
-    /// Does what others want, for a turn: then what that is has to leave.
+    /// Executes the commands of one turn, so that their messages are written before more are delivered.
     pub(super) fn obey_some(&mut self) {
         self.delivered = 0;
         while self.delivered < DELIVERIES
@@ -157,7 +158,7 @@ impl Worker {
         self.done.1 += command.command();
     }
 
-    /// Does what is wanted, and at once what follows of the same kind for the same audience.
+    /// Executes a command together with those after it that may be in the same batch.
     fn obey_run(&mut self, first: Command) {
         let (mut messages, mut bytes) = (Vec::new(), 0);
         let mut add = |command: &Command| {
@@ -184,7 +185,7 @@ impl Worker {
         }
     }
 
-    /// Whoever waits for room learns of what was done.
+    /// Frees the mailbox's capacity of the executed commands, which notifies waiting senders.
     pub(super) fn note_done(&mut self) {
         let (bytes, commands_done) = std::mem::take(&mut self.done);
         self.taken_in = self.taken_in.saturating_add(bytes);
@@ -212,7 +213,7 @@ impl Worker {
                     self.topics.insert(&pattern, key);
                     live.subscriptions.push(pattern);
                 }
-                // It has ended since, perhaps between the account and its end.
+                // It has ended since, perhaps after the registry subscribed it and before it was removed there.
                 _ => drop(self.worker.registry.remove_session(id)),
             },
             Command::Unsubscribe(key, pattern) => {
@@ -224,7 +225,7 @@ impl Worker {
             Command::Reading(key) => self.set_reading(key),
             Command::Figures(key, asker) => {
                 if let Some(Client::Established(live)) = self.clients.get_mut(key) {
-                    let _ = asker.send(live.figures()); // who has waited for long has gone
+                    let _ = asker.send(live.figures()); // the caller may have stopped waiting
                 }
             }
             Command::Observe(audience, sender) => self.observe(audience, sender),
@@ -245,7 +246,7 @@ impl Worker {
         }
     }
 
-    /// Nothing more is done: what was wanted of those who are still there comes to nothing.
+    /// Counts the messages of commands that are never executed.
     pub(super) fn forget(&mut self, commands: &[Command]) {
         let mut lost = 0;
         for command in commands {
@@ -312,7 +313,7 @@ impl Worker {
         let mut sent = Sent::default();
         self.deliver_to(&self.clients.keys(), |worker, key| {
             let Some(Client::Established(live)) = worker.clients.get_mut(key) else { return };
-            // One that is ending is open no more.
+            // Closing sessions get no messages.
             if live.is_told() && !live.is_ending() && except != Some(live.session.id()) {
                 worker.deliver(key, volley, &mut sent);
             }
@@ -320,7 +321,7 @@ impl Worker {
         self.note_deliveries(&sent, volley, except, || None);
     }
 
-    /// A panic costs the one whose turn it is its session, and nobody else the message.
+    /// Delivers to each session of the audience. A panic ends the session being handled; the others get the message.
     fn deliver_to(&mut self, audience: &[Key], mut deliver: impl FnMut(&mut Self, Key)) {
         let mut left = audience.iter();
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| left.by_ref().for_each(|key| deliver(self, *key)))) {
@@ -328,7 +329,7 @@ impl Worker {
         }
     }
 
-    /// To one of many.
+    /// Delivers to one session of an audience.
     fn deliver(&mut self, key: Key, volley: &MessageBatch<'_>, sent: &mut Sent) {
         self.current = Some(key);
         wirespeed_driver::protocol::failpoint::hit("engine.deliver");
@@ -336,7 +337,7 @@ impl Worker {
         live.push_all(volley, self.share, &self.shared.config);
         if !std::mem::replace(&mut live.dirty, true) {
             if self.commands.is_empty() {
-                // Nothing follows that could leave with it: while all of it is in the cache.
+                // No further message could leave with it: write while the frames are in the cache.
                 live.dirty = false;
                 self.write(key);
             } else {
@@ -373,19 +374,19 @@ impl Worker {
         }
     }
 
-    /// Closes it after what waits.
+    /// Closes a session after its queued messages.
     fn close(&mut self, key: Key, code: CloseCode, reason: Box<str>) {
         if let Some(Client::Established(live)) = self.clients.get_mut(key) {
             live.close(code, reason, &self.shared.config);
             let unread = live.unread;
             self.mark(key);
             if unread && !self.roomy {
-                self.draining_input.push(key); // once the close frame has left
+                self.draining_input.push(key); // read once the close frame has left
             }
         }
     }
 
-    /// Its account, and what of it has come here.
+    /// Removes a session's subscriptions from the registry and from this worker's index.
     pub(super) fn forget_topics(&mut self, key: Key, id: u64, subscriptions: &[Pattern]) {
         self.worker.registry.remove_session(id);
         for pattern in subscriptions {

@@ -1,4 +1,4 @@
-//! Clients whose request is awaited, when they are too many: who has to go, and when.
+//! Evicting clients that have not sent their request, when there are too many of them.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use crate::connection::Client;
 use crate::reasons::Reason;
 use crate::slab::Slab;
 
-/// Closed at once: there are others to be served.
+/// The maximum number of clients evicted at once: other clients have to be served.
 const TRIMMED_AT_ONCE: usize = 64;
 
-/// Between such times.
+/// The interval between such evictions.
 const TRIM_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Worker {
-    /// Gives a place to one whose request is not there yet; if there was none, others go.
+    /// Adds a handshake whose request has not arrived yet; evicts others if there are too many.
     pub(super) fn enter(&mut self, key: Key, now: Instant) {
         let Some(Client::Opening(opening)) = self.clients.get(key) else { return };
         let origin = opening.origin();
         if self.pending.is_over_limit() {
-            // Two, so that there are fewer in the end, if there are too many.
+            // Two for each new one, so that the number falls.
             for _ in 0..2 {
                 if self.pending.is_over_limit()
                     && let Some(first) = self.pending.next_victim(now, |key| has_unread(&self.clients, key))
@@ -34,13 +34,13 @@ impl Worker {
         self.pending.add(key, origin, now);
     }
 
-    /// After how long somebody can come: far too many are there.
+    /// Returns how long no handshake can start, if there are far too many.
     pub(super) fn crowded_for(&mut self, now: Instant) -> Option<Duration> {
         self.pending.is_full().then(|| self.evict_one(now)).filter(|delay| !delay.is_zero())
     }
 
-    /// Closes who is first to go, for the sake of its place or descriptor; after how long that is possible, zero: it
-    /// is done.
+    /// Evicts the next victim, for the sake of its place or descriptor. Returns how long the eviction has to wait;
+    /// zero if a client was evicted.
     pub(super) fn evict_one(&mut self, now: Instant) -> Duration {
         let delay = self.pending.delay(now, |key| has_unread(&self.clients, key));
         if delay.is_zero()
@@ -51,7 +51,7 @@ impl Worker {
         delay
     }
 
-    /// Closes some of those that are too many.
+    /// Evicts some of the clients above the limit.
     pub(super) fn trim(&mut self, now: Instant) {
         for _ in 0..TRIMMED_AT_ONCE {
             if !self.pending.next_victim_in(now).is_some_and(|left| left.is_zero()) {
@@ -62,13 +62,13 @@ impl Worker {
         }
     }
 
-    /// After how long to do so again.
+    /// Returns the time until the next such eviction.
     pub(super) fn trim_in(&self, now: Instant) -> Option<Duration> {
         self.pending.next_victim_in(now).map(|left| left.max(TRIM_INTERVAL))
     }
 
-    /// Has one go that will be refused anyway, if as many of them are awaited as may be, for the sake of the next: the
-    /// one that was silent longest, of the address that has most, once it has had time to speak.
+    /// Evicts a client that is going to be refused, if the limit of such clients is reached. The victim has been
+    /// silent longest, of the address with most of them, and had time to send its request.
     pub(super) fn make_answerable(&mut self, now: Instant) {
         if !self.shared.admission.can_answer()
             && self.to_be_refused.delay(now, |key| has_unread(&self.clients, key)).is_zero()
@@ -78,7 +78,7 @@ impl Worker {
         }
     }
 
-    /// Some of its time is over, or all of it.
+    /// Ends a handshake if its time is over.
     pub(super) fn end_opening(&mut self, key: Key, now: Instant) {
         let unread = has_unread(&self.clients, key);
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
@@ -88,7 +88,7 @@ impl Worker {
         }
     }
 
-    /// Nobody comes any more: openings do not hold up the end of all, and have no longer than who means well needs.
+    /// Shortens the time of all handshakes, because the engine drains and waits for them.
     pub(super) fn hurry(&mut self) {
         let now = Instant::now();
         let most = IDLE_TIME.min(self.shared.config.open_timeout);
@@ -107,7 +107,7 @@ impl Worker {
     }
 }
 
-/// Whether a client has sent what was not read yet: then we are late.
+/// Returns whether a client has sent bytes that this worker has not read yet. Such a client is not silent.
 fn has_unread(clients: &Slab<Client>, key: Key) -> bool {
     let Some(Client::Opening(opening)) = clients.get(key) else { return false };
     let mut byte = [MaybeUninit::uninit()];

@@ -1,5 +1,5 @@
-//! What waits for all sessions together: as it nears its limit each may have less, and beyond it those who hold most
-//! have to give.
+//! The limit on the memory of all sessions together. As it is approached, each stalled session may hold less. Beyond
+//! it, the sessions that hold most free memory.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,17 @@ use super::{Key, Worker};
 use crate::connection::Client;
 use crate::logs::Cause;
 
-/// Between two looks, as long as little comes in.
+/// The interval between two checks, while few messages arrive.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What may come in before the next look, as a part of all that may wait.
+/// A check is made early when this part of the limit has arrived since the last one.
 const PART: usize = 64;
 
-/// A session may always have so much, as long as all together are not beyond their limit.
+/// A session may always hold this number of bytes, while the total is below its limit.
 const LEAST: usize = 64 * 1024;
 
-/// What one outbox may hold, of a session that takes nothing: all of its own limit until half of the total is used,
-/// and from there on as much less as there is less left.
+/// The share of its own limit that the outbox of a stalled session may hold: all of it until half of the total is
+/// used, and from there on proportionally less.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share(f64);
 
@@ -33,14 +33,14 @@ impl Share {
         if used <= half { Self::default() } else { Self(total.saturating_sub(used) as f64 / half.max(1) as f64) }
     }
 
-    /// Of a session's own limit.
+    /// Returns the share of a session's own limit.
     pub(crate) fn of(self, own: usize) -> usize {
         if self.0 >= 1.0 { own } else { ((own as f64 * self.0) as usize).max(LEAST).min(own) }
     }
 }
 
 impl Worker {
-    /// Has the limit of each outbox follow what waits for all, and makes room if that is too much.
+    /// Updates the share of stalled sessions, and frees memory if the total is above its limit.
     pub(super) fn look_at_total(&mut self, now: Instant) {
         let total = self.shared.config.total_outbox_limit;
         if now < self.total_after && self.taken_in < total / PART {
@@ -52,7 +52,8 @@ impl Worker {
         if used <= total {
             return;
         }
-        // Somewhat more than has to go: else it would have to again at once. Each worker has its part of it.
+        // An eighth of the limit more than necessary, or memory had to be freed again at once. Each worker frees its
+        // part.
         let excess = used - (total - total / 8);
         let all: u64 = self.shared.sheets.iter().map(|metrics| metrics.outbox_bytes.value()).sum();
         let part = excess as f64 * self.metrics.outbox_bytes.value() as f64 / all.max(1) as f64;
@@ -60,18 +61,18 @@ impl Worker {
         if let Some(homes) = self.shared.homes.get() {
             homes.iter().for_each(|worker| worker.mailbox.nudge());
         }
-        // However many there are, looking at them is a small part of the work.
+        // Even with many sessions the checks are a small part of the work.
         self.total_after = now + LOOK.max(now.elapsed() * 20);
     }
 
-    /// After how long to look again; `None`: when something happens.
+    /// Returns the time until the next check; `None`: only when something happens.
     pub(super) fn look_in(&self, now: Instant) -> Option<Duration> {
         let over = self.shared.held_by_sessions() > self.shared.config.total_outbox_limit;
-        // Where nothing waits, others have to look.
+        // A worker whose sessions have nothing queued cannot free anything.
         (over && self.metrics.outbox_bytes.value() > 0).then(|| self.total_after.saturating_duration_since(now))
     }
 
-    /// Those who take nothing and hold most meet their policy, until so many bytes are gone.
+    /// Frees this number of bytes: first from stalled sessions, and from those that hold most. Their policies apply.
     fn make_room(&mut self, wanted: usize, now: Instant) {
         let mut holders: Vec<(bool, usize, Key)> = Vec::new();
         for key in self.clients.keys() {
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn less_for_each_as_there_is_less_left() {
+    fn share_falls_as_the_total_is_used_up() {
         let (own, total) = (1 << 20, 1 << 30);
         let share = |own, used, total| Share::new(used, total).of(own);
         let of = |used| share(own, used, total);

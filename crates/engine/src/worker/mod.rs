@@ -1,4 +1,7 @@
-//! One thread: its listeners, its clients, its time. All that others want of it comes by its mailbox.
+//! One worker thread of an engine: its listeners, its clients, its timers.
+//!
+//! Owns the event loop and everything that belongs to its clients; no other thread touches a client. Other threads
+//! send [`Command`]s through the worker's mailbox. Knows no protocol rules: [`crate::connection`] moves the bytes.
 
 mod accept;
 mod backpressure;
@@ -46,37 +49,67 @@ pub(crate) use self::memory_limit::Share;
 pub(crate) use self::shared::EngineShared;
 pub(crate) use crate::slab::Key;
 
-/// Tokens of listeners; those of clients follow.
+/// Tokens below this number belong to listeners and the waker; the tokens of clients follow.
 const LISTENERS: usize = 64;
 const WAKER: Token = Token(LISTENERS - 1);
 
-/// Listeners of a worker, at most.
+/// The maximum number of listeners of a worker.
 pub(crate) const DOORS: usize = LISTENERS - 1;
 
-/// Events, and bytes of their messages, that are handed on before the turn is over.
+/// A batch that reaches this number of events, or of message bytes, is handed on before the turn is over.
 pub(crate) const BATCH_EVENTS: usize = 4096;
 pub(crate) const BATCH_BYTES: usize = 1 << 20;
 
-/// Panics that an ending worker gets over, beside one for each client.
+/// An ending worker survives this number of panics, beside one for each client.
 const ENDINGS: usize = 4;
 
-/// A listener.
+/// A listening socket and its options.
 pub(crate) struct Listener {
     /// `None`: it is closed.
     pub(crate) listener: Option<OwnedFd>,
     pub(crate) entrance: Entrance,
 }
 
-/// What is spoken at a listener.
+/// The protocol that clients of a listener use.
 #[derive(Clone)]
 pub(crate) struct Entrance {
     pub(crate) tls: Option<Arc<Certificate>>,
     pub(crate) unix: bool,
-    /// That of [`crate::Http::at`]: no sessions begin there, and it is open to the last.
+    /// The listener is that of [`crate::Http::at`]: no sessions begin there, and it stays open until the engine ends.
     pub(crate) internal: bool,
 }
 
-/// See the module.
+/// The state of a worker thread.
+///
+/// # The order of one turn
+/// 1. Wait for sockets, commands or time ([`Self::wait`]).
+/// 2. If events have capacity again, move `paused` and `awaiting_admission` to `ready`; if topics may have capacity
+///    again, move `backpressured` there.
+/// 3. Handle the socket events ([`Self::edge`]).
+/// 4. Accept sockets and start handshakes ([`Self::accept`]).
+/// 5. Read each client of `ready` once ([`Self::read`]).
+/// 6. Check the memory of all sessions ([`Self::check_memory`]).
+/// 7. Execute commands, until 32 Ki messages were delivered ([`Self::execute_commands`]).
+/// 8. Write the clients of `dirty`, then read those of `draining_input`.
+/// 9. Check congested audiences and timers.
+/// 10. Hand the batch of events to the consumers ([`Self::hand_on`]).
+///
+/// # The lists of clients
+/// The kernel reports each edge once. A client that stops reading or writing before the kernel has nothing left is
+/// therefore in one of these lists, in the timer wheel, or waits for an edge that is certain to come.
+///
+/// | list | its clients | flags of `Established` |
+/// |---|---|---|
+/// | `ready` | have more to read; they had their turn | `read_pending` |
+/// | `paused` | are not read until events have capacity | `read_pending` |
+/// | `draining_input` | are closing, and read although events are full; also in `paused` | `read_pending` |
+/// | `backpressured` | belong to relays whose topic has no capacity | `read_pending` |
+/// | `wheel` | exceed their message rate, or have a deadline | `read_pending` if limited; `listed` |
+/// | none | are not read because their handler asked for that | `read_pending`, `reading_disabled`, `read_skipped` |
+/// | `dirty` | have something to write | `dirty` |
+/// | `awaiting_admission` | have completed the handshake, and become sessions once events have capacity | none yet |
+/// | `pending` | have not sent their request yet | none yet |
+/// | `to_be_refused` | are among `pending`, and will be refused | none yet |
 pub(crate) struct Worker {
     worker: Arc<WorkerHandle>,
     shared: Arc<EngineShared>,
@@ -86,73 +119,73 @@ pub(crate) struct Worker {
     wake: Arc<dyn Wake>,
     listeners: Vec<Listener>,
     clients: Slab<Client>,
-    /// Those whose request is awaited.
+    /// Clients whose request has not arrived yet.
     pending: HandshakeLimiter<Key>,
-    /// Those of them that will be refused, as it seems.
+    /// Clients of `pending` that are going to be refused.
     to_be_refused: HandshakeLimiter<Key>,
-    /// Which of them subscribe to what.
+    /// The subscriptions of this worker's sessions.
     topics: Index<Key>,
-    /// Who gets what is published: empty between two messages.
+    /// The sessions that get the message that is being published. Empty between two messages.
     audience: Vec<Key>,
-    /// Messages published here: a client that subscribes to one in several ways gets it once.
+    /// The number of messages published here. A client that subscribes in several ways gets each message once.
     published: u64,
-    /// Of what is due, and when: one entry or two for each client, as a rule.
+    /// The deadlines of clients: usually one or two entries for each.
     wheel: TimerWheel<Key>,
-    /// Those that have something to read, and have had their turn.
+    /// Clients that have more to read after their turn.
     ready: VecDeque<Key>,
-    /// Those that wait until events have room.
+    /// Clients that are not read until events have capacity.
     paused: Vec<Key>,
-    /// Those that would be sessions by now, and wait for the same; who has gone meanwhile may be among them.
+    /// Clients that become sessions once events have capacity. It may contain keys of clients that were removed.
     awaiting_admission: Vec<Key>,
-    /// Of those that are held, who is being ended, and read all the same.
+    /// Clients of `paused` that are closing: they are read all the same.
     draining_input: Vec<Key>,
-    /// Those whose topics have no room.
+    /// Clients of relays whose topics have no capacity.
     backpressured: BackpressureWaiters,
-    /// Those that have something to write.
+    /// Clients that have something to write.
     dirty: Vec<Key>,
-    /// Messages given to sessions in this turn.
+    /// Messages delivered to sessions in this turn.
     delivered: usize,
-    /// Audiences, topics or all sessions, whose publishers should wait; and when to look at them again.
+    /// Audiences (topics, or all sessions) whose publishers should wait; when to check them next, and the last check.
     congested: HashMap<Option<Topic>, Congested>,
     look_after: Instant,
     looked: Instant,
-    /// What others want, taken out of the mailbox.
+    /// Commands taken out of the mailbox and not executed yet.
     commands: VecDeque<Command>,
-    /// Bytes of those that were done, as messages and as errands, and of which the mailbox is yet to be told.
+    /// Bytes of executed commands that the mailbox still counts: of messages, and of subscription commands.
     done: (usize, usize),
-    /// Whose turn it is: if we fail, it ends, and nobody else.
+    /// The client that is being handled. A panic ends this one and no other.
     current: Option<Key>,
     batch: Batch,
-    /// Events have room.
+    /// Whether events have capacity.
     roomy: bool,
-    /// Listeners where more clients wait.
+    /// Indices of listeners at which more clients wait.
     accepting: Vec<usize>,
-    /// Who was accepted there, and waits to come in; and how many may.
+    /// Accepted sockets whose handshake has not started yet, and the maximum number of them.
     accepted: VecDeque<AcceptedSocket>,
     max_accepted: usize,
-    /// Until then nobody is accepted.
+    /// Until then no client is accepted.
     accept_after: Option<Instant>,
     draining: bool,
-    /// What is left when the doors are closed is shed until the last session is over.
+    /// Once the listeners are closed, sessions are closed in batches until the last one is over.
     sheds: bool,
-    /// Who waits comes in, and then nobody any more.
+    /// The remaining clients in the backlogs are accepted; after that the listeners are closed.
     drain_backlog: bool,
-    /// Doors that are about to be closed, and how many have come in there since.
+    /// Listeners that are about to be closed, with the number of clients accepted there since.
     closing: Vec<(usize, usize)>,
-    /// It has no clients, and gets none.
+    /// The worker has no clients, and accepts none.
     vacant: bool,
-    /// Those that are to be closed, a few at a time.
+    /// Clients that [`Command::Shed`] has yet to close, a few at a time.
     leaving: Vec<Key>,
-    /// When to look at the total again; and what of its limit may wait for a session that takes nothing.
+    /// When to check the memory of all sessions next, and the share of its limit that a stalled session may use.
     total_after: Instant,
     share: Share,
-    /// Bytes of messages that have come in since the last look.
+    /// Bytes of messages that arrived since the last check of the memory.
     taken_in: usize,
-    /// When the message was published that is timed.
+    /// When the message whose latency is being measured was published.
     published_at: Option<Instant>,
 }
 
-/// What a worker is made of before its thread begins.
+/// Creates a worker, before its thread begins.
 pub(crate) fn prepare(
     worker: WorkerId,
     shared: Arc<EngineShared>,
@@ -165,11 +198,11 @@ pub(crate) fn prepare(
         shared.sheets.get(worker.index()).map(Arc::clone).ok_or_else(|| io::Error::other("no such worker"))?;
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let wake: Arc<dyn Wake> = Arc::new(move || {
-        // It fails only if its counter is full, and then the worker is awake.
+        // This fails only if the counter is full; then the worker is awake.
         let _ = waker.wake();
     });
     let mailbox = Arc::new(Mailbox::new(
-        // What is under way when a session is found to be behind must find room in its outbox.
+        // Messages that are under way when a session is found to be behind must fit into its outbox.
         shared.config.mailbox_limit.min(shared.least_outbox() / 8).max(1),
         shared.config.mailbox_limit,
         Arc::clone(&wake),
@@ -245,11 +278,11 @@ impl Worker {
         Arc::clone(&self.worker)
     }
 
-    /// Serves until it is stopped; at these doors too.
+    /// Serves until the engine stops. The given listeners are added to those of [`prepare`].
     pub(crate) fn run(mut self, listeners: Vec<Listener>) -> io::Result<()> {
         listeners.into_iter().for_each(|door| self.open_door(door));
         let result = loop {
-            // A defect of ours costs the client whose turn it is, and nobody else.
+            // A panic costs one session: that of the client being handled.
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(result) => break result,
                 Err(panic) => {
@@ -267,13 +300,13 @@ impl Worker {
         result
     }
 
-    /// It does not serve: others could not begin.
+    /// Ends without serving, because another worker could not start.
     pub(crate) fn give_up(mut self) -> io::Result<()> {
         self.end();
         Ok(())
     }
 
-    /// Goes on after a panic; false: it cannot.
+    /// Recovers from a panic. Returns whether the worker can go on.
     fn recover_twice(&mut self, mut panic: Box<dyn Any + Send>) -> bool {
         for _ in 0..2 {
             match catch_unwind(AssertUnwindSafe(|| self.recover(&*panic))) {
@@ -284,7 +317,7 @@ impl Worker {
         false
     }
 
-    /// A panic ends the session whose turn it is.
+    /// Ends the session of the client being handled, after a panic.
     pub(super) fn lose_current(&mut self, panic: &(dyn Any + Send)) {
         self.metrics.panics.add(1);
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -305,7 +338,7 @@ impl Worker {
     fn recover(&mut self, panic: &(dyn Any + Send)) {
         self.lose_current(panic);
         self.note_done();
-        // Of what was under way some may be lost: everybody has a turn.
+        // Any list may be incomplete, and edges may be lost: every client gets a turn.
         self.accepting = (0..self.listeners.len()).collect();
         self.congested.clear();
         self.worker.congestion.clear();
@@ -321,7 +354,7 @@ impl Worker {
             match self.clients.get_mut(key) {
                 None => continue,
                 Some(Client::Opening(opening)) => {
-                    // Nobody knows any more which edges told of what: it is read to the end.
+                    // Read until the kernel has nothing left: it is unknown which edges were handled.
                     opening.note_read_closed();
                     if let Some(at) = now.checked_add(self.shared.config.open_timeout) {
                         self.wheel.set(at, key);
@@ -392,7 +425,7 @@ impl Worker {
         }
     }
 
-    /// Whoever drains ends with the last client of all workers.
+    /// Updates whether this worker has clients. A draining engine ends when no worker has any.
     pub(super) fn note_vacancy(&mut self) {
         let vacant = self.draining && self.clients.is_empty() && self.accepted.is_empty();
         if vacant == self.vacant {
@@ -402,7 +435,7 @@ impl Worker {
         if vacant {
             self.shared.leave();
         } else {
-            self.shared.occupied.fetch_add(1, Ordering::AcqRel); // somebody asks inside
+            self.shared.occupied.fetch_add(1, Ordering::AcqRel); // a request to the internal listener
         }
     }
 
@@ -415,16 +448,16 @@ impl Worker {
         self.metrics.end_turn(began, now);
     }
 
-    /// Events may have room again: those that wait for it go on.
+    /// Moves the clients that wait for events to `ready`, if events have capacity again.
     fn look_for_room(&mut self) {
         if !self.roomy && self.shared.events.has_capacity(self.worker.worker.index(), &self.wake) {
             self.roomy = true;
-            // Who waits to come in adds one event, and those that are held may fill all the room again.
+            // Each client that awaits admission adds only one event; the paused ones may fill the events again.
             self.ready.extend(self.awaiting_admission.drain(..).chain(self.paused.drain(..)));
         }
     }
 
-    /// Hands on what has happened.
+    /// Hands the batch of events to the consumers.
     fn hand_on(&mut self) {
         if !self.batch.is_empty() {
             self.metrics.events.add(self.batch.len() as u64);
@@ -457,7 +490,7 @@ impl Worker {
                 None => {}
                 Some(Client::Opening(_)) => self.end_opening(key, now),
                 Some(Client::Established(live)) => {
-                    // Something was due earlier, and has set another time.
+                    // An entry may be outdated: something was due earlier, and has set another time.
                     if !live.listed.take_due(now) {
                         continue;
                     }
@@ -469,7 +502,7 @@ impl Worker {
                     if resumed {
                         self.read(key);
                     } else if answers {
-                        self.read_unless_listed(key); // the kernel was tried: no edge tells of the room that it had
+                        self.read_unless_listed(key); // the write above may have made room: no edge reports that
                     }
                 }
             }
@@ -485,9 +518,9 @@ impl Worker {
         }
     }
 
-    /// It is over: all who are left are ended, and told of.
+    /// Ends all clients that are left, and reports their end.
     fn end(&mut self) {
-        // Whatever panics: each time it has got further.
+        // A panic does not stop this: each attempt gets further than the one before.
         for _ in 0..self.clients.keys().len() + ENDINGS {
             match catch_unwind(AssertUnwindSafe(|| self.end_clients())) {
                 Ok(()) => break,
@@ -508,7 +541,7 @@ impl Worker {
         for index in 0..self.listeners.len() {
             self.close_door(index);
         }
-        // Whoever has asked something there is answered, in the end, by what is known of a session that is over.
+        // Callers that wait for figures get them from the ended session.
         let left: Vec<_> = std::mem::take(&mut self.commands).into_iter().chain(self.mailbox.close()).collect();
         self.forget(&left);
         while let Some(guest) = self.accepted.pop_front() {

@@ -1,4 +1,4 @@
-//! What a worker waits for: sockets, what others want, and time.
+//! Waiting of a worker: for sockets, commands and time.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -9,11 +9,11 @@ use mio::Events as Ready;
 
 use super::Worker;
 
-/// Between two looks at topics whose publishers should wait.
+/// The interval between two checks of congested audiences.
 pub(super) const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 
 impl Worker {
-    /// Waits until there is something to do, and takes what others want. `idle`: there is nothing left of the last turn.
+    /// Waits until there is something to do, and takes the commands. `idle`: the last turn left nothing to do.
     pub(super) fn wait(&mut self, idle: bool, ready: &mut Ready) -> io::Result<()> {
         let busy_poll = self.shared.config.busy_poll;
         if idle && !busy_poll.is_zero() && self.busy_poll(busy_poll, ready)? {
@@ -24,11 +24,11 @@ impl Worker {
         self.look(ready, timeout)
     }
 
-    /// Looks for something to do without sleeping, for as long at most. Whether there is any. Nobody has to wake a worker
-    /// that does so.
+    /// Polls without sleeping, for `most` at most. Returns whether there is something to do. Other threads need not
+    /// wake a worker that polls.
     fn busy_poll(&mut self, most: Duration, ready: &mut Ready) -> io::Result<bool> {
         let began = Instant::now();
-        // By time nothing is due before.
+        // Nothing is due by time before the next timer.
         let most = self.sleep().map_or(most, |sleep| sleep.min(most));
         loop {
             let some = self.mailbox.take(&mut self.commands, false);
@@ -39,7 +39,7 @@ impl Worker {
             if began.elapsed() >= most {
                 return Ok(false);
             }
-            // Whoever else is to run on this core has a turn, as the thread that takes the events may be.
+            // Other threads of this core get a turn, such as the one that takes the events.
             thread::yield_now();
         }
     }
@@ -53,7 +53,7 @@ impl Worker {
         Ok(())
     }
 
-    /// How long there is nothing to do by time.
+    /// Returns the time until the next deadline.
     fn sleep(&self) -> Option<Duration> {
         let now = Instant::now();
         let accept = self.accept_after.map(|after| after.saturating_duration_since(now));

@@ -1,4 +1,4 @@
-//! What the workers of an engine have in common.
+//! The state that all workers of an engine share, with the engine's handles.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,56 +27,59 @@ use crate::session::WorkerHandle;
 use crate::session_registry::SessionRegistry;
 use crate::slow_consumer::Budgets;
 
-/// What all workers share.
+/// The state that all workers share.
 pub(crate) struct EngineShared {
     pub(crate) config: Config,
     pub(crate) admission: Arc<Admission>,
-    /// Clients of one worker whose request may be awaited for long.
+    /// The number of handshakes of one worker that may wait long for their request.
     pub(crate) pending: usize,
     pub(crate) events: Arc<Events>,
-    /// Of each worker, by its number.
+    /// The metrics of each worker, by its number.
     pub(crate) sheets: Vec<Arc<WorkerMetrics>>,
     pub(crate) stop: AtomicBool,
     pub(crate) last_id: AtomicU64,
-    /// Nobody should come any more.
+    /// The engine is shutting down: no more clients should come.
     pub(crate) leaving: AtomicBool,
-    /// Where what others want is put, by the numbers of the workers.
+    /// The handles of all workers, by their numbers.
     pub(crate) homes: OnceLock<Vec<Arc<WorkerHandle>>>,
-    /// Copies of the listeners, to be handed over.
+    /// Copies of the listeners, for a handoff.
     pub(crate) listeners: Mutex<Vec<ListenerSet>>,
-    /// Another engine has copies of them, or is about to: they are closed, and not ended. Set under their lock.
+    /// Another engine has copies of the listeners, or is about to: they are closed without `shutdown(2)`. Set under
+    /// the lock of `listeners`.
     pub(crate) checked_out: AtomicBool,
     pub(crate) logs: Arc<Logs>,
-    /// Requests with a wrong token for the metrics and the page.
+    /// Counts requests for the metrics and the page with a wrong token.
     pub(crate) operator_tokens: OperatorTokens,
     /// Messages that the application did not understand.
     pub(crate) invalid: AtomicU64,
-    /// Who is there.
+    /// All sessions, by their numbers.
     pub(crate) sessions_registry: SessionRegistry,
-    /// For the page: what it has asked for.
+    /// Cached answers for the page.
     pub(crate) page: page::Kept,
-    /// What all messages hold that wait.
+    /// The memory of all messages that wait.
     pub(crate) memory: Arc<MemoryAccounting>,
     pub(crate) start: Instant,
     /// Workers that have not ended.
     pub(crate) alive: AtomicUsize,
-    /// Clients of Unix sockets, where all workers have the same queue, go to them in turn.
+    /// Counts clients of Unix sockets. All workers share the queue of such a socket, and take its clients in turn.
     pub(crate) turns: AtomicUsize,
-    /// Those that have clients, or may get some: none ends before there are none, as all are wanted while anybody is there.
+    /// Workers that have clients, or may get some. No worker ends before this is 0, as any client may need all
+    /// workers.
     pub(crate) occupied: AtomicUsize,
-    /// A client once got a descriptor that no session is to have. From then on workers look before they accept: a lower
+    /// A client once got a descriptor that is reserved for the application. From then on workers check descriptors
+    /// before they accept: one free lower descriptor says nothing about the ones after it.
     /// one that is free says nothing about the next but one.
     pub(crate) short: AtomicBool,
-    /// For how long slow sessions may delay publishers.
+    /// How long slow sessions may delay publishers.
     pub(crate) budgets: Budgets,
-    /// What connects it with other engines.
+    /// The connection to other engines.
     pub(crate) broker: Slot,
-    /// Of sessions that [`Config::admit`] has let in.
+    /// The routes of sessions that [`Config::admit`] has accepted.
     pub(crate) plain: [Arc<Route>; 2],
 }
 
 impl EngineShared {
-    /// The settings of the engine, for a session with this role.
+    /// Returns the engine's own settings as a route, for a session with this role.
     pub(crate) fn plain(&self, role: Role) -> Arc<Route> {
         match self.plain.iter().find(|route| route.role == role) {
             Some(route) => Arc::clone(route),
@@ -84,7 +87,7 @@ impl EngineShared {
         }
     }
 
-    /// What has been counted, of each worker.
+    /// Returns the metrics of each worker, and those of the engine.
     pub(crate) fn figures(&self) -> Figures {
         let (events_waiting, event_bytes_waiting) = self.events.waiting();
         let files = self.jwts().filter(|jwt| jwt.key_file_error().is_some());
@@ -105,7 +108,7 @@ impl EngineShared {
         }
     }
 
-    /// What verifies tokens, each once.
+    /// Iterates over the token verifiers of the engine and its routes, each once.
     fn jwts(&self) -> impl Iterator<Item = &Arc<Jwt>> {
         let routes = self.config.routes.iter().flat_map(|routes| routes.each());
         let mut seen = Vec::new();
@@ -116,12 +119,12 @@ impl EngineShared {
         })
     }
 
-    /// In nanoseconds.
+    /// Returns the time since the start, in nanoseconds.
     pub(crate) fn since_start(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The application takes no events: a thread that was to take them has died, or is kept by something else.
+    /// Logs that the application does not take events: its thread has died, or is busy with something else.
     pub(crate) fn note_late_events(&self, oldest: Duration) {
         self.logs.note(Cause::EventsLate, Instant::now(), || {
             format!("events are not taken by the application: the oldest has waited for {} s", oldest.as_secs())
@@ -133,31 +136,31 @@ impl EngineShared {
         config.routes.as_ref().and_then(|routes| routes.least_outbox()).unwrap_or(config.outbox_limit)
     }
 
-    /// Bytes of memory that wait for sessions.
+    /// Returns the memory, in bytes, of everything that waits for sessions.
     pub(crate) fn total_waiting(&self) -> usize {
         let buffered_bytes: u64 = self.sheets.iter().map(|metrics| metrics.buffered_bytes.value()).sum();
         self.memory.sum() + buffered_bytes as usize
     }
 
-    /// The same without what waits for workers, which is limited by itself, and is no session's to give: as long as a
-    /// message is in one mailbox its memory is not free, however many sessions let go of it.
+    /// Returns the memory that sessions hold, without messages that wait for workers. Mailboxes have a limit of their
+    /// own, and a message in a mailbox stays allocated even if every session drops it.
     pub(crate) fn held_by_sessions(&self) -> usize {
         self.total_waiting().saturating_sub(self.memory.posted())
     }
 
-    /// A message that is counted.
+    /// Encodes a message whose memory is counted.
     pub(crate) fn encode(&self, kind: MessageKind, payload: &[u8]) -> Result<Arc<Encoded>, SendError> {
         let account: Arc<dyn Account> = Arc::<MemoryAccounting>::clone(&self.memory);
         Encoded::counted(kind, payload, Some(account)).map(Arc::new)
     }
 
-    /// Ends all workers now.
+    /// Ends all workers immediately.
     pub(crate) fn end_workers(&self) {
         self.stop.store(true, Ordering::Release);
         self.homes.get().into_iter().flatten().for_each(|worker| worker.mailbox.wake());
     }
 
-    /// One worker fewer has clients: the last one's end is that of all.
+    /// Notes that one worker fewer has clients. When the last one has none, all workers end.
     pub(super) fn leave(&self) {
         if self.occupied.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end_workers();
@@ -168,7 +171,7 @@ impl EngineShared {
         lock(&self.listeners).clear();
     }
 
-    /// For another engine.
+    /// Copies the listeners for another engine.
     pub(crate) fn copy_listeners(&self) -> io::Result<Vec<(Place, Vec<OwnedFd>)>> {
         let copy = |offer: &ListenerSet| {
             let listeners = offer.listeners.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
@@ -179,7 +182,8 @@ impl EngineShared {
         listeners.iter().map(copy).collect()
     }
 
-    /// Whether the listeners may be ended for all who have copies: none has, or will have, but children of ours.
+    /// Returns whether listeners may be ended by `shutdown(2)`: no other engine has copies, or will have; forked
+    /// children may.
     pub(crate) fn may_shut(&self) -> bool {
         let mut listeners = lock(&self.listeners);
         let may = !self.checked_out.load(Ordering::Acquire);

@@ -1,5 +1,4 @@
-//! What a session is sent, no faster than its client takes it: what waits, who waits for it, and what becomes of one that
-//! takes nothing.
+//! Sending to a session no faster than its client reads: direct writes, the outbox, stalled clients and congestion.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,38 +13,38 @@ use crate::config::Config;
 use crate::outbox::{MessageBatch, Pending, Policy, Pushed, Waiting};
 use crate::worker::Share;
 
-/// A client that takes nothing for so long may have less of what all sessions share. Receivers whose window is full tell
-/// of what was read once it is a sixteenth of their buffer, and a segment: less than that in this time looks like
-/// nothing. Linux lets buffers grow to 6 MiB as it comes, to 32 MiB on some machines; segments of the loopback have
-/// 64 KiB.
+/// A client that has taken nothing for this time is stalled, and may hold less of the memory that all sessions share.
+/// A receiver with a full window reports what was read once it is a sixteenth of its buffer plus a segment: less than
+/// that in this time looks like nothing. Linux grows buffers to 6 MiB by default, and to 32 MiB on some machines;
+/// segments of the loopback have 64 KiB.
 const STALL: Duration = Duration::from_secs(5);
 
-/// Between two questions whether it takes something again.
+/// The interval between two attempts to write to a blocked client.
 const ASK: Duration = Duration::from_millis(50);
 
-/// What [`super::AT_ONCE`] is for messages that are shared with other connections. Each write wakes its
-/// client once more; measured, messages of 64 KiB to 20 clients that read them: 20 us each one by one, 15.5 by four.
+/// Replaces [`super::SEND_CHUNK`] for messages that are shared with other connections. Each write wakes the client
+/// once more. Measured for messages of 64 KiB to 20 clients: 20 us each one by one, 15.5 us by four.
 const SHARED_AT_ONCE: usize = 256 * 1024;
 
-/// That the kernel has no room for more of a session's. Edges (epoll(7)) tell of room only once there is much, so what
-/// this says of the client is to be asked of [`Established::is_stalled`].
+/// The kernel has no room for the session's bytes. Edges (epoll(7)) report room only once there is much, so
+/// [`Established::is_stalled`] tries again before it concludes anything about the client.
 #[derive(Clone, Copy)]
 pub(super) struct Blocked {
-    /// When it has last taken something, as far as is known.
+    /// When the kernel last took something, as far as is known.
     since: Instant,
-    /// When it was last tried.
+    /// The last attempt.
     tried: Instant,
 }
 
-/// What a session has given back.
+/// The result of [`Established::free_memory`].
 pub(crate) struct Gone {
     pub(crate) bytes: usize,
-    /// It has no more, and was cut off.
+    /// There was nothing left to free, and the session was aborted.
     pub(crate) cut: bool,
 }
 
 impl Established {
-    /// Adds messages, as one where that is possible: see [`Self::push`].
+    /// Adds messages, as one batch where that is possible: see [`Self::push`].
     pub(crate) fn push_all(&mut self, volley: &MessageBatch<'_>, share: Share, config: &Config) {
         let fits =
             |run: &&Arc<FrameBatch>| run.size() <= self.shared_at_once() && self.driver.send_half().accepts_batches();
@@ -65,8 +64,8 @@ impl Established {
         }
     }
 
-    /// Adds a message: what the session is to send is to be written before the turn is over. `share`: of its limit, if
-    /// its client takes nothing.
+    /// Adds a message. The worker has to call [`Self::write`] in this turn. `share`: of its limit, if the client is
+    /// stalled.
     pub(crate) fn push(&mut self, message: &Pending, share: Share, config: &Config) {
         let limit = self.limit(share);
         if self.has_way() {
@@ -89,34 +88,35 @@ impl Established {
         }
     }
 
-    /// Bytes that may wait. To be asked first of all: it may turn out that the kernel has room.
+    /// Returns the maximum number of queued bytes. To be called first: it may write, and find that the kernel has
+    /// room.
     fn limit(&mut self, share: Share) -> usize {
         let own = self.session.route().outbox_limit;
         let least = share.of(own);
         if least < own && self.is_stalled(Instant::now()) { least } else { own }
     }
 
-    /// Whether what is sent need not wait in the outbox, where then nothing is: see [`Self::write`]. False where it is
-    /// ending.
+    /// Returns whether messages go directly to the connection, which is so while the outbox is empty: see
+    /// [`Self::write`]. False if the session is closing.
     fn has_way(&mut self) -> bool {
         if self.blocked.is_some() || self.is_ending() {
             return false;
         }
         if self.is_laden() {
-            let _ = self.write(Instant::now); // that it is over is found when it is written again
+            let _ = self.write(Instant::now); // if the connection is over, the next write finds that
         }
         self.blocked.is_none() && !self.is_ending()
     }
 
-    /// Whether the connection has as much to write as it is handed at once.
+    /// Returns whether the connection has a full chunk to write.
     fn is_laden(&self) -> bool {
         let send_half = self.driver.send_half();
         let queued = send_half.queued();
         queued >= self.at_once && (queued >= self.shared_at_once() || send_half.own_queued() >= self.at_once)
     }
 
-    /// Bytes of shared messages that are handed to the connection at once. A part of the limit at most: the policy can no
-    /// longer drop or replace them, and needs most of the limit for messages that it can.
+    /// Returns the chunk size for shared messages. It is a part of the limit at most: the policy cannot drop or
+    /// replace messages of the connection, and needs most of the limit for messages that it can.
     fn shared_at_once(&self) -> usize {
         SHARED_AT_ONCE.min(self.quarter())
     }
@@ -125,18 +125,18 @@ impl Established {
         self.dropped = self.dropped.saturating_add(count(messages));
     }
 
-    /// It is too slow, and is ended.
+    /// Closes the session, because its client is too slow.
     fn overflow(&mut self, config: &Config) {
         let cleared = self.outbox.clear();
         self.note_dropped(cleared);
         self.session.set_closed();
-        // RFC 6455 11.7, 1013: "try again later". If it cannot leave, the time for closing ends it.
+        // RFC 6455 11.7, 1013: "try again later". If the close frame cannot leave, the close timeout ends the session.
         let by = Instant::now().checked_add(config.close_timeout);
         self.closing = Some(Box::new(Closing { code: CloseCode::TRY_AGAIN_LATER, reason: "too slow".into(), by }));
     }
 
-    /// Whether its client has taken nothing for long: before that is said, the kernel is tried. [`Self::take_asked`]
-    /// then.
+    /// Returns whether the client has taken nothing for [`STALL`]. Tries the kernel before it returns true; the caller
+    /// has to check [`Self::take_wrote_early`] then.
     pub(crate) fn is_stalled(&mut self, now: Instant) -> bool {
         let stalls =
             |blocked: Option<Blocked>| blocked.filter(|blocked| now.saturating_duration_since(blocked.since) >= STALL);
@@ -147,32 +147,32 @@ impl Established {
         stalls(self.blocked).is_some()
     }
 
-    /// Tries the kernel, if the last time was a while ago: there are no edges for little room. [`Self::take_asked`] then.
+    /// Tries the kernel if the last attempt was a while ago: there are no edges for little room.
     fn ask(&mut self, now: Instant) {
         if self.blocked.is_some_and(|blocked| now.saturating_duration_since(blocked.tried) >= ASK) {
             self.asked = true;
-            let _ = self.write(Instant::now); // that it is over is found when it is written again
+            let _ = self.write(Instant::now); // if the connection is over, the next write finds that
         }
     }
 
-    /// Whether it is not read because its client does not read what it is answered, as fast: its pongs lie behind that.
-    /// One that has taken nothing for longer than it may be silent is silent. The kernel is tried before.
+    /// Returns whether reading has stopped because the client reads the echoes slowly: its pongs lie behind the unread
+    /// bytes. A client that has taken nothing for the ping timeout counts as silent. Tries the kernel before.
     pub(super) fn is_read_slowly(&mut self, now: Instant, silence: Option<Duration>) -> bool {
         if !self.waits_to_answer() {
             return false;
         }
-        let _ = self.write(Instant::now); // that it is over is found when it is written again
+        let _ = self.write(Instant::now); // if the connection is over, the next write finds that
         let takes = |blocked: Blocked| silence.is_none_or(|most| now.saturating_duration_since(blocked.since) < most);
         self.blocked.is_none_or(takes)
     }
 
-    /// Whether it was written meanwhile: then it is to be written again, by its worker, who settles what came of that.
+    /// Returns whether the socket was written meanwhile, and resets that. The worker then has to write, and follow up.
     pub(crate) fn take_asked(&mut self) -> bool {
         std::mem::take(&mut self.asked)
     }
 
-    /// Gives so many bytes back, as its policy has it, because others need them: it is to be written then. Where that
-    /// was done before, and what is on its way to the kernel is all that it has, it is cut off.
+    /// Frees this number of bytes by the session's policy, because other sessions need them. The worker has to write
+    /// then. If the outbox is empty already, the connection is aborted.
     pub(crate) fn give_way(&mut self, wanted: usize, config: &Config) -> Gone {
         let before = self.queued();
         let cut = self.outbox.is_empty();
@@ -185,19 +185,20 @@ impl Established {
                 self.note_dropped(1);
             }
         }
-        // What is on its way is freed when it is removed, in this turn.
+        // The bytes of the connection are freed when the client is removed, in this turn.
         Gone { bytes: if cut { before } else { before - self.queued() }, cut }
     }
 
-    /// Of what was sent to it so many bytes have come here, for [`Self::recount`].
+    /// Notes that this number of bytes, which the session has counted as queued, arrived here: for
+    /// [`Self::update_queued`].
     pub(crate) fn count_sent(&mut self, bytes: usize) {
         self.counted += bytes;
     }
 
-    /// Tells the session's account what waits. True: there is room where there was none.
+    /// Updates the session's number of queued bytes. Returns whether there is capacity where there was none.
     pub(crate) fn recount(&mut self) -> bool {
         if self.is_ending() {
-            self.session.set_closed(); // before what waits is seen to be gone
+            self.session.set_closed(); // before other threads see that its bytes are gone
         }
         let left = self.queued();
         if self.given_up && left < self.quarter() {
@@ -206,7 +207,8 @@ impl Established {
         self.session.recount(std::mem::replace(&mut self.counted, left), left)
     }
 
-    /// Whether so much waits, and publishers should wait for its client. [`Self::take_asked`] then.
+    /// Returns whether this number of bytes wait, and publishers should wait for the client. The caller has to check
+    /// [`Self::take_wrote_early`] then.
     pub(crate) fn is_behind(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> bool {
         if self.queued() < bytes || self.given_up {
             return false;
@@ -215,28 +217,28 @@ impl Established {
         self.queued() >= bytes
     }
 
-    /// Publishers wait for it no longer, until it has caught up.
+    /// Makes publishers no longer wait for this session, until it has caught up.
     pub(crate) fn give_up(&mut self) {
         self.given_up = true;
     }
 
-    /// A quarter of its limit: a session that is behind has caught up when less than that waits.
+    /// Returns a quarter of the session's limit: a session that was behind has caught up when fewer bytes wait.
     pub(crate) fn quarter(&self) -> usize {
         self.session.high().div_ceil(2)
     }
 
-    /// Bytes that the kernel has taken for it, ever.
+    /// Returns the number of bytes that the kernel has ever taken.
     pub(crate) fn taken(&self) -> u64 {
         self.driver.send_half().written()
     }
 
-    /// Whether it has shown that its client reads: since its kernel had no room for the first time, the client has made
-    /// room for a quarter of its limit.
+    /// Returns whether the client has proven that it reads: since the kernel had no room for the first time, it took a
+    /// quarter of the limit.
     pub(crate) fn reads(&self) -> bool {
         self.filled.is_some_and(|filled| self.taken() - filled >= self.quarter() as u64)
     }
 
-    /// Hands the kernel what waits, as far as it has room, and makes the steps of an ending.
+    /// Writes queued messages until the kernel has no room, and starts or advances the closing handshake.
     pub(crate) fn write(&mut self, now: impl Fn() -> Instant) -> Progress {
         loop {
             let before = self.driver.send_half().written();
@@ -260,7 +262,7 @@ impl Established {
             {
                 let Closing { code, reason, .. } = *closing;
                 if self.driver.begin_close(Some(code), &reason, now()).is_err() {
-                    let _ = self.driver.begin_close(None, "", now()); // what cannot be said is left out
+                    let _ = self.driver.begin_close(None, "", now()); // an invalid code or reason is left out
                 }
             }
             let (flushed, progress) = self.driver.flush_and_advance(&now);
