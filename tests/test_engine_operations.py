@@ -443,7 +443,7 @@ with engine:
     except OSError:
         pass
     deadline = time.monotonic() + 20
-    while not any("nobody can be accepted" in text for _, text in lines):
+    while not any("no client can be accepted" in text for _, text in lines):
         assert time.monotonic() < deadline, lines
         time.sleep(0.01)
     print(len([line for line in lines if "accepted" in line[1]]), lines[-1], flush=True)
@@ -463,7 +463,7 @@ def test_descriptors_that_run_out_are_logged_once() -> None:
     done = subprocess.run([sys.executable, "-c", FEW], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     first, last = done.stdout.splitlines()
-    assert first.startswith("1 ('ERROR', 'nobody can be accepted for now: Too many open files")
+    assert first.startswith("1 ('ERROR', 'no client can be accepted for now: Too many open files")
     assert last == "hello"
 
 

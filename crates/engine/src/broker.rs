@@ -365,7 +365,7 @@ impl Sink for EngineSink {
         let left = pacing.budget.left(now);
         let Some(audience) = pacing.audience.take_if(|_| left >= SHORTEST) else { return true };
         let follows = || has_capacity(&self.homes, audience.as_ref());
-        let waited = worker.room.wait(Some(deadline.min(now + left)), follows);
+        let waited = worker.capacity.wait(Some(deadline.min(now + left)), follows);
         pacing.budget.spend(now.elapsed());
         let full = waited == Err(Refused::Full);
         if full {
@@ -376,7 +376,7 @@ impl Sink for EngineSink {
 
     fn resume(&self) {
         if let Some(worker) = self.homes.first() {
-            worker.room.notify();
+            worker.capacity.notify();
         }
     }
 

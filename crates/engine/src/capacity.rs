@@ -17,18 +17,18 @@ pub struct CapacityNotifier {
     /// The number of waiting threads, and of watches.
     waiting: AtomicUsize,
     watches: Mutex<Wakers<Arc<dyn Wake>>>,
-    told: Condvar,
+    changed: Condvar,
 }
 
 /// Counts one waiting thread until it is dropped.
 struct Waiting<'a>(&'a CapacityNotifier);
 
 impl<'a> Waiting<'a> {
-    fn new(room: &'a CapacityNotifier) -> Self {
-        room.waiting.fetch_add(1, Ordering::SeqCst);
+    fn new(notifier: &'a CapacityNotifier) -> Self {
+        notifier.waiting.fetch_add(1, Ordering::SeqCst);
         // A check after this fence sees all capacity that was freed without a notification.
         fence(Ordering::SeqCst);
-        Self(room)
+        Self(notifier)
     }
 }
 
@@ -44,27 +44,27 @@ impl CapacityNotifier {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             let watches = lock(&self.watches);
-            self.told.notify_all();
+            self.changed.notify_all();
             watches.iter().for_each(|wake| wake.wake());
         }
     }
 
-    /// Waits until `look` returns true, or the deadline. `look` is called under a lock that notifiers need: it must
+    /// Waits until `check` returns true, or the deadline. `check` is called under a lock that notifiers need: it must
     /// not wait, and must not notify.
     ///
     /// # Errors
-    /// [`Refused::Full`]: there was no capacity by the deadline; or the error of `look`.
-    pub fn wait(&self, deadline: Option<Instant>, look: impl Fn() -> Result<bool, Refused>) -> Result<(), Refused> {
-        if look()? {
+    /// [`Refused::Full`]: there was no capacity by the deadline; or the error of `check`.
+    pub fn wait(&self, deadline: Option<Instant>, check: impl Fn() -> Result<bool, Refused>) -> Result<(), Refused> {
+        if check()? {
             return Ok(());
         }
         let _waiting = Waiting::new(self);
         let mut watches = lock(&self.watches);
-        while !look()? {
+        while !check()? {
             watches = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => self.told.wait(watches).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(watches).unwrap_or_else(PoisonError::into_inner),
                 Some(left) if left.is_zero() => return Err(Refused::Full),
-                Some(left) => self.told.wait_timeout(watches, left).unwrap_or_else(PoisonError::into_inner).0,
+                Some(left) => self.changed.wait_timeout(watches, left).unwrap_or_else(PoisonError::into_inner).0,
             };
         }
         Ok(())
@@ -77,13 +77,13 @@ impl CapacityNotifier {
         let number = lock(&self.watches).add(wake);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        Watch { room: Arc::clone(self), number, process: std::process::id() }
+        Watch { notifier: Arc::clone(self), number, process: std::process::id() }
     }
 }
 
 /// A registered waker. It is removed when this is dropped.
 pub struct Watch {
-    room: Arc<CapacityNotifier>,
+    notifier: Arc<CapacityNotifier>,
     number: u64,
     process: u32,
 }
@@ -93,8 +93,8 @@ impl Drop for Watch {
         if self.process != std::process::id() {
             return; // in a forked child: another thread may have held the lock at the fork
         }
-        self.room.waiting.fetch_sub(1, Ordering::SeqCst);
-        let gone = lock(&self.room.watches).remove(self.number);
-        drop(gone);
+        self.notifier.waiting.fetch_sub(1, Ordering::SeqCst);
+        let removed = lock(&self.notifier.watches).remove(self.number);
+        drop(removed);
     }
 }

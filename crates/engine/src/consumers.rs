@@ -16,7 +16,7 @@ enum State {
     Busy,
     Waiting,
     /// It was notified, and has not found the queue empty since.
-    Told,
+    Notified,
 }
 
 struct Watcher {
@@ -26,16 +26,16 @@ struct Watcher {
 
 /// The consumer to wake, after the lock was released.
 #[must_use]
-pub(crate) enum Call {
-    Nobody,
+pub(crate) enum Wakeup {
+    None,
     Thread,
     Watch(Arc<dyn Wake>),
 }
 
-impl Call {
-    pub(crate) fn make(self, threads: &Condvar) {
+impl Wakeup {
+    pub(crate) fn perform(self, threads: &Condvar) {
         match self {
-            Self::Nobody => {}
+            Self::None => {}
             Self::Thread => threads.notify_one(),
             Self::Watch(wake) => wake.wake(),
         }
@@ -47,42 +47,42 @@ impl Call {
 pub(crate) struct Consumers {
     /// Sleeping threads, including the notified ones.
     sleeping: usize,
-    told: usize,
+    notified: usize,
     watches: Wakers<Watcher>,
 }
 
 impl Consumers {
     /// Notifies a consumer of a new piece of work, unless a notified thread has yet to check.
-    pub(crate) fn notify(&mut self) -> Call {
-        if self.told > 0 {
+    pub(crate) fn notify(&mut self) -> Wakeup {
+        if self.notified > 0 {
             // A thread checks at once, unlike an event loop, which may be busy with something else.
-            return Call::Nobody;
+            return Wakeup::None;
         }
-        self.tell_another()
+        self.notify_another()
     }
 
     /// Notifies one more consumer.
-    pub(crate) fn tell_another(&mut self) -> Call {
-        if self.sleeping > self.told {
-            self.told += 1;
-            return Call::Thread;
+    pub(crate) fn notify_another(&mut self) -> Wakeup {
+        if self.sleeping > self.notified {
+            self.notified += 1;
+            return Wakeup::Thread;
         }
         match self.watches.iter_mut().find(|watcher| watcher.state == State::Waiting) {
             Some(watcher) => {
-                watcher.state = State::Told;
-                Call::Watch(Arc::clone(&watcher.wake))
+                watcher.state = State::Notified;
+                Wakeup::Watch(Arc::clone(&watcher.wake))
             }
-            None => Call::Nobody,
+            None => Wakeup::None,
         }
     }
 
     /// Returns the wakers of all waiting event loops; the caller wakes the threads.
-    pub(crate) fn tell_all(&mut self) -> Vec<Arc<dyn Wake>> {
-        self.told = self.sleeping;
+    pub(crate) fn notify_all_watches(&mut self) -> Vec<Arc<dyn Wake>> {
+        self.notified = self.sleeping;
         let waiting = self.watches.iter_mut().filter(|watcher| watcher.state == State::Waiting);
         waiting
             .map(|watcher| {
-                watcher.state = State::Told;
+                watcher.state = State::Notified;
                 Arc::clone(&watcher.wake)
             })
             .collect()
@@ -94,14 +94,14 @@ impl Consumers {
 
     /// Marks an event loop as waiting, behind all others, after it has found no work.
     pub(crate) fn wait(&mut self, number: u64) {
-        if let Some(watcher) = self.watches.put_last(number) {
+        if let Some(watcher) = self.watches.move_to_end(number) {
             watcher.state = State::Waiting;
         }
     }
 
     /// Removes an event loop. Returns whether it was notified and has not checked.
     pub(crate) fn remove(&mut self, number: u64) -> bool {
-        self.watches.remove(number).is_some_and(|watcher| watcher.state == State::Told)
+        self.watches.remove(number).is_some_and(|watcher| watcher.state == State::Notified)
     }
 }
 
@@ -121,6 +121,6 @@ pub(crate) fn sleep<'a, T>(
     let consumers = of(&mut guard);
     consumers.sleeping -= 1;
     // A notified thread and one whose deadline has passed are not distinguished: the first to wake checks.
-    consumers.told = consumers.told.saturating_sub(1);
+    consumers.notified = consumers.notified.saturating_sub(1);
     guard
 }

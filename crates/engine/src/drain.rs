@@ -78,7 +78,7 @@ impl EngineControl {
     }
 
     fn is_over(&self) -> bool {
-        self.shared.sheets.iter().all(|metrics| metrics.ended.load(Ordering::Acquire))
+        self.shared.metrics.iter().all(|metrics| metrics.ended.load(Ordering::Acquire))
     }
 }
 
@@ -139,7 +139,7 @@ impl Draining {
             // What is kept to be handed over would keep the listeners open.
             self.control.shared.take_listeners();
             let look = !self.handed_over;
-            self.control.notify(|_| Command::CloseDoors { look });
+            self.control.notify(|_| Command::StopAccepting { accept_backlog: look });
             self.stage = Stage::Closing;
             self.plan(now);
         }

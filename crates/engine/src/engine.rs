@@ -38,7 +38,7 @@ use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
 use crate::worker::{self, Command, EngineShared};
 
 /// The maximum length of the reason in a close frame, in bytes (RFC 6455 5.5).
-const REASON: usize = 123;
+const MAX_REASON: usize = 123;
 
 /// A message for [`Engine::publish_many`].
 #[derive(Clone, Debug)]
@@ -60,16 +60,16 @@ pub struct Item {
 ///    [`Self::stop`] immediately.
 pub struct Engine {
     shared: Arc<EngineShared>,
-    homes: Vec<Arc<WorkerHandle>>,
+    handles: Vec<Arc<WorkerHandle>>,
     registry: Arc<Registry>,
-    room: Arc<CapacityNotifier>,
+    capacity: Arc<CapacityNotifier>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     places: Vec<Place>,
     /// Those of the listeners with TLS.
     certificates: Vec<Arc<Certificate>>,
     internal: Option<Place>,
     /// Serves engines that take over the listeners.
-    keeper: Mutex<Option<HandoffServer>>,
+    handoff_server: Mutex<Option<HandoffServer>>,
     /// The files of Unix sockets for clients.
     files: Mutex<Vec<SocketFile>>,
     /// All workers have a command to close their sessions.
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
             .field("places", &self.places)
-            .field("workers", &self.homes.len())
+            .field("workers", &self.handles.len())
             .finish_non_exhaustive()
     }
 }
@@ -119,16 +119,16 @@ impl Engine {
         let mut opened = Opened::new(count, config.reuse_port);
         // Held until it serves: an engine that starts at the same moment then takes over from this one.
         let _turn = config.handoff.as_deref().map(|path| takeover_lock::take(path, check)).transpose()?;
-        let mut inherited = config.handoff.as_deref().map(handoff::ask).transpose()?.flatten();
+        let mut received = config.handoff.as_deref().map(handoff::ask).transpose()?.flatten();
         for listen in &config.listen {
             let certificate =
                 listen.tls.clone().map(|tls| Arc::new(Certificate::new(tls, config.renewal.clone(), start)));
-            places.push(opened.open(&listen.at, certificate.as_ref(), false, inherited.as_mut())?);
+            places.push(opened.open(&listen.at, certificate.as_ref(), false, received.as_mut())?);
             certificates.extend(certificate);
         }
         let internal = match &config.http.at {
             None => None,
-            Some(at) => Some(opened.open(at, None, true, inherited.as_mut())?),
+            Some(at) => Some(opened.open(at, None, true, received.as_mut())?),
         };
         let Opened { listeners, joining, mut offers, files, .. } = opened;
         if config.handoff.is_none() {
@@ -138,40 +138,40 @@ impl Engine {
             events: Arc::new(Events::new(config.max_events, config.max_event_bytes)),
             admission: Admission::new(config.admission.clone()),
             pending: config.admission.max_pending.div_ceil(count),
-            sheets: (0..count).map(|_| Arc::new(WorkerMetrics::new(start))).collect(),
+            metrics: (0..count).map(|_| Arc::new(WorkerMetrics::new(start))).collect(),
             stop: AtomicBool::new(false),
             last_id: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
-            homes: OnceLock::new(),
+            handles: OnceLock::new(),
             listeners: Mutex::new(offers),
             // While another engine has the listeners too, an early end must not shut them down.
-            checked_out: AtomicBool::new(inherited.is_some()),
+            checked_out: AtomicBool::new(received.is_some()),
             logs: Arc::new(Logs::new(start, logs::INTERVAL)),
             operator_tokens: OperatorTokens::default(),
-            invalid: AtomicU64::new(0),
+            invalid_messages: AtomicU64::new(0),
             memory: Arc::default(),
-            sessions_registry: SessionRegistry::new(count),
+            sessions: SessionRegistry::new(count),
             page: page::Kept::default(),
             start,
             alive: AtomicUsize::new(count),
-            turns: AtomicUsize::new(0),
-            occupied: AtomicUsize::new(count),
-            short: AtomicBool::new(false),
+            next_worker: AtomicUsize::new(0),
+            occupied_workers: AtomicUsize::new(count),
+            descriptors_short: AtomicBool::new(false),
             budgets: Budgets::default(),
             broker: Slot::new(),
-            plain: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),
+            default_routes: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),
             config,
         });
         let mut engine = Self {
             shared: Arc::clone(&shared),
-            homes: Vec::new(),
+            handles: Vec::new(),
             registry: Arc::new(Registry::new(shared.config.max_subscriptions)),
-            room: Arc::default(),
+            capacity: Arc::default(),
             threads: Mutex::new(Vec::new()),
             places,
             certificates,
             internal,
-            keeper: Mutex::new(None),
+            handoff_server: Mutex::new(None),
             files: Mutex::new(files),
             drained: AtomicBool::new(false),
             process: std::process::id(),
@@ -183,20 +183,20 @@ impl Engine {
                 id,
                 Arc::clone(&shared),
                 Arc::clone(&engine.registry),
-                Arc::clone(&engine.room),
+                Arc::clone(&engine.capacity),
                 listeners,
             )?;
-            engine.homes.push(worker.worker());
+            engine.handles.push(worker.worker());
             workers.push(worker);
         }
-        let _ = shared.homes.set(engine.homes.clone()); // it is set only here
+        let _ = shared.handles.set(engine.handles.clone()); // it is set only here
         // Before the first session, so that the broker gets every subscription.
         if let Some(connect) = &shared.config.broker {
-            let inlet = EngineSink::new(Arc::clone(&shared), Arc::clone(&engine.registry), engine.homes.clone());
-            let broker = connect.connect(Arc::new(inlet))?;
-            let told = Arc::downgrade(&broker);
+            let sink = EngineSink::new(Arc::clone(&shared), Arc::clone(&engine.registry), engine.handles.clone());
+            let broker = connect.connect(Arc::new(sink))?;
+            let weak = Arc::downgrade(&broker);
             engine.registry.set_interest(Box::new(move |pattern, wanted| {
-                if let Some(broker) = told.upgrade() {
+                if let Some(broker) = weak.upgrade() {
                     broker.interest(pattern, wanted);
                 }
             }));
@@ -215,32 +215,32 @@ impl Engine {
             gates.push(gate);
         }
         let keep = |path| handoff::keep(path, engine.control(), shared.config.drain.clone());
-        let mut keeper = shared.config.handoff.as_deref().map(keep).transpose()?;
+        let mut handoff_server = shared.config.handoff.as_deref().map(keep).transpose()?;
         // The workers are about to accept: the other engine may close its listeners.
-        let confirmed = inherited.is_some();
-        if let (Some(inherited), Some(path)) = (inherited, &shared.config.handoff) {
-            inherited.confirm(path)?;
+        let confirmed = received.is_some();
+        if let (Some(received), Some(path)) = (received, &shared.config.handoff) {
+            received.confirm(path)?;
             shared.checked_out.store(false, Ordering::Release);
             // The files that the other engine has created belong to this one now.
             *lock(&engine.files) = engine.places.iter().filter_map(session_setup::file_of).collect();
         }
         let joined = session_setup::join(joining, count, &shared);
-        match keeper.as_mut().map_or(Ok(()), HandoffServer::take_place) {
+        match handoff_server.as_mut().map_or(Ok(()), HandoffServer::take_place) {
             // The other engine has ended: this one goes on in spite of the error.
             Err(error) if confirmed => shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
-                format!("nobody can take over from this engine: {error}")
+                format!("no engine can take over from this one: {error}")
             }),
             placed => placed?,
         }
         for (gate, listeners) in gates.into_iter().zip(joined) {
             let _ = gate.send(listeners); // the worker waits for it
         }
-        *lock(&engine.keeper) = keeper;
+        *lock(&engine.handoff_server) = handoff_server;
         Ok(engine)
     }
 
     fn control(&self) -> EngineControl {
-        EngineControl { shared: Arc::clone(&self.shared), homes: self.homes.clone() }
+        EngineControl { shared: Arc::clone(&self.shared), homes: self.handles.clone() }
     }
 
     /// Returns the address of [`crate::Http::at`].
@@ -271,14 +271,14 @@ impl Engine {
     /// before.
     #[must_use]
     pub fn handed_over(&self) -> Option<Receiver<Instant>> {
-        lock(&self.keeper).as_mut()?.given()
+        lock(&self.handoff_server).as_mut()?.given()
     }
 
     /// Begins a graceful shutdown. The caller makes its steps.
     #[must_use]
     pub fn begin_drain(&self, how: Drain) -> Draining {
         // No engine takes over from one that ends.
-        drop(lock(&self.keeper).take());
+        drop(lock(&self.handoff_server).take());
         Draining::begin(self.control(), how, false, Instant::now())
     }
 
@@ -291,7 +291,7 @@ impl Engine {
     /// Returns the number of worker threads.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.homes.len()
+        self.handles.len()
     }
 
     /// Returns the queue of events. If events are not taken, nothing more is read.
@@ -310,12 +310,12 @@ impl Engine {
     /// not contain anything of the message. If `closes`, the session is closed with code 1007 (RFC 6455 7.4.1), and
     /// with the part of `why` that fits into a close frame.
     pub fn refuse_message(&self, session: &Session, kind: &str, why: &str, closes: bool) {
-        self.shared.invalid.fetch_add(1, Ordering::Relaxed);
+        self.shared.invalid_messages.fetch_add(1, Ordering::Relaxed);
         self.shared.logs.note(Cause::Invalid, Instant::now(), || {
             format!("session {} has sent a message that is not valid: {}", session.id(), kind.escape_debug())
         });
         if closes {
-            let reason = why.get(..why.floor_char_boundary(REASON)).unwrap_or_default();
+            let reason = why.get(..why.floor_char_boundary(MAX_REASON)).unwrap_or_default();
             let _ = session.close(CloseCode::INVALID_DATA, reason); // the code and the length are valid
         }
     }
@@ -341,11 +341,11 @@ impl Engine {
     /// The message is not valid, or the engine has stopped.
     pub fn broadcast(&self, kind: MessageKind, payload: &[u8], except: Option<&Session>) -> Result<bool, Refusal> {
         self.check_broker(payload.len())?;
-        let except = self.number(except);
-        let homes = || self.homes.iter();
+        let except = self.own_id(except);
+        let handles = || self.handles.iter();
         let pending = Pending { message: self.encode(kind, payload)?, key: None };
-        let mut posting = FanOut::new(&self.shared, &self.homes);
-        let room = posting.put(homes, None, pending.cost(), || Command::broadcast(&pending, except))?;
+        let mut fan_out = FanOut::new(&self.shared, &self.handles);
+        let room = fan_out.put(handles, None, pending.cost(), || Command::broadcast(&pending, except))?;
         if let Some(broker) = self.shared.broker.get() {
             broker.broadcast(Message { kind, payload, key: None }); // the broker counts and logs a refusal
         }
@@ -383,8 +383,8 @@ impl Engine {
     ) -> Result<Published, Refusal> {
         let message = self.encode(kind, payload)?;
         self.check_broker(payload.len())?;
-        let mut posting = FanOut::new(&self.shared, &self.homes);
-        posting.publish(&self.registry, topic, message, self.number(except), key).map_err(Refusal::from)
+        let mut fan_out = FanOut::new(&self.shared, &self.handles);
+        fan_out.publish(&self.registry, topic, message, self.own_id(except), key).map_err(Refusal::from)
     }
 
     /// Publishes several messages in order, as [`Self::publish_everywhere`] does. Workers are woken once for all of
@@ -394,12 +394,12 @@ impl Engine {
     /// # Errors
     /// The error of the message at this index: those before it are published, it and those after it are not.
     pub fn publish_many(&self, items: impl IntoIterator<Item = Item>) -> Result<Published, (usize, Refusal)> {
-        let mut posting = FanOut::new(&self.shared, &self.homes).waking_late();
+        let mut fan_out = FanOut::new(&self.shared, &self.handles).waking_later();
         let mut all: Option<Published> = None;
         for (index, Item { topic, message, key }) in items.into_iter().enumerate() {
             let done = self
                 .check_broker(message.payload().len())
-                .and_then(|()| posting.publish(&self.registry, &topic, message, None, key).map_err(Refusal::from));
+                .and_then(|()| fan_out.publish(&self.registry, &topic, message, None, key).map_err(Refusal::from));
             let done = done.map_err(|refusal| (index, refusal))?;
             let all = all.get_or_insert(Published { count: 0, room: true, took: EnqueueResult::Yes });
             all.count += done.count;
@@ -414,17 +414,17 @@ impl Engine {
     /// Returns the open sessions of all workers and roles, the newest first.
     #[must_use]
     pub fn sessions(&self) -> Vec<Session> {
-        self.shared.sessions_registry.find(usize::MAX, Session::is_open)
+        self.shared.sessions.find(usize::MAX, Session::is_open)
     }
 
     /// Returns the session with this number, if it is open.
     #[must_use]
     pub fn session(&self, id: u64) -> Option<Session> {
-        self.shared.sessions_registry.session(id).filter(Session::is_open)
+        self.shared.sessions.session(id).filter(Session::is_open)
     }
 
     /// Returns the number of a session of this engine: one of another engine may have the same.
-    fn number(&self, session: Option<&Session>) -> Option<u64> {
+    fn own_id(&self, session: Option<&Session>) -> Option<u64> {
         session.filter(|session| session.belongs_to(&self.registry)).map(Session::id)
     }
 
@@ -471,7 +471,7 @@ impl Engine {
     /// # Errors
     /// The engine has stopped.
     pub fn has_capacity(&self, topic: Option<&Topic>) -> Result<bool, Refused> {
-        has_capacity(&self.homes, topic)
+        has_capacity(&self.handles, topic)
     }
 
     /// Waits until [`Self::has_capacity`] returns true, or the deadline.
@@ -479,20 +479,20 @@ impl Engine {
     /// # Errors
     /// There was none by the deadline, or the engine has stopped.
     pub fn wait_for_capacity(&self, topic: Option<&Topic>, deadline: Option<Instant>) -> Result<(), Refused> {
-        self.room.wait(deadline, || self.has_capacity(topic))
+        self.capacity.wait(deadline, || self.has_capacity(topic))
     }
 
     /// Returns a number that identifies what [`Self::watch_capacity`] watches: it is the same for an engine and its
     /// sessions.
     #[must_use]
-    pub fn room_key(&self) -> usize {
-        Arc::as_ptr(&self.room) as usize
+    pub fn capacity_key(&self) -> usize {
+        Arc::as_ptr(&self.capacity) as usize
     }
 
     /// Calls the waker, in any thread, whenever there may be capacity again, until the result is dropped.
     #[must_use]
-    pub fn watch_room(&self, wake: Arc<dyn Wake>) -> Watch {
-        self.room.watch(wake)
+    pub fn watch_capacity(&self, wake: Arc<dyn Wake>) -> Watch {
+        self.capacity.watch(wake)
     }
 
     /// Stops accepting, and closes all sessions after their queued messages. The workers end when the last session is
@@ -501,7 +501,7 @@ impl Engine {
         if self.drained.swap(true, Ordering::AcqRel) {
             return; // the workers have the command, and have accepted no client since
         }
-        for worker in &self.homes {
+        for worker in &self.handles {
             let _ = worker.mailbox.put(Command::Drain(code, reason.into()), 0); // a worker that has ended is drained
         }
     }
@@ -509,7 +509,7 @@ impl Engine {
     /// Returns whether all workers have ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.shared.sheets.iter().all(|metrics| metrics.ended.load(Ordering::Acquire))
+        self.shared.metrics.iter().all(|metrics| metrics.ended.load(Ordering::Acquire))
     }
 
     /// Ends everything immediately, and waits for the threads. A second call does nothing.
@@ -529,9 +529,9 @@ impl Engine {
         if self.is_forked() {
             return Ok(());
         }
-        drop(lock(&self.keeper).take());
+        drop(lock(&self.handoff_server).take());
         let files = std::mem::take(&mut *lock(&self.files));
-        if self.shared.may_shut() {
+        if self.shared.may_shut_down() {
             drop(files);
         } else {
             files.into_iter().for_each(SocketFile::leave);

@@ -45,7 +45,7 @@ pub enum Event<'a> {
     Disconnected(&'a Ended),
 }
 
-enum Kept {
+enum StoredEvent {
     Connected,
     Small(MessageKind, Range<u32>),
     Large(MessageKind, Vec<u8>),
@@ -56,7 +56,7 @@ enum Kept {
 #[derive(Default)]
 pub struct Batch {
     /// Each with its session: an index into `sessions`.
-    events: VecDeque<(u32, Kept)>,
+    events: VecDeque<(u32, StoredEvent)>,
     sessions: Vec<Session>,
     /// The payloads of small messages.
     bytes: Vec<u8>,
@@ -102,7 +102,7 @@ impl Batch {
 
     pub(crate) fn connected(&mut self, session: &Session) {
         let index = self.session(session);
-        self.events.push_back((index, Kept::Connected));
+        self.events.push_back((index, StoredEvent::Connected));
     }
 
     pub(crate) fn message(&mut self, session: &Session, kind: MessageKind, data: &[u8]) {
@@ -112,9 +112,9 @@ impl Batch {
             Ok(end) if data.len() < LARGE => {
                 let start = self.bytes.len() as u32;
                 self.bytes.extend_from_slice(data);
-                Kept::Small(kind, start..end)
+                StoredEvent::Small(kind, start..end)
             }
-            _ => Kept::Large(kind, data.to_vec()),
+            _ => StoredEvent::Large(kind, data.to_vec()),
         };
         self.events.push_back((index, kept));
     }
@@ -125,13 +125,13 @@ impl Batch {
         }
         let index = self.session(session);
         self.size += data.len();
-        self.events.push_back((index, Kept::Large(kind, data)));
+        self.events.push_back((index, StoredEvent::Large(kind, data)));
     }
 
     pub(crate) fn disconnected(&mut self, session: &Session, ended: Ended) {
         let index = self.session(session);
         self.ended.push(index);
-        self.events.push_back((index, Kept::Disconnected(Box::new(ended))));
+        self.events.push_back((index, StoredEvent::Disconnected(Box::new(ended))));
     }
 
     /// Iterates over the events with their sessions, in order.
@@ -150,21 +150,21 @@ impl Batch {
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Option<(usize, Event<'_>)> {
-        self.events.get(index).map(|(whose, kept)| (*whose as usize, self.event(kept)))
+        self.events.get(index).map(|(index, kept)| (*index as usize, self.event(kept)))
     }
 
     /// Iterates over the sessions that are over after this batch: indices into [`Self::sessions`].
     pub fn ended(&self) -> impl Iterator<Item = usize> {
-        self.ended.iter().map(|whose| *whose as usize)
+        self.ended.iter().map(|index| *index as usize)
     }
 
     #[inline]
-    fn event<'a>(&'a self, kept: &'a Kept) -> Event<'a> {
+    fn event<'a>(&'a self, kept: &'a StoredEvent) -> Event<'a> {
         match kept {
-            Kept::Connected => Event::Connected,
-            Kept::Small(kind, range) => Event::Message { kind: *kind, data: self.small(range) },
-            Kept::Large(kind, data) => Event::Message { kind: *kind, data },
-            Kept::Disconnected(ended) => Event::Disconnected(ended),
+            StoredEvent::Connected => Event::Connected,
+            StoredEvent::Small(kind, range) => Event::Message { kind: *kind, data: self.small(range) },
+            StoredEvent::Large(kind, data) => Event::Message { kind: *kind, data },
+            StoredEvent::Disconnected(ended) => Event::Disconnected(ended),
         }
     }
 
@@ -180,14 +180,14 @@ impl Batch {
             let Some((index, kept)) = self.events.pop_front() else { break };
             let Some(session) = self.sessions.get(index as usize).cloned() else { continue };
             match kept {
-                Kept::Connected => first.connected(&session),
-                Kept::Small(kind, range) => {
+                StoredEvent::Connected => first.connected(&session),
+                StoredEvent::Small(kind, range) => {
                     first.message(&session, kind, self.small(&range));
                 }
-                Kept::Large(kind, data) => {
+                StoredEvent::Large(kind, data) => {
                     first.owned_message(&session, kind, data);
                 }
-                Kept::Disconnected(ended) => first.disconnected(&session, *ended),
+                StoredEvent::Disconnected(ended) => first.disconnected(&session, *ended),
             }
         }
         self.size -= first.size;
@@ -218,7 +218,7 @@ impl Inner {
 
     /// Returns how long consumers have taken nothing although events wait. 0 if none ever took any, as a program that
     /// only sends need not take events.
-    fn draining_input(&self, now: u64) -> Duration {
+    fn stalled_for(&self, now: u64) -> Duration {
         self.taken.map_or(Duration::ZERO, |taken| taken.elapsed().min(self.oldest(now)))
     }
 
@@ -234,7 +234,7 @@ impl Inner {
 /// [`Watch::wait`] when it has found nothing. Taking half of the queue wakes the workers that wait for capacity.
 pub struct Events {
     inner: Mutex<Inner>,
-    some: Condvar,
+    available: Condvar,
     max_events: usize,
     max_bytes: usize,
 }
@@ -267,9 +267,9 @@ impl Drop for Watch {
         }
         let mut inner = lock(&self.events.inner);
         if inner.consumers.remove(self.number) && inner.has_work() {
-            let call = inner.consumers.tell_another();
+            let wakeup = inner.consumers.notify_another();
             drop(inner);
-            call.make(&self.events.some);
+            wakeup.perform(&self.events.available);
         }
     }
 }
@@ -277,9 +277,9 @@ impl Drop for Watch {
 /// The result of [`Events::put`].
 pub(crate) struct Put {
     /// There is capacity for more. If not, the worker is woken when there is.
-    pub(crate) room: bool,
+    pub(crate) has_capacity: bool,
     /// See [`Events::stalled_for`].
-    pub(crate) draining_input: Duration,
+    pub(crate) stalled_for: Duration,
 }
 
 /// There are no events, and none will come.
@@ -298,7 +298,7 @@ impl Events {
             rung: false,
             closed: false,
         };
-        Self { inner: Mutex::new(inner), some: Condvar::new(), max_events, max_bytes }
+        Self { inner: Mutex::new(inner), available: Condvar::new(), max_events, max_bytes }
     }
 
     /// Registers a consumer that does not wait in [`Self::take`].
@@ -313,21 +313,21 @@ impl Events {
         let mut inner = lock(&self.inner);
         wirespeed_driver::protocol::failpoint::hit("engine.hand_on");
         if inner.closed || batch.is_empty() {
-            return Put { room: true, draining_input: Duration::ZERO };
+            return Put { has_capacity: true, stalled_for: Duration::ZERO };
         }
         inner.events += batch.len();
         inner.bytes += batch.size();
         batch.at = now;
-        let draining_input = inner.draining_input(now);
+        let stalled_for = inner.stalled_for(now);
         inner.batches.push_back(std::mem::take(batch));
         let full = self.is_full(&inner);
         if full {
             inner.stalled.insert(number, Arc::clone(worker));
         }
-        let call = inner.consumers.notify();
+        let wakeup = inner.consumers.notify();
         drop(inner);
-        call.make(&self.some);
-        Put { room: !full, draining_input }
+        wakeup.perform(&self.available);
+        Put { has_capacity: !full, stalled_for }
     }
 
     fn is_full(&self, inner: &Inner) -> bool {
@@ -358,8 +358,8 @@ impl Events {
 
     /// Returns how long consumers have taken nothing although events wait; 0 if none ever took any. `now`: in
     /// nanoseconds since the start.
-    pub(crate) fn draining_input(&self, now: u64) -> Duration {
-        lock(&self.inner).draining_input(now)
+    pub(crate) fn stalled_for(&self, now: u64) -> Duration {
+        lock(&self.inner).stalled_for(now)
     }
 
     /// Takes up to `most` events, after waiting for the first until the deadline. Returns nothing if there was none,
@@ -379,7 +379,7 @@ impl Events {
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(Vec::new());
             }
-            inner = consumers::sleep(inner, &self.some, deadline, |inner| &mut inner.consumers);
+            inner = consumers::sleep(inner, &self.available, deadline, |inner| &mut inner.consumers);
         }
         let most = most.max(1);
         wirespeed_driver::protocol::failpoint::hit("engine.take");
@@ -398,12 +398,12 @@ impl Events {
             taken.push(batch);
         }
         // Workers are woken at half of the capacity, so that they are not woken for each batch.
-        let roomy = inner.events <= self.max_events / 2 && inner.bytes <= self.max_bytes / 2;
-        let stalled = if roomy { std::mem::take(&mut inner.stalled) } else { BTreeMap::new() };
-        let call = (inner.events > 0 || inner.rung).then(|| inner.consumers.tell_another());
+        let half_empty = inner.events <= self.max_events / 2 && inner.bytes <= self.max_bytes / 2;
+        let stalled = if half_empty { std::mem::take(&mut inner.stalled) } else { BTreeMap::new() };
+        let wakeup = (inner.events > 0 || inner.rung).then(|| inner.consumers.notify_another());
         drop(inner);
-        if let Some(call) = call {
-            call.make(&self.some);
+        if let Some(wakeup) = wakeup {
+            wakeup.perform(&self.available);
         }
         stalled.values().for_each(|worker| worker.wake());
         Ok(taken)
@@ -413,9 +413,9 @@ impl Events {
     pub fn ring(&self) {
         let mut inner = lock(&self.inner);
         inner.rung = true;
-        let call = inner.consumers.notify();
+        let wakeup = inner.consumers.notify();
         drop(inner);
-        call.make(&self.some);
+        wakeup.perform(&self.available);
     }
 
     /// Ends the queue: waiting consumers return after they have taken the rest.
@@ -423,9 +423,9 @@ impl Events {
         let mut inner = lock(&self.inner);
         inner.closed = true;
         inner.stalled.clear();
-        let watches = inner.consumers.tell_all();
+        let watches = inner.consumers.notify_all_watches();
         drop(inner);
-        self.some.notify_all();
+        self.available.notify_all();
         watches.iter().for_each(|wake| wake.wake());
     }
 }

@@ -146,7 +146,7 @@ fn health(shared: &EngineShared) -> Answer {
     wirespeed_driver::protocol::failpoint::hit("engine.health");
     let now = Instant::now();
     let mut ill = String::new();
-    for (number, metrics) in shared.sheets.iter().enumerate() {
+    for (number, metrics) in shared.metrics.iter().enumerate() {
         match metrics.state(now) {
             State::Busy(since) if since > shared.config.http.stuck_after => {
                 let _ = writeln!(ill, "worker {number} is stuck"); // a string takes everything
@@ -164,15 +164,15 @@ fn health(shared: &EngineShared) -> Answer {
 
 fn ready(shared: &EngineShared) -> Answer {
     let full = shared.admission.foresee(None).is_some();
-    let draining_input = shared.events.draining_input(shared.since_start());
+    let stalled_for = shared.events.stalled_for(shared.since_start());
     let why = if shared.leaving.load(Ordering::Acquire) {
         "draining\n"
     } else if full {
         "full\n"
-    } else if shared.sheets.iter().all(|metrics| metrics.closed.load(Ordering::Relaxed)) {
+    } else if shared.metrics.iter().all(|metrics| metrics.closed.load(Ordering::Relaxed)) {
         "nobody is accepted\n"
-    } else if draining_input > shared.config.http.stuck_after {
-        shared.note_late_events(draining_input);
+    } else if stalled_for > shared.config.http.stuck_after {
+        shared.log_stalled_events(stalled_for);
         "events are not taken\n"
     } else if !shared.config.http.ready_without_broker && !has_broker(shared) {
         "the broker is not connected\n"

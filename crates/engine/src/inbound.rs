@@ -65,12 +65,12 @@ impl Bucket {
     /// Returns the time until the bucket contains this amount.
     fn wait(&self, amount: f64) -> Duration {
         let seconds = ((amount.min(self.burst) - self.level) / self.per_second).max(0.0);
-        Duration::try_from_secs_f64(seconds).unwrap_or(FOREVER).min(FOREVER)
+        Duration::try_from_secs_f64(seconds).unwrap_or(ONE_YEAR).min(ONE_YEAR)
     }
 }
 
 /// One year, for longer times.
-const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+const ONE_YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// The recent messages of one session.
 pub(crate) struct Meter {
@@ -82,7 +82,7 @@ pub(crate) struct Meter {
     /// Nothing is read until then.
     paused: Option<Instant>,
     /// The rate was exceeded, and the session is being closed.
-    over: bool,
+    exceeded: bool,
     /// The session is closing, and read until its close frame: messages above the rate are dropped.
     released: bool,
 }
@@ -101,7 +101,7 @@ impl Meter {
             policy: inbound.policy,
             filled: now,
             paused: None,
-            over: false,
+            exceeded: false,
             released: false,
         }))
     }
@@ -117,8 +117,8 @@ impl Meter {
         let fits = buckets.iter().flatten().all(|(bucket, amount)| bucket.has(*amount));
         match self.policy {
             RatePolicy::Drop if !fits => return Verdict::Drop,
-            RatePolicy::Disconnect if !fits || self.over => {
-                return if std::mem::replace(&mut self.over, true) { Verdict::Drop } else { Verdict::Disconnect };
+            RatePolicy::Disconnect if !fits || self.exceeded => {
+                return if std::mem::replace(&mut self.exceeded, true) { Verdict::Drop } else { Verdict::Disconnect };
             }
             _ => {}
         }

@@ -28,7 +28,7 @@ struct Inner<C> {
     /// Bytes of messages in the queue, and of those that were taken and not executed yet.
     bytes: usize,
     /// Bytes of commands without a message, likewise.
-    commands_done: usize,
+    command_bytes: usize,
     /// The worker has found no command, and sleeps or is about to.
     sleeping: bool,
     /// The worker takes no more commands.
@@ -43,13 +43,13 @@ struct Inner<C> {
 pub struct Mailbox<C> {
     inner: Mutex<Inner<C>>,
     /// Notified when there is capacity again.
-    room: Arc<CapacityNotifier>,
+    capacity: Arc<CapacityNotifier>,
     /// There is no capacity from this number of bytes on.
-    full: usize,
+    high_water: usize,
     /// From this number of bytes on, senders that do not wait for capacity are refused.
     limit: usize,
     /// The limit of commands without a message, apart from `limit`: a flood of messages does not prevent subscriptions.
-    errand_limit: usize,
+    command_limit: usize,
     waker: Arc<dyn Wake>,
 }
 
@@ -63,14 +63,21 @@ pub enum Refused {
 }
 
 /// The minimum limit of commands without a message, in bytes.
-const ERRANDS: usize = 1 << 20;
+const MIN_COMMAND_LIMIT: usize = 1 << 20;
 
 impl<C> Mailbox<C> {
-    /// Returns an empty mailbox whose worker is awake. It has capacity below `full` bytes. From `limit` bytes on,
+    /// Returns an empty mailbox whose worker is awake. It has capacity below `high_water` bytes. From `limit` bytes on,
     /// senders that do not wait for capacity are refused.
-    pub fn new(full: usize, limit: usize, waker: Arc<dyn Wake>, room: Arc<CapacityNotifier>) -> Self {
-        let inner = Inner { commands: VecDeque::new(), bytes: 0, commands_done: 0, sleeping: false, closed: false };
-        Self { inner: Mutex::new(inner), room, full, limit, errand_limit: limit.max(ERRANDS), waker }
+    pub fn new(high_water: usize, limit: usize, waker: Arc<dyn Wake>, capacity: Arc<CapacityNotifier>) -> Self {
+        let inner = Inner { commands: VecDeque::new(), bytes: 0, command_bytes: 0, sleeping: false, closed: false };
+        Self {
+            inner: Mutex::new(inner),
+            capacity,
+            high_water,
+            limit,
+            command_limit: limit.max(MIN_COMMAND_LIMIT),
+            waker,
+        }
     }
 
     /// Adds a command. Returns whether there is capacity for more; a sender that can wait should do so if there is
@@ -82,7 +89,7 @@ impl<C> Mailbox<C> {
     pub fn put(&self, command: C, bytes: usize) -> Result<bool, Refused> {
         let inner = lock(&self.inner);
         if bytes > 0 {
-            self.look(&inner)?;
+            self.check_limit(&inner)?;
         }
         wirespeed_driver::protocol::failpoint::hit("engine.mailbox");
         self.push(inner, command, bytes)
@@ -93,7 +100,7 @@ impl<C> Mailbox<C> {
     /// # Errors
     /// As for [`Self::put`].
     pub fn check(&self) -> Result<(), Refused> {
-        self.look(&lock(&self.inner))
+        self.check_limit(&lock(&self.inner))
     }
 
     /// Adds a command after [`Self::check`], even if other threads have filled the mailbox since. A sender with
@@ -107,7 +114,7 @@ impl<C> Mailbox<C> {
 
     /// Adds a command like [`Self::put_checked`] without waking the worker. The second result: the worker sleeps, and
     /// the caller has to wake it soon.
-    pub(crate) fn put_quietly(&self, command: C, bytes: usize) -> Result<(bool, bool), Refused> {
+    pub(crate) fn put_without_waking(&self, command: C, bytes: usize) -> Result<(bool, bool), Refused> {
         self.add(lock(&self.inner), command, bytes)
     }
 
@@ -119,25 +126,25 @@ impl<C> Mailbox<C> {
     ///
     /// # Errors
     /// The limit is reached, or the worker has ended.
-    pub fn check_errands(&self) -> Result<(), Refused> {
+    pub fn check_commands(&self) -> Result<(), Refused> {
         let inner = lock(&self.inner);
         if inner.closed {
             return Err(Refused::Closed);
         }
-        if inner.commands_done >= self.errand_limit { Err(Refused::Full) } else { Ok(()) }
+        if inner.command_bytes >= self.command_limit { Err(Refused::Full) } else { Ok(()) }
     }
 
     /// Adds a command after [`Self::check_commands`], even if other threads have added some since.
     ///
     /// # Errors
     /// The worker has ended.
-    pub fn put_errand(&self, command: C, bytes: usize) -> Result<(), Refused> {
+    pub fn put_command(&self, command: C, bytes: usize) -> Result<(), Refused> {
         let mut inner = lock(&self.inner);
-        inner.commands_done += bytes;
+        inner.command_bytes += bytes;
         self.push(inner, command, 0).map(drop)
     }
 
-    fn look(&self, inner: &Inner<C>) -> Result<(), Refused> {
+    fn check_limit(&self, inner: &Inner<C>) -> Result<(), Refused> {
         if inner.closed {
             return Err(Refused::Closed);
         }
@@ -148,11 +155,11 @@ impl<C> Mailbox<C> {
     }
 
     fn push(&self, inner: MutexGuard<'_, Inner<C>>, command: C, bytes: usize) -> Result<bool, Refused> {
-        let (room, asleep) = self.add(inner, command, bytes)?;
+        let (capacity, asleep) = self.add(inner, command, bytes)?;
         if asleep {
             self.waker.wake();
         }
-        Ok(room)
+        Ok(capacity)
     }
 
     fn add(&self, mut inner: MutexGuard<'_, Inner<C>>, command: C, bytes: usize) -> Result<(bool, bool), Refused> {
@@ -161,8 +168,8 @@ impl<C> Mailbox<C> {
         }
         inner.commands.push_back(command);
         inner.bytes += bytes;
-        let room = inner.bytes < self.full;
-        Ok((room, std::mem::take(&mut inner.sleeping)))
+        let capacity = inner.bytes < self.high_water;
+        Ok((capacity, std::mem::take(&mut inner.sleeping)))
     }
 
     /// Wakes the worker if it sleeps, without a command.
@@ -178,7 +185,7 @@ impl<C> Mailbox<C> {
     /// The worker has ended.
     pub fn has_capacity(&self) -> Result<bool, Refused> {
         let inner = lock(&self.inner);
-        if inner.closed { Err(Refused::Closed) } else { Ok(inner.bytes < self.full) }
+        if inner.closed { Err(Refused::Closed) } else { Ok(inner.bytes < self.high_water) }
     }
 
     /// Returns the bytes of messages that wait.
@@ -192,7 +199,7 @@ impl<C> Mailbox<C> {
     /// # Errors
     /// There is none by then, or the worker has ended.
     pub fn wait_for_capacity(&self, deadline: Option<Instant>) -> Result<(), Refused> {
-        self.room.wait(deadline, || self.has_capacity())
+        self.capacity.wait(deadline, || self.has_capacity())
     }
 
     /// For the worker: moves all commands into an empty queue, and returns whether there were any. `sleeps`: the
@@ -206,10 +213,10 @@ impl<C> Mailbox<C> {
     }
 
     /// For the worker: commands without a message, of this number of bytes, were executed.
-    pub fn done_errands(&self, bytes: usize) {
+    pub fn done_commands(&self, bytes: usize) {
         if bytes > 0 {
             let mut inner = lock(&self.inner);
-            inner.commands_done = inner.commands_done.saturating_sub(bytes);
+            inner.command_bytes = inner.command_bytes.saturating_sub(bytes);
         }
     }
 
@@ -220,12 +227,12 @@ impl<C> Mailbox<C> {
             return;
         }
         let mut inner = lock(&self.inner);
-        let was_full = inner.bytes >= self.full;
+        let was_full = inner.bytes >= self.high_water;
         inner.bytes = inner.bytes.saturating_sub(bytes);
-        let has_capacity = inner.bytes < self.full;
+        let has_capacity = inner.bytes < self.high_water;
         drop(inner);
         if was_full && has_capacity {
-            self.room.notify();
+            self.capacity.notify();
         }
     }
 
@@ -233,10 +240,10 @@ impl<C> Mailbox<C> {
     pub fn close(&self) -> VecDeque<C> {
         let mut inner = lock(&self.inner);
         inner.closed = true;
-        (inner.bytes, inner.commands_done) = (0, 0);
+        (inner.bytes, inner.command_bytes) = (0, 0);
         let left = std::mem::take(&mut inner.commands);
         drop(inner);
-        self.room.notify();
+        self.capacity.notify();
         left
     }
 }

@@ -22,8 +22,8 @@ const OVERHEAD: usize = 192;
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Line {
-    made: AtomicUsize,
-    posted: AtomicUsize,
+    allocated: AtomicUsize,
+    in_mailboxes: AtomicUsize,
 }
 
 /// Counts the memory of messages, for all threads of an engine.
@@ -32,24 +32,24 @@ pub(crate) struct MemoryAccounting {
     lines: [Line; LINES],
 }
 
-fn number() -> usize {
-    static LAST: AtomicUsize = AtomicUsize::new(0);
+fn line_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static NUMBER: Cell<usize> = Cell::new(LAST.fetch_add(1, Ordering::Relaxed) % LINES);
+        static INDEX: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % LINES);
     }
     // A message may be freed while its thread ends.
-    NUMBER.try_with(Cell::get).unwrap_or(0)
+    INDEX.try_with(Cell::get).unwrap_or(0)
 }
 
 impl MemoryAccounting {
     /// Returns the memory of all messages. Concurrent changes may or may not be included.
     pub(crate) fn sum(&self) -> usize {
-        self.sum_of(|line| &line.made)
+        self.sum_of(|line| &line.allocated)
     }
 
     /// Returns the part of it that waits for workers, as their mailboxes count it. It never exceeds the memory of all.
-    pub(crate) fn posted(&self) -> usize {
-        self.sum_of(|line| &line.posted)
+    pub(crate) fn in_mailboxes(&self) -> usize {
+        self.sum_of(|line| &line.in_mailboxes)
     }
 
     fn sum_of(&self, of: impl Fn(&Line) -> &AtomicUsize) -> usize {
@@ -60,25 +60,25 @@ impl MemoryAccounting {
 
     fn line(&self) -> &Line {
         #[allow(clippy::indexing_slicing, reason = "a number below LINES, by its making")]
-        &self.lines[number()]
+        &self.lines[line_index()]
     }
 }
 
 impl Account for MemoryAccounting {
     fn add(&self, bytes: usize) {
-        self.line().made.fetch_add(bytes + OVERHEAD, Ordering::Relaxed);
+        self.line().allocated.fetch_add(bytes + OVERHEAD, Ordering::Relaxed);
     }
 
     fn subtract(&self, bytes: usize) {
-        self.line().made.fetch_sub(bytes + OVERHEAD, Ordering::Relaxed);
+        self.line().allocated.fetch_sub(bytes + OVERHEAD, Ordering::Relaxed);
     }
 
     fn post(&self, bytes: usize) {
-        self.line().posted.fetch_add(bytes + outbox::OVERHEAD, Ordering::Relaxed);
+        self.line().in_mailboxes.fetch_add(bytes + outbox::OVERHEAD, Ordering::Relaxed);
     }
 
     fn collect(&self, bytes: usize) {
-        self.line().posted.fetch_sub(bytes + outbox::OVERHEAD, Ordering::Relaxed);
+        self.line().in_mailboxes.fetch_sub(bytes + outbox::OVERHEAD, Ordering::Relaxed);
     }
 }
 
@@ -101,10 +101,11 @@ mod tests {
             let account: Arc<dyn Account> = Arc::<MemoryAccounting>::clone(&memory);
             Encoded::counted(MessageKind::Binary, &[0; 1000], Some(account)).unwrap()
         };
-        let made: Vec<_> = (0..40).map(|_| std::thread::scope(|scope| scope.spawn(make).join().unwrap())).collect();
-        let size = made[0].size();
+        let allocated: Vec<_> =
+            (0..40).map(|_| std::thread::scope(|scope| scope.spawn(make).join().unwrap())).collect();
+        let size = allocated[0].size();
         assert_eq!(memory.sum(), 40 * (size + OVERHEAD));
-        drop(made);
+        drop(allocated);
         assert_eq!(memory.sum(), 0);
     }
 
@@ -117,11 +118,11 @@ mod tests {
         for _ in 0..2 {
             let first = Envelope::new(pending.clone());
             let others: Vec<_> = (0..5).map(|_| Envelope::new(pending.clone())).collect();
-            assert_eq!(memory.posted(), pending.cost());
+            assert_eq!(memory.in_mailboxes(), pending.cost());
             drop(first);
-            assert_eq!(memory.posted(), pending.cost());
+            assert_eq!(memory.in_mailboxes(), pending.cost());
             std::thread::spawn(|| drop(others)).join().unwrap();
-            assert_eq!(memory.posted(), 0);
+            assert_eq!(memory.in_mailboxes(), 0);
         }
         assert!(memory.sum() > pending.cost());
     }

@@ -50,14 +50,14 @@ pub struct MessageBatch<'a> {
     /// The messages.
     pub messages: &'a [Pending],
     /// All of them as one batch, if there are several.
-    pub run: Option<&'a Arc<FrameBatch>>,
+    pub frames: Option<&'a Arc<FrameBatch>>,
 }
 
 impl<'a> MessageBatch<'a> {
     /// Wraps one message.
     #[must_use]
     pub fn of(message: &'a Pending) -> Self {
-        Self { messages: std::slice::from_ref(message), run: None }
+        Self { messages: std::slice::from_ref(message), frames: None }
     }
 }
 
@@ -77,7 +77,7 @@ impl Waiting {
     pub fn cost(&self) -> usize {
         match self {
             Self::One(message) => message.cost(),
-            Self::FrameBatch(run, without) => run.size() - run.size_of_first(*without) + self.len() * OVERHEAD,
+            Self::FrameBatch(frames, skipped) => frames.size() - frames.size_of_first(*skipped) + self.len() * OVERHEAD,
         }
     }
 
@@ -88,7 +88,7 @@ impl Waiting {
     pub fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
-            Self::FrameBatch(run, without) => run.len() - without,
+            Self::FrameBatch(frames, skipped) => frames.len() - skipped,
         }
     }
 
@@ -169,10 +169,10 @@ impl Outbox {
         if policy == Policy::Conflate
             && let Some(key) = &new.key
             && let Some(keys) = &mut self.keys
-            && let Some(place) = keys.remove(key)
-            && let Some(old) = self.pending.get_mut(place.saturating_sub(self.left) as usize).and_then(Option::take)
+            && let Some(index) = keys.remove(key)
+            && let Some(old) = self.pending.get_mut(index.saturating_sub(self.left) as usize).and_then(Option::take)
         {
-            self.note_gone(&old);
+            self.subtract(&old);
             self.trim();
             dropped = 1;
         }
@@ -194,8 +194,8 @@ impl Outbox {
     }
 
     /// Adds a batch if all of it fits without dropping a message. Otherwise adds nothing and returns false.
-    pub fn push_run(&mut self, run: &Arc<FrameBatch>, beside: usize, limit: usize) -> bool {
-        let new = Waiting::FrameBatch(Arc::clone(run), 0);
+    pub fn push_batch(&mut self, frames: &Arc<FrameBatch>, beside: usize, limit: usize) -> bool {
+        let new = Waiting::FrameBatch(Arc::clone(frames), 0);
         let fits = (self.bytes + beside).saturating_add(new.cost()) <= limit;
         if fits {
             self.keep(new, Policy::default());
@@ -214,13 +214,13 @@ impl Outbox {
         if policy == Policy::Conflate
             && let Some(key) = new.key()
         {
-            let place = self.left + self.pending.len() as u64;
-            self.keys.get_or_insert_default().insert(Arc::clone(key), place);
+            let index = self.left + self.pending.len() as u64;
+            self.keys.get_or_insert_default().insert(Arc::clone(key), index);
         }
         self.pending.push_back(Some(new));
     }
 
-    fn note_gone(&mut self, old: &Waiting) {
+    fn subtract(&mut self, old: &Waiting) {
         self.bytes -= old.cost();
         self.len -= old.len();
     }
@@ -234,7 +234,7 @@ impl Outbox {
         if self.keys.is_some() && self.pending.len() > 2 * self.len + 16 {
             self.pending.retain(Option::is_some);
             let places = (self.left..).zip(&self.pending);
-            let of = |(place, waiting): (u64, &Option<Waiting>)| Some((waiting.as_ref()?.key()?.clone(), place));
+            let of = |(index, waiting): (u64, &Option<Waiting>)| Some((waiting.as_ref()?.key()?.clone(), index));
             self.keys = Some(Box::new(places.filter_map(of).collect()));
         }
     }
@@ -245,8 +245,8 @@ impl Outbox {
             && oldest.len() > 1
         {
             let before = oldest.cost();
-            if let Waiting::FrameBatch(_, without) = oldest {
-                *without += 1;
+            if let Waiting::FrameBatch(_, skipped) = oldest {
+                *skipped += 1;
             }
             self.bytes -= before - oldest.cost();
             self.len -= 1;
@@ -264,7 +264,7 @@ impl Outbox {
             keys.remove(key);
         }
         self.left += 1;
-        self.note_gone(&oldest);
+        self.subtract(&oldest);
         self.trim();
         if self.len == 0 {
             *self = Self::default(); // an idle session keeps no memory

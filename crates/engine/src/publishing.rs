@@ -43,18 +43,18 @@ impl Drop for Envelope {
 /// Puts commands into the mailboxes of several workers.
 pub(crate) struct FanOut<'a> {
     shared: &'a EngineShared,
-    homes: &'a [Arc<WorkerHandle>],
+    handles: &'a [Arc<WorkerHandle>],
     /// The sender has waited for capacity, and is not refused for lack of it.
     waited: bool,
     /// Sleeping workers are woken when this is dropped, each once.
-    draining_input: bool,
+    wakes_later: bool,
     /// Workers to be woken then.
     asleep: Vec<&'a WorkerHandle>,
 }
 
 impl<'a> FanOut<'a> {
-    pub(crate) fn new(shared: &'a EngineShared, homes: &'a [Arc<WorkerHandle>]) -> Self {
-        Self { shared, homes, waited: false, draining_input: false, asleep: Vec::new() }
+    pub(crate) fn new(shared: &'a EngineShared, handles: &'a [Arc<WorkerHandle>]) -> Self {
+        Self { shared, handles, waited: false, wakes_later: false, asleep: Vec::new() }
     }
 
     /// Skips the check of capacity, for a sender that has waited for it.
@@ -64,8 +64,8 @@ impl<'a> FanOut<'a> {
     }
 
     /// For several messages in a row: workers are not woken until this is dropped, or a mailbox has no capacity.
-    pub(crate) fn waking_late(mut self) -> Self {
-        self.draining_input = true;
+    pub(crate) fn waking_later(mut self) -> Self {
+        self.wakes_later = true;
         self
     }
 
@@ -73,32 +73,32 @@ impl<'a> FanOut<'a> {
     /// sender then retries. Returns whether there is capacity for more and the audience is not congested.
     pub(crate) fn put<H: Iterator<Item = &'a Arc<WorkerHandle>>>(
         &mut self,
-        homes: impl Fn() -> H,
+        handles: impl Fn() -> H,
         audience: Option<&Topic>,
         bytes: usize,
         command: impl Fn() -> Command,
     ) -> Result<bool, Refused> {
         if !self.waited {
-            homes().try_for_each(|worker| worker.mailbox.check())?;
+            handles().try_for_each(|worker| worker.mailbox.check())?;
         }
-        homes().try_fold(true, |room, worker| {
-            self.time(worker);
-            Ok(room & self.put_one(worker, command(), bytes)? & !worker.congestion.has(audience))
+        handles().try_fold(true, |has_capacity, worker| {
+            self.begin_timing(worker);
+            Ok(has_capacity & self.put_one(worker, command(), bytes)? & !worker.congestion.has(audience))
         })
     }
 
     fn put_one(&mut self, worker: &'a WorkerHandle, command: Command, bytes: usize) -> Result<bool, Refused> {
-        if !self.draining_input {
+        if !self.wakes_later {
             return worker.mailbox.put_checked(command, bytes);
         }
-        let (room, asleep) = worker.mailbox.put_quietly(command, bytes)?;
+        let (has_capacity, asleep) = worker.mailbox.put_without_waking(command, bytes)?;
         if asleep {
             self.asleep.push(worker);
         }
-        if !room {
+        if !has_capacity {
             self.wake();
         }
-        Ok(room)
+        Ok(has_capacity)
     }
 
     fn wake(&mut self) {
@@ -106,8 +106,8 @@ impl<'a> FanOut<'a> {
     }
 
     /// Starts a measurement of the latency with the next message, if none is under way at this worker.
-    fn time(&mut self, worker: &'a WorkerHandle) {
-        if self.shared.sheets.get(worker.worker.index()).is_some_and(|metrics| metrics.begin_timing()) {
+    fn begin_timing(&mut self, worker: &'a WorkerHandle) {
+        if self.shared.metrics.get(worker.worker.index()).is_some_and(|metrics| metrics.begin_timing()) {
             let _ = self.put_one(worker, Command::Published(Instant::now()), 0); // fails if the worker has ended
         }
     }
@@ -123,18 +123,18 @@ impl<'a> FanOut<'a> {
     ) -> Result<Published, Refused> {
         wirespeed_driver::protocol::failpoint::hit("engine.publish");
         let pending = Pending { message: Arc::clone(&message), key: key.clone() };
-        let all = self.homes;
+        let all = self.handles;
         let (count, put) = registry.publish(topic, except, |workers| {
-            let homes = || workers.iter().filter_map(|worker| all.get(worker.index()));
-            self.put(homes, Some(topic), pending.cost(), || Command::publish(topic, &pending, except))
+            let handles = || workers.iter().filter_map(|worker| all.get(worker.index()));
+            self.put(handles, Some(topic), pending.cost(), || Command::publish(topic, &pending, except))
         });
-        let room = put?;
+        let has_capacity = put?;
         if count == 0 && self.shared.stop.load(Ordering::Acquire) {
             return Err(Refused::Closed);
         }
         let (kind, payload) = (message.kind(), message.payload());
         let took = broker::forward(&self.shared.broker, topic, Message { kind, payload, key: key.as_deref() });
-        Ok(Published { count, room, took })
+        Ok(Published { count, room: has_capacity, took })
     }
 }
 
@@ -146,8 +146,8 @@ impl Drop for FanOut<'_> {
 
 /// Returns whether every mailbox has capacity and the topic is not congested; without a topic, whether a broadcast is
 /// not.
-pub(crate) fn has_capacity(homes: &[Arc<WorkerHandle>], topic: Option<&Topic>) -> Result<bool, Refused> {
-    homes
-        .iter()
-        .try_fold(true, |room, worker| Ok(worker.mailbox.has_capacity()? && room && !worker.congestion.has(topic)))
+pub(crate) fn has_capacity(handles: &[Arc<WorkerHandle>], topic: Option<&Topic>) -> Result<bool, Refused> {
+    handles.iter().try_fold(true, |has_capacity, worker| {
+        Ok(worker.mailbox.has_capacity()? && has_capacity && !worker.congestion.has(topic))
+    })
 }

@@ -71,7 +71,7 @@ pub(crate) struct WorkerHandle {
     /// The generation of the process that the worker is in, as [`fork::generation`] counts it.
     pub(crate) process: u64,
     /// Shared by all workers.
-    pub(crate) room: Arc<CapacityNotifier>,
+    pub(crate) capacity: Arc<CapacityNotifier>,
     pub(crate) congestion: SlowConsumerState,
     /// Clients that another worker has accepted for this one, and that it has not taken yet.
     pub(crate) arriving: AtomicUsize,
@@ -83,9 +83,9 @@ pub(crate) struct WorkerHandle {
 }
 
 /// Facts about a client that are known when its session begins.
-pub(crate) struct About {
+pub(crate) struct ClientInfo {
     pub(crate) remote: Option<SocketAddr>,
-    pub(crate) asked: RequestHead,
+    pub(crate) request: RequestHead,
     pub(crate) subprotocol: Option<Box<str>>,
 }
 
@@ -95,20 +95,20 @@ pub(crate) struct Shared {
     worker: Arc<WorkerHandle>,
     /// The settings for all sessions of its path.
     route: Arc<Route>,
-    about: About,
+    info: ClientInfo,
     /// Whether messages are accepted.
     open: AtomicBool,
     /// Bytes that wait for the client. A sender adds those of its message. The worker adds those of published
     /// messages, and subtracts what left or was dropped.
     queued: AtomicUsize,
     /// There is no capacity from this number of bytes on.
-    high: usize,
+    high_water: usize,
     /// Whether the handler wants more messages, and whether the worker has yet to handle a change of this.
-    reads: AtomicBool,
-    reads_changed: AtomicBool,
+    reading: AtomicBool,
+    reading_changed: AtomicBool,
     attachment: OnceLock<Box<dyn Any + Send + Sync>>,
     /// The identity and permissions, if it has a token or [`Session::allow`] was called.
-    who: OnceLock<Box<Mutex<Principal>>>,
+    principal: OnceLock<Box<Mutex<Principal>>>,
     opened: Instant,
     /// Set when the session is over.
     figures: OnceLock<Box<SessionFigures>>,
@@ -172,7 +172,7 @@ impl Eq for Session {}
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The target of the request may contain a token.
-        f.debug_struct("Session").field("id", &self.0.id).field("remote", &self.0.about.remote).finish_non_exhaustive()
+        f.debug_struct("Session").field("id", &self.0.id).field("remote", &self.0.info.remote).finish_non_exhaustive()
     }
 }
 
@@ -182,32 +182,32 @@ impl Session {
         key: Key,
         worker: Arc<WorkerHandle>,
         route: Arc<Route>,
-        about: About,
+        info: ClientInfo,
         user: Option<User>,
     ) -> Self {
         Self(Arc::new(Shared {
             id,
             key,
             worker,
-            about,
+            info,
             open: AtomicBool::new(true),
             queued: AtomicUsize::new(0),
-            high: route.outbox_limit.div_ceil(2).max(1),
+            high_water: route.outbox_limit.div_ceil(2).max(1),
             route,
-            reads: AtomicBool::new(true),
-            reads_changed: AtomicBool::new(false),
+            reading: AtomicBool::new(true),
+            reading_changed: AtomicBool::new(false),
             attachment: OnceLock::new(),
             opened: Instant::now(),
             figures: OnceLock::new(),
-            who: user.map(|user| OnceLock::from(Box::new(Mutex::new(user.into())))).unwrap_or_default(),
+            principal: user.map(|user| OnceLock::from(Box::new(Mutex::new(user.into())))).unwrap_or_default(),
         }))
     }
 
     /// Returns whether it has a permission for a topic or a pattern, by its token and [`Self::allow`].
     #[must_use]
-    pub fn may(&self, deed: TopicPermission, pattern_or_topic: &str) -> bool {
-        match self.0.who.get() {
-            Some(who) => lock(who).may(deed, pattern_or_topic),
+    pub fn may(&self, permission: TopicPermission, pattern_or_topic: &str) -> bool {
+        match self.0.principal.get() {
+            Some(principal) => lock(principal).may(permission, pattern_or_topic),
             None => self.0.worker.acl.unsaid.may(pattern_or_topic),
         }
     }
@@ -217,12 +217,12 @@ impl Session {
     ///
     /// # Errors
     /// A text is not a valid pattern; nothing has changed.
-    pub fn allow<S: AsRef<str>>(&self, deeds: &[TopicPermission], allow: &[S], deny: &[S]) -> Result<(), Error> {
+    pub fn allow<S: AsRef<str>>(&self, permissions: &[TopicPermission], allow: &[S], deny: &[S]) -> Result<(), Error> {
         // Without a user, patterns with `{user}` are errors, and nothing is stored for them.
         let user = self.identity().map(|identity| identity.user.clone()).unwrap_or_default();
         let more = Acl::new(allow, deny, &user)?;
-        let nobody = || Box::new(Mutex::new(Principal::nobody(self.0.worker.acl.unsaid.rights())));
-        lock(self.0.who.get_or_init(nobody)).add(deeds, &more);
+        let default = || Box::new(Mutex::new(Principal::nobody(self.0.worker.acl.unsaid.rights())));
+        lock(self.0.principal.get_or_init(default)).add(permissions, &more);
         Ok(())
     }
 
@@ -232,7 +232,7 @@ impl Session {
     /// # Errors
     /// [`NotRefreshed`]: nothing has changed.
     pub fn refresh(&self, token: &str) -> Result<(), NotRefreshed> {
-        let (Some(auth), Some(who)) = (&self.0.route.auth, self.0.who.get()) else {
+        let (Some(auth), Some(principal)) = (&self.0.route.auth, self.0.principal.get()) else {
             return Err(NotRefreshed::NoAuth);
         };
         if !self.is_open() {
@@ -240,7 +240,7 @@ impl Session {
         }
         let user =
             identify_again(auth, &self.0.worker.acl, token, &self.0.worker.logs).map_err(NotRefreshed::Denied)?;
-        if !lock(who).renew(user) {
+        if !lock(principal).renew(user) {
             return Err(NotRefreshed::OtherUser);
         }
         // The worker has to set an earlier deadline, or none.
@@ -256,13 +256,13 @@ impl Session {
     /// Returns the address of the client; `None` for a Unix socket.
     #[must_use]
     pub fn remote_address(&self) -> Option<SocketAddr> {
-        self.0.about.remote
+        self.0.info.remote
     }
 
     /// Returns the path of the request's target, not decoded.
     #[must_use]
     pub fn path(&self) -> &str {
-        self.0.about.asked.path()
+        self.0.info.request.path()
     }
 
     /// Returns the settings for all sessions of its path.
@@ -287,25 +287,25 @@ impl Session {
     /// Returns the query of the request's target, not decoded, without the question mark; empty if there is none.
     #[must_use]
     pub fn query(&self) -> &str {
-        self.0.about.asked.query()
+        self.0.info.request.query()
     }
 
     /// Returns the header fields of the request, rebuilt from their compact form.
     #[must_use]
     pub fn headers(&self) -> HeaderList {
-        self.0.about.asked.headers()
+        self.0.info.request.headers()
     }
 
     /// Returns the negotiated subprotocol.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&str> {
-        self.0.about.subprotocol.as_deref()
+        self.0.info.subprotocol.as_deref()
     }
 
     /// Returns the identity from its token; `None` where no token is required.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<Identity>> {
-        self.0.who.get().and_then(|who| lock(who).identity().cloned())
+        self.0.principal.get().and_then(|principal| lock(principal).identity().cloned())
     }
 
     /// Returns whether it belongs to the engine with this registry.
@@ -316,11 +316,11 @@ impl Session {
     /// Returns the permissions from its token; `None` where no token is required.
     #[must_use]
     pub fn rights(&self) -> Option<Rights> {
-        self.0.who.get().and_then(|who| lock(who).by_token().cloned())
+        self.0.principal.get().and_then(|principal| lock(principal).by_token().cloned())
     }
 
     pub(crate) fn expires(&self) -> Option<Instant> {
-        lock(self.0.who.get()?).expires()
+        lock(self.0.principal.get()?).expires()
     }
 
     pub(crate) fn worker(&self) -> &Arc<WorkerHandle> {
@@ -346,8 +346,8 @@ impl Session {
         if let Some(figures) = known() {
             return Ok(figures);
         }
-        let (asker, answer) = mpsc::sync_channel(1);
-        if self.0.worker.mailbox.put(Command::Figures(self.0.key, asker), 0).is_ok() {
+        let (reply, answer) = mpsc::sync_channel(1);
+        if self.0.worker.mailbox.put(Command::Figures(self.0.key, reply), 0).is_ok() {
             match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(figures) => return Ok(figures),
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(Refused::Full),
@@ -373,7 +373,7 @@ impl Session {
     pub(crate) fn set_closed(&self) -> bool {
         let was = self.0.open.swap(false, Ordering::SeqCst);
         if was {
-            self.0.worker.room.notify(); // senders that wait for capacity get an error
+            self.0.worker.capacity.notify(); // senders that wait for capacity get an error
         }
         was
     }
@@ -386,7 +386,7 @@ impl Session {
 
     /// For the worker: of the queued bytes that it knows, `before`, `left` are left; other threads may have added
     /// more. Returns whether there is capacity where there was none.
-    pub(crate) fn recount(&self, before: usize, left: usize) -> bool {
+    pub(crate) fn update_queued(&self, before: usize, left: usize) -> bool {
         if left >= before {
             if left > before {
                 self.0.queued.fetch_add(left - before, Ordering::SeqCst);
@@ -394,12 +394,12 @@ impl Session {
             return false;
         }
         let was = self.0.queued.fetch_sub(before - left, Ordering::SeqCst);
-        was >= self.0.high && was.saturating_sub(before - left) < self.0.high
+        was >= self.0.high_water && was.saturating_sub(before - left) < self.0.high_water
     }
 
     /// Returns the number of bytes from which on there is no capacity.
-    pub(crate) fn high(&self) -> usize {
-        self.0.high
+    pub(crate) fn high_water(&self) -> usize {
+        self.0.high_water
     }
 
     /// Returns whether there is capacity for more, in its worker's mailbox and in its queue. Half of the queue's limit
@@ -411,7 +411,7 @@ impl Session {
         if !self.is_open() {
             return Err(Refused::Closed);
         }
-        Ok(self.queued() < self.0.high && self.0.worker.mailbox.has_capacity()?)
+        Ok(self.queued() < self.0.high_water && self.0.worker.mailbox.has_capacity()?)
     }
 
     /// Waits until there is capacity, or the deadline.
@@ -419,20 +419,20 @@ impl Session {
     /// # Errors
     /// There was none by the deadline, or the session is closed.
     pub fn wait_for_capacity(&self, deadline: Option<Instant>) -> Result<(), Refused> {
-        self.0.worker.room.wait(deadline, || self.has_capacity())
+        self.0.worker.capacity.wait(deadline, || self.has_capacity())
     }
 
     /// Returns the same number as [`crate::Engine::capacity_key`].
     #[must_use]
-    pub fn room_key(&self) -> usize {
-        Arc::as_ptr(&self.0.worker.room) as usize
+    pub fn capacity_key(&self) -> usize {
+        Arc::as_ptr(&self.0.worker.capacity) as usize
     }
 
     /// Calls the waker, in any thread, whenever there may be capacity again, for this session or any other of the
     /// engine, until the result is dropped.
     #[must_use]
-    pub fn watch_room(&self, wake: Arc<dyn Wake>) -> Watch {
-        self.0.worker.room.watch(wake)
+    pub fn watch_capacity(&self, wake: Arc<dyn Wake>) -> Watch {
+        self.0.worker.capacity.watch(wake)
     }
 
     /// Returns the place for an object of the application that belongs to the session. It can be set once.
@@ -473,10 +473,10 @@ impl Session {
         let command = Command::send(self.0.key, pending);
         let queued = self.0.queued.fetch_add(size, Ordering::SeqCst) + size;
         match self.0.worker.mailbox.put(command, size) {
-            Ok(room) => Ok(room && queued < self.0.high),
+            Ok(room) => Ok(room && queued < self.0.high_water),
             Err(refused) => {
                 self.0.queued.fetch_sub(size, Ordering::SeqCst);
-                self.0.worker.room.notify(); // another sender may have seen these bytes, and found no capacity
+                self.0.worker.capacity.notify(); // another sender may have seen these bytes, and found no capacity
                 Err(refused.into())
             }
         }
@@ -495,12 +495,12 @@ impl Session {
             return Err(Refusal::Denied);
         }
         let WorkerHandle { worker, mailbox, registry, .. } = &*self.0.worker;
-        mailbox.check_errands()?;
+        mailbox.check_commands()?;
         let command = Command::Subscribe(self.0.key, self.0.id, pattern.clone());
-        let size = command.command();
+        let size = command.command_size();
         // Added under the lock of the registry, so that it is ordered before or after each publish.
         let subscribed = registry.subscribe(pattern, *worker, self.0.id, || {
-            let _ = mailbox.put_errand(command, size); // fails if the worker has ended, and the session with it
+            let _ = mailbox.put_command(command, size); // fails if the worker has ended, and the session with it
         });
         subscribed.map_err(|error| Refusal::TooManySubscriptions(error.limit))
     }
@@ -509,9 +509,9 @@ impl Session {
     pub fn unsubscribe(&self, pattern: &Pattern) -> bool {
         let WorkerHandle { mailbox, registry, .. } = &*self.0.worker;
         let command = Command::Unsubscribe(self.0.key, pattern.clone());
-        let size = command.command();
+        let size = command.command_size();
         registry.unsubscribe(pattern, self.0.id, || {
-            let _ = mailbox.put_errand(command, size); // as above
+            let _ = mailbox.put_command(command, size); // as above
         })
     }
 
@@ -523,18 +523,18 @@ impl Session {
 
     /// Stops or resumes reading, for a handler that is slower than its client. Messages that were read before still
     /// arrive. Meanwhile pings are not answered, and missing pongs do not count.
-    pub fn set_reading(&self, reads: bool) {
-        self.0.reads.store(reads, Ordering::SeqCst);
+    pub fn set_reading(&self, reading: bool) {
+        self.0.reading.store(reading, Ordering::SeqCst);
         // At most one command is under way, however often this changes.
-        if !self.0.reads_changed.swap(true, Ordering::SeqCst) {
+        if !self.0.reading_changed.swap(true, Ordering::SeqCst) {
             let _ = self.0.worker.mailbox.put(Command::Reading(self.0.key), 0); // fails if the worker has ended
         }
     }
 
     /// For the worker: returns whether it is to be read.
     pub(crate) fn take_reading(&self) -> bool {
-        self.0.reads_changed.store(false, Ordering::SeqCst);
-        self.0.reads.load(Ordering::SeqCst)
+        self.0.reading_changed.store(false, Ordering::SeqCst);
+        self.0.reading.load(Ordering::SeqCst)
     }
 
     /// Starts the closing handshake after all messages sent before. On a closed session it does nothing.

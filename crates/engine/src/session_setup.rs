@@ -11,12 +11,12 @@ use crate::handoff::{ListenerSet, ReceivedListeners};
 use crate::listen::{self, Late, Shared, SocketFile};
 use crate::locks::lock;
 use crate::logs::{Cause, Level};
-use crate::worker::{self, EngineShared, Entrance, Listener};
+use crate::worker::{self, EngineShared, Listener, ListenerOptions};
 
 /// A listening socket of a worker that shares an address with others. It begins to listen once nothing can fail.
 pub(crate) struct Joining {
     worker: usize,
-    draining_input: Late,
+    socket: Late,
     /// A copy for a handoff.
     copy: OwnedFd,
     place: Place,
@@ -48,10 +48,10 @@ impl Opened {
         at: &Place,
         tls: Option<&Arc<Certificate>>,
         internal: bool,
-        inherited: Option<&mut ReceivedListeners>,
+        received: Option<&mut ReceivedListeners>,
     ) -> io::Result<Place> {
         let count = self.listeners.len();
-        let (Shared { listeners, joining }, place) = match inherited.and_then(|inherited| inherited.take(at)) {
+        let (Shared { listeners, joining }, place) = match received.and_then(|received| received.take(at)) {
             Some(offer) => {
                 let place = offer.place.clone();
                 (listen::share(offer, count)?, place)
@@ -64,9 +64,9 @@ impl Opened {
             }
         };
         let first = count - joining.len();
-        for (draining_input, worker) in joining.into_iter().zip(first..) {
-            let (copy, place, tls) = (draining_input.socket.try_clone()?.into(), place.clone(), tls.cloned());
-            self.joining.push(Joining { worker, draining_input, copy, place, tls, internal });
+        for (socket, worker) in joining.into_iter().zip(first..) {
+            let (copy, place, tls) = (socket.socket.try_clone()?.into(), place.clone(), tls.cloned());
+            self.joining.push(Joining { worker, socket, copy, place, tls, internal });
         }
         let unix = matches!(place, Place::Unix(_));
         let mut offer = ListenerSet { place: place.clone(), listeners: Vec::new() };
@@ -76,15 +76,15 @@ impl Opened {
                     offer.listeners.push(listener.try_clone()?);
                 }
                 listeners.push(Listener {
-                    listener: Some(listener),
-                    entrance: Entrance { tls: tls.cloned(), unix, internal },
+                    socket: Some(listener),
+                    options: ListenerOptions { tls: tls.cloned(), unix, internal },
                 });
             }
         }
         let all = |(worker, listeners): (usize, &Vec<Listener>)| {
             listeners.len() + self.joining.iter().filter(|joining| joining.worker == worker).count()
         };
-        if self.listeners.iter().enumerate().map(all).any(|count| count > worker::DOORS) {
+        if self.listeners.iter().enumerate().map(all).any(|count| count > worker::MAX_LISTENERS) {
             return Err(io::Error::other("a worker has too many listeners"));
         }
         self.offers.push(offer);
@@ -104,8 +104,8 @@ pub(crate) fn file_of(place: &Place) -> Option<SocketFile> {
 /// after an error the rest goes on.
 pub(crate) fn join(joining: Vec<Joining>, workers: usize, shared: &EngineShared) -> Vec<Vec<Listener>> {
     let mut listeners: Vec<Vec<Listener>> = (0..workers).map(|_| Vec::new()).collect();
-    for Joining { worker, draining_input, copy, place, tls, internal } in joining {
-        let listener = match draining_input.listen() {
+    for Joining { worker, socket, copy, place, tls, internal } in joining {
+        let listener = match socket.listen() {
             Ok(listener) => Some(listener),
             Err(error) => {
                 shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
@@ -115,7 +115,7 @@ pub(crate) fn join(joining: Vec<Joining>, workers: usize, shared: &EngineShared)
             }
         };
         if let Some(listeners) = listeners.get_mut(worker) {
-            listeners.push(Listener { listener, entrance: Entrance { tls, unix: false, internal } });
+            listeners.push(Listener { socket: listener, options: ListenerOptions { tls, unix: false, internal } });
         }
         if let Some(offer) = lock(&shared.listeners).iter_mut().find(|offer| offer.place == place) {
             offer.listeners.push(copy);

@@ -21,13 +21,13 @@ impl<T> Wakers<T> {
     }
 
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
-        let index = self.list.iter().position(|(one, _)| *one == number)?;
+        let index = self.list.iter().position(|(other, _)| *other == number)?;
         Some(self.list.remove(index).1)
     }
 
     /// Moves a waker to the end of the list, and returns it.
-    pub(crate) fn put_last(&mut self, number: u64) -> Option<&mut T> {
-        let index = self.list.iter().position(|(one, _)| *one == number)?;
+    pub(crate) fn move_to_end(&mut self, number: u64) -> Option<&mut T> {
+        let index = self.list.iter().position(|(other, _)| *other == number)?;
         self.list.get_mut(index..)?.rotate_left(1);
         self.list.last_mut().map(|(_, watch)| watch)
     }

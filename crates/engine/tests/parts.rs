@@ -66,7 +66,7 @@ proptest! {
                     let run = Arc::new(FrameBatch::new(messages.iter().map(|message| &*message.message)));
                     let sizes = messages.iter().map(|message| (message.cost(), None));
                     let waiting = outbox.bytes() + beside + sizes.clone().map(|(size, _)| size).sum::<usize>();
-                    prop_assert_eq!(outbox.push_run(&run, beside, LIMIT), waiting <= LIMIT);
+                    prop_assert_eq!(outbox.push_batch(&run, beside, LIMIT), waiting <= LIMIT);
                     if waiting <= LIMIT {
                         model.extend(sizes);
                     }

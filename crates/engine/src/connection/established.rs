@@ -28,21 +28,21 @@ use crate::topics::{Pattern, Topic};
 use crate::worker::EngineShared;
 
 /// The maximum number of reads of one connection in one turn.
-const READS: u32 = 4;
+const MAX_READS: u32 = 4;
 
 /// The number of bytes passed to the connection at once, while the kernel takes them. They fit into the cache, and are
 /// the most that the connection of a client that reads nothing holds itself.
-const AT_ONCE: usize = 64 * 1024;
+const SEND_CHUNK: usize = 64 * 1024;
 
 /// The number of small reads of a client that had to wait, before it gets a large buffer again.
-const WARY: u8 = 64;
+const SMALL_READS: u8 = 64;
 
 /// Bytes of messages that a closing session may add while events are full, or its handler has paused reading.
-const LATE: u64 = 256 * 1024;
+const MAX_CLOSING_BYTES: u64 = 256 * 1024;
 
 /// What each such message counts for beside its payload. Otherwise a client could send 262,144 messages of one byte,
 /// which take much more memory than that.
-const LATE_EACH: u64 = 256;
+const CLOSING_MESSAGE_COST: u64 = 256;
 
 /// A closing handshake that starts once the queued messages have left.
 struct Closing {
@@ -65,23 +65,23 @@ pub(crate) struct Established {
     driver: ConnectionDriver<Vec<u8>>,
     outbox: Outbox,
     /// [`SEND_CHUNK`], or a quarter of the limit of the session if that is less.
-    at_once: usize,
+    send_chunk: usize,
     /// The closing handshake that starts once the queued messages have left.
     closing: Option<Box<Closing>>,
     /// Set while the kernel has no room.
     blocked: Option<Blocked>,
     /// The socket was written outside [`Self::write`], and the worker has yet to follow up.
-    asked: bool,
+    wrote_early: bool,
     /// Queued bytes that were added to the session's total.
-    counted: usize,
+    counted_bytes: usize,
     /// Traffic that was added to the worker's metrics.
-    moved: Stats,
+    reported_stats: Stats,
     /// Queued bytes that were added to the metrics.
-    shown: usize,
+    reported_bytes: usize,
     /// Memory, beside that of messages, that was added to the metrics.
     buffered_bytes: usize,
     /// Bytes that the kernel had taken when it had no room for the first time.
-    filled: Option<u64>,
+    taken_when_blocked: Option<u64>,
     /// Publishers do not wait for this session until it has caught up.
     given_up: bool,
     /// Messages dropped because the client reads too slowly, and not yet added to the metrics.
@@ -98,21 +98,21 @@ pub(crate) struct Established {
     pub(crate) dirty: bool,
     /// The client will be read without an edge: it is in one of the worker's lists, or waits for time or for its
     /// handler.
-    pub(crate) unread: bool,
+    pub(crate) read_pending: bool,
     /// The handler of its messages has paused reading.
-    pub(crate) paused: bool,
+    pub(crate) reading_disabled: bool,
     /// The client was not read for that reason.
-    pub(crate) stopped: bool,
+    pub(crate) read_skipped: bool,
     /// The entries of the timer wheel for this client.
     pub(crate) listed: Listed,
     /// An edge has reported that the client has ended its direction.
     read_closed: bool,
     /// The number of reads left that use a small buffer: bytes read before the client has to wait are kept.
-    wary: u8,
+    small_reads_left: u8,
     /// Bytes added while events were full, or the handler had paused reading, because the session is closing.
-    draining_input: u64,
+    closing_bytes: u64,
     /// A message of this closing session was dropped: all later ones are too.
-    cut: bool,
+    truncated: bool,
     /// The place of the session within the limits of admission.
     _permit: Permit,
     /// The message rate, if it is limited.
@@ -133,22 +133,22 @@ impl Established {
         permit: Permit,
         meter: Option<Box<Meter>>,
     ) -> Self {
-        let at_once = AT_ONCE.min(session.high().div_ceil(2));
-        let wary = if topic.is_some() || meter.is_some() { WARY } else { 0 };
+        let send_chunk = SEND_CHUNK.min(session.high_water().div_ceil(2));
+        let small_reads_left = if topic.is_some() || meter.is_some() { SMALL_READS } else { 0 };
         Self {
             session,
             relaying: topic.map(|topic| Box::new(Relaying::new(topic))),
             driver: ConnectionDriver::new(endpoint, Some(socket), Some(close_timeout)),
             outbox: Outbox::default(),
-            at_once,
+            send_chunk,
             closing: None,
             blocked: None,
-            asked: false,
-            counted: 0,
-            moved: Stats::default(),
-            shown: 0,
+            wrote_early: false,
+            counted_bytes: 0,
+            reported_stats: Stats::default(),
+            reported_bytes: 0,
             buffered_bytes: 0,
-            filled: None,
+            taken_when_blocked: None,
             given_up: false,
             dropped: 0,
             dropped_in_all: 0,
@@ -156,14 +156,14 @@ impl Established {
             subscriptions: Vec::new(),
             published: 0,
             dirty: false,
-            unread: false,
-            paused: false,
-            stopped: false,
+            read_pending: false,
+            reading_disabled: false,
+            read_skipped: false,
             listed: Listed::default(),
             read_closed: false,
-            wary,
-            draining_input: 0,
-            cut: false,
+            small_reads_left,
+            closing_bytes: 0,
+            truncated: false,
             _permit: permit,
             meter,
             limited: 0,
@@ -176,7 +176,7 @@ impl Established {
     }
 
     /// Whether this session emits events.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn emits_events(&self) -> bool {
         *self.role() == Role::Events
     }
 
@@ -195,32 +195,32 @@ impl Established {
     }
 
     /// Adds to the metrics what changed since the last call.
-    pub(crate) fn account(&mut self, metrics: &WorkerMetrics) {
+    pub(crate) fn report(&mut self, metrics: &WorkerMetrics) {
         let now = self.driver.send_half().stats();
-        metrics.move_messages(&std::mem::replace(&mut self.moved, now), &now);
-        self.account_dropped(metrics);
+        metrics.count_traffic(&std::mem::replace(&mut self.reported_stats, now), &now);
+        self.report_dropped(metrics);
         self.limited_in_all = self.limited_in_all.saturating_add(self.limited);
         metrics.limited.add(std::mem::take(&mut self.limited).into());
         if let Some(relaying) = &mut self.relaying {
             metrics.denied.add(relaying.take_denied());
         }
         let buffered_bytes = self.outbox.overhead() + self.driver.send_half().own_queued();
-        self.account_queued(self.queued(), buffered_bytes, metrics);
+        self.report_queued(self.queued(), buffered_bytes, metrics);
     }
 
     /// Drops all queued messages, and takes this session's queues out of the metrics.
-    pub(crate) fn forget_account(&mut self, metrics: &WorkerMetrics) {
+    pub(crate) fn clear_reported(&mut self, metrics: &WorkerMetrics) {
         let cleared = self.outbox.clear();
         self.note_undelivered(cleared);
-        self.account_dropped(metrics);
-        self.account_queued(0, 0, metrics);
+        self.report_dropped(metrics);
+        self.report_queued(0, 0, metrics);
     }
 
-    fn account_dropped(&mut self, metrics: &WorkerMetrics) {
-        metrics.drop_undelivered(std::mem::take(&mut self.undelivered).into());
+    fn report_dropped(&mut self, metrics: &WorkerMetrics) {
+        metrics.count_undelivered(std::mem::take(&mut self.undelivered).into());
         if self.dropped > 0 {
             self.dropped_in_all = self.dropped_in_all.saturating_add(self.dropped);
-            metrics.drop_messages(self.session.route().policy, std::mem::take(&mut self.dropped).into());
+            metrics.count_dropped(self.session.route().policy, std::mem::take(&mut self.dropped).into());
         }
     }
 
@@ -247,125 +247,125 @@ impl Established {
         let from =
             self.session.remote_address().map_or_else(|| "a Unix socket".to_owned(), |remote| remote.to_string());
         let then = if self.is_ending() { "; it is closed" } else { "" };
-        format!("session {id} of {from} does not read as fast as it is sent: {dropped} messages were dropped{then}")
+        format!("session {id} of {from} reads too slowly: {dropped} messages were dropped{then}")
     }
 
     /// Describes that the session was aborted for its memory, for the log.
     pub(crate) fn describe_cut(&self) -> String {
         let id = self.session.id();
-        format!("session {id} was cut off: it takes nothing, and more waits for all sessions than may")
+        format!("session {id} was aborted: it reads nothing, and the memory limit of all sessions is exceeded")
     }
 
     fn note_undelivered(&mut self, messages: usize) {
         self.undelivered = self.undelivered.saturating_add(count(messages));
     }
 
-    fn account_queued(&mut self, queued: usize, buffered_bytes: usize, metrics: &WorkerMetrics) {
+    fn report_queued(&mut self, queued: usize, buffered_bytes: usize, metrics: &WorkerMetrics) {
         let held_before = std::mem::replace(&mut self.buffered_bytes, buffered_bytes);
         if buffered_bytes != held_before {
             metrics.buffered_bytes.add(buffered_bytes as u64);
             metrics.buffered_bytes.subtract(held_before as u64);
         }
-        let before = std::mem::replace(&mut self.shown, queued);
+        let before = std::mem::replace(&mut self.reported_bytes, queued);
         if queued != before {
             metrics.outbox_bytes.add(queued as u64);
             metrics.outbox_bytes.subtract(before as u64);
         }
     }
 
-    /// Reads the client for one turn. `roomy`: events have capacity.
-    pub(crate) fn read(&mut self, batch: &mut Batch, roomy: bool, shared: &EngineShared) -> Turn {
-        if self.is_told() && !roomy {
-            return Turn::Held;
+    /// Reads the client for one turn. `events_have_capacity`: events have capacity.
+    pub(crate) fn read(&mut self, batch: &mut Batch, events_have_capacity: bool, shared: &EngineShared) -> Turn {
+        if self.emits_events() && !events_have_capacity {
+            return Turn::Paused;
         }
-        let draining_input = self.paused;
-        let turn = self.read_on(batch, draining_input, shared);
-        if matches!(turn, Turn::Limited | Turn::BackpressureWaiters { .. }) {
-            self.wary = WARY;
+        let limited = self.reading_disabled;
+        let turn = self.read_turn(batch, limited, shared);
+        if matches!(turn, Turn::RateLimited | Turn::Backpressured { .. }) {
+            self.small_reads_left = SMALL_READS;
         }
         turn
     }
 
     /// Reads a closing client while events are full: the messages sent before the client's close frame, and that
     /// frame. The amount is limited, or a closing client could fill the memory.
-    pub(crate) fn read_late(&mut self, batch: &mut Batch, shared: &EngineShared) -> Turn {
-        if !self.is_ending() || self.draining_input >= LATE {
-            return Turn::Held;
+    pub(crate) fn read_while_closing(&mut self, batch: &mut Batch, shared: &EngineShared) -> Turn {
+        if !self.is_ending() || self.closing_bytes >= MAX_CLOSING_BYTES {
+            return Turn::Paused;
         }
-        self.read_on(batch, true, shared)
+        self.read_turn(batch, true, shared)
     }
 
-    /// Reads for one turn. `draining_input`: messages count against the limit of a closing session.
-    fn read_on(&mut self, batch: &mut Batch, draining_input: bool, shared: &EngineShared) -> Turn {
-        let (events, echoes) = (self.is_told(), *self.role() == Role::Echo);
+    /// Reads for one turn. `limited`: messages count against the limit of a closing session.
+    fn read_turn(&mut self, batch: &mut Batch, limited: bool, shared: &EngineShared) -> Turn {
+        let (events, echoes) = (self.emits_events(), *self.role() == Role::Echo);
         if self.is_limited() {
-            return Turn::Limited;
+            return Turn::RateLimited;
         }
         // Clients that only receive are read even if the topic has no capacity.
         if let (Role::Relay(Relay { send: true, .. }), Some(relaying)) =
             (&self.session.route().role, &mut self.relaying)
         {
-            relaying.look(shared);
+            relaying.check_capacity(shared);
         }
         if let Some(backpressured) = self.backpressured() {
             return backpressured;
         }
-        if self.paused && !self.is_ending() {
-            return Turn::Stopped;
+        if self.reading_disabled && !self.is_ending() {
+            return Turn::ReadingDisabled;
         }
         let mut drained = false;
-        for _ in 0..READS {
+        for _ in 0..MAX_READS {
             if !self.driver.endpoint.has_input() {
-                let most = if self.wary > 0 { buffer_pool::SMALL_READ_SIZE } else { usize::MAX };
-                self.wary = self.wary.saturating_sub(1);
+                let most = if self.small_reads_left > 0 { buffer_pool::SMALL_READ_SIZE } else { usize::MAX };
+                self.small_reads_left = self.small_reads_left.saturating_sub(1);
                 drained = self.driver.read_edge_of(most, self.read_closed);
             }
-            self.take_events(batch, draining_input, shared);
+            self.take_events(batch, limited, shared);
             if self.write(Instant::now) == Progress::Over {
                 return Turn::Over;
             }
             if self.is_limited() {
-                return Turn::Limited;
+                return Turn::RateLimited;
             }
             if let Some(backpressured) = self.backpressured() {
                 return backpressured;
             }
             if events && batch.is_full() {
-                return Turn::Again;
+                return Turn::Ready;
             }
-            if echoes && self.driver.send_half().queued() >= AT_ONCE {
+            if echoes && self.driver.send_half().queued() >= SEND_CHUNK {
                 return Turn::Idle; // reading resumes when the client has read the echoes: see `waits_to_answer`
             }
             if drained && !self.driver.endpoint.has_input() {
                 return Turn::Idle;
             }
         }
-        Turn::Again
+        Turn::Ready
     }
 
     /// Returns the result of a turn that ends because the topic of the relay has no capacity.
     fn backpressured(&self) -> Option<Turn> {
         let relaying = self.relaying.as_ref().filter(|relaying| relaying.waits() && !self.is_ending())?;
-        Some(Turn::BackpressureWaiters { moved: relaying.has_moved() })
+        Some(Turn::Backpressured { published: relaying.has_published() })
     }
 
     /// Returns whether the client was not read for lack of capacity, and resets that.
-    pub(crate) fn take_roomless(&mut self) -> bool {
+    pub(crate) fn take_backpressured(&mut self) -> bool {
         self.relaying.as_mut().is_some_and(|relaying| relaying.take_waits())
     }
 
-    fn take_events(&mut self, batch: &mut Batch, draining_input: bool, shared: &EngineShared) {
-        wirespeed_driver::protocol::failpoint::hit("engine.read");
-        let (mut flooded, mut intrudes) = (false, false);
+    fn take_events(&mut self, batch: &mut Batch, limited: bool, shared: &EngineShared) {
+        wirespeed_driver::protocol::failpoint::reach("engine.read");
+        let (mut exceeds_rate, mut sends_forbidden) = (false, false);
         // A closing session is read for its close frame beyond any limits, and messages above them are dropped.
         let ending = self.is_ending();
-        let told_late = ending && self.is_told();
+        let limits_input = ending && self.emits_events();
         let expired = ending && self.session.expires().is_some_and(|expires| expires <= Instant::now());
         loop {
             let full = match self.role() {
-                Role::Echo => self.driver.send_half().queued() >= AT_ONCE,
+                Role::Echo => self.driver.send_half().queued() >= SEND_CHUNK,
                 Role::Events => batch.is_full(),
-                Role::Relay(_) => intrudes || self.backpressured().is_some(),
+                Role::Relay(_) => sends_forbidden || self.backpressured().is_some(),
             };
             if full || self.is_limited() {
                 break;
@@ -376,23 +376,23 @@ impl Established {
                 Some(_) => continue,
                 None => break,
             };
-            if told_late {
-                let cost = payload_len(&payload) as u64 + LATE_EACH;
-                self.cut |= expired || draining_input && self.draining_input >= LATE;
-                if self.cut {
+            if limits_input {
+                let cost = payload_len(&payload) as u64 + CLOSING_MESSAGE_COST;
+                self.truncated |= expired || limited && self.closing_bytes >= MAX_CLOSING_BYTES;
+                if self.truncated {
                     self.limited += 1;
                     continue;
                 }
-                self.draining_input += if draining_input { cost } else { 0 };
+                self.closing_bytes += if limited { cost } else { 0 };
             }
             if let Some(meter) = &mut self.meter {
                 let now = Instant::now();
                 let waits = ending && meter.paused().is_some_and(|until| until > now);
-                self.cut |= waits;
+                self.truncated |= waits;
                 let verdict = if waits { Verdict::Drop } else { meter.take(payload_len(&payload), now) };
                 if verdict != Verdict::Pass {
                     self.limited += 1;
-                    flooded |= verdict == Verdict::Disconnect;
+                    exceeds_rate |= verdict == Verdict::Disconnect;
                     continue;
                 }
             }
@@ -401,7 +401,7 @@ impl Established {
                     if let Some(relaying) = &mut self.relaying
                         && self.session.is_open()
                     {
-                        intrudes |= !relaying.pass(&self.session, relay, kind, payload.as_slice(), shared);
+                        sends_forbidden |= !relaying.pass(&self.session, relay, kind, payload.as_slice(), shared);
                     }
                 }
                 (Role::Echo, payload) => {
@@ -411,11 +411,11 @@ impl Established {
                 (Role::Events, Payload::Buffer(data)) => batch.owned_message(&self.session, kind, data),
             }
         }
-        if flooded {
+        if exceeds_rate {
             // RFC 6455 7.4.1, 1008: "a message that violates its policy".
             self.close(CloseCode::POLICY_VIOLATION, "too many messages".into(), &shared.config);
         }
-        if intrudes {
+        if sends_forbidden {
             self.close(CloseCode::POLICY_VIOLATION, "nothing may be sent here".into(), &shared.config);
         }
     }
@@ -440,7 +440,8 @@ impl Established {
 
     /// Returns whether reading has stopped because the client does not read the echoes.
     pub(crate) fn waits_to_answer(&self) -> bool {
-        *self.role() == Role::Echo && (self.driver.endpoint.has_input() || self.driver.send_half().queued() >= AT_ONCE)
+        *self.role() == Role::Echo
+            && (self.driver.endpoint.has_input() || self.driver.send_half().queued() >= SEND_CHUNK)
     }
 
     /// Closes the session after its queued messages, and aborts it after the close timeout.
@@ -478,11 +479,11 @@ impl Established {
             // RFC 6455 7.4.1, 1008: "a message that violates its policy".
             self.close(CloseCode::POLICY_VIOLATION, "token expired".into(), config);
         }
-        let waits = self.stopped
+        let waits = self.read_skipped
             || self.is_limited()
             || self.backpressured().is_some()
             || self.is_read_slowly(now, config.ping_timeout);
-        let reading = if reading_paused && self.is_told() || waits { Reading::Paused } else { Reading::Going };
+        let reading = if reading_paused && self.emits_events() || waits { Reading::Paused } else { Reading::Going };
         let _ = self.driver.handle_deadline(now, reading, 0);
     }
 

@@ -24,7 +24,7 @@ use crate::reasons::Reason;
 use crate::relay::Relay;
 use crate::request_head::RequestHead;
 use crate::routes::Route;
-use crate::session::About;
+use crate::session::ClientInfo;
 use crate::topics::Topic;
 use crate::worker::EngineShared;
 
@@ -48,7 +48,7 @@ pub(crate) enum Opened {
 pub(crate) struct Accepted {
     pub(crate) endpoint: Endpoint<Vec<u8>>,
     pub(crate) route: Arc<Route>,
-    pub(crate) about: About,
+    pub(crate) info: ClientInfo,
     pub(crate) user: Option<User>,
     /// Only of relays.
     pub(crate) topic: Option<Topic>,
@@ -97,7 +97,7 @@ pub(crate) struct Opening {
     /// A duplicate of the socket, with a descriptor that sessions may have, if its own is reserved.
     lowered: Option<Socket>,
     /// Many descriptors will be free soon: the session may keep a reserved one.
-    crowded: bool,
+    may_use_reserved: bool,
     /// The address of the client, as far as it is known.
     remote: Option<SocketAddr>,
     /// Why there will be no session.
@@ -113,21 +113,21 @@ pub(crate) struct Opening {
     /// The PROXY header that comes first, until it is complete.
     proxy: Option<ProxyHead>,
     /// The client's address has changed since the last call of `take_origin_changed`.
-    relocated: bool,
+    origin_changed: bool,
     /// It was answered without a session, since the last call of `take_refused`.
     refused: bool,
     /// The limit on connections that refuses it, for any request.
-    turned: Option<Rejection>,
+    rejection: Option<Rejection>,
     /// The permission to answer with a refusal.
     answer: Option<Answer>,
     /// It turned out since the last call of `take_to_be_refused` that it will be refused.
     to_be_refused: bool,
     /// When it was accepted.
-    came: Instant,
+    accepted_at: Instant,
     /// The client has sent something.
-    spoken: bool,
+    has_sent: bool,
     /// The engine drains: the deadlines of a silent client, and of any client.
-    hurried: Option<(Instant, Instant)>,
+    shortened_deadlines: Option<(Instant, Instant)>,
     /// The request was accepted, and the session waits until events have capacity.
     awaiting_admission: Option<Box<Accepted>>,
 }
@@ -148,7 +148,7 @@ impl Opening {
             carrier: Carrier::lingering(LINGER),
             socket: Some(socket),
             lowered: None,
-            crowded: false,
+            may_use_reserved: false,
             remote,
             detail: None,
             failure: None,
@@ -156,14 +156,14 @@ impl Opening {
             answered: false,
             read_closed: false,
             proxy: (!internal && config.proxies.announces(remote)).then(ProxyHead::default),
-            relocated: false,
+            origin_changed: false,
             refused: false,
-            turned: None,
+            rejection: None,
             answer: None,
             to_be_refused: false,
-            came: Instant::now(),
-            spoken: false,
-            hurried: None,
+            accepted_at: Instant::now(),
+            has_sent: false,
+            shortened_deadlines: None,
             awaiting_admission: None,
         })
     }
@@ -197,16 +197,17 @@ impl Opening {
 
     /// Counts the connection for its address. Returns false if it cannot become a session, and cannot be answered
     /// either.
-    pub(crate) fn screen(&mut self, shared: &EngineShared) -> bool {
+    pub(crate) fn count_connection(&mut self, shared: &EngineShared) -> bool {
         if self.proxy.is_some() {
             return true; // the header will contain its address
         }
         let admission = &shared.admission;
         // If the peer is a proxy, the address of the client is in the request.
         let origin = (!shared.config.proxies.forwards(self.remote)).then(|| self.origin());
-        self.turned = origin.and_then(|origin| admission.count(origin).err());
-        let full = self.is_short().then_some(Reason::Full);
-        let to_be_refused = self.turned.map(|turned| turned.reason).or(full).or_else(|| admission.foresee(origin));
+        self.rejection = origin.and_then(|origin| admission.count(origin).err());
+        let full = self.lacks_descriptor().then_some(Reason::Full);
+        let to_be_refused =
+            self.rejection.map(|rejection| rejection.reason).or(full).or_else(|| admission.foresee(origin));
         if let Some(reason) = to_be_refused {
             self.answer = admission.answer();
             self.to_be_refused = self.answer.is_some();
@@ -219,22 +220,22 @@ impl Opening {
     }
 
     /// Returns whether its descriptor is reserved, and no other is free.
-    pub(crate) fn is_short(&self) -> bool {
+    pub(crate) fn lacks_descriptor(&self) -> bool {
         let reserved = |socket: &Socket| descriptors::is_reserved(socket.raw());
         self.socket.as_ref().is_some_and(|socket| reserved(socket) && descriptors::lower(socket.options()).is_none())
     }
 
     /// Duplicates the socket to a descriptor that a session may have. Returns false if all are taken.
-    fn lower(&mut self) -> bool {
+    fn lower_descriptor(&mut self) -> bool {
         if let Some(socket) = self.socket.as_ref().filter(|socket| descriptors::is_reserved(socket.raw())) {
             self.lowered = descriptors::lower(socket.options()).map(Socket::new);
-            return self.lowered.is_some() || self.crowded;
+            return self.lowered.is_some() || self.may_use_reserved;
         }
         true
     }
 
-    pub(crate) fn set_crowded(&mut self, crowded: bool) {
-        self.crowded = crowded;
+    pub(crate) fn set_may_use_reserved(&mut self, may_use_reserved: bool) {
+        self.may_use_reserved = may_use_reserved;
     }
 
     /// Returns the duplicate of the socket, for the session.
@@ -254,32 +255,32 @@ impl Opening {
 
     /// Shortens its time, because the engine drains: it has `most` from now on. A client that has sent nothing has
     /// `most` since it was accepted, but at least `silent` from now on. Returns both deadlines.
-    pub(crate) fn hurry(&mut self, now: Instant, silent: Duration, most: Duration) -> [Instant; 2] {
+    pub(crate) fn shorten_deadlines(&mut self, now: Instant, silent: Duration, most: Duration) -> [Instant; 2] {
         let by = now + most;
-        let silent = (self.came + most).max(now + silent).min(by);
-        self.hurried = Some((silent, by));
+        let silent = (self.accepted_at + most).max(now + silent).min(by);
+        self.shortened_deadlines = Some((silent, by));
         [silent, by]
     }
 
     /// Returns whether its time is over, when one of its timers fires. `unread`: it has sent bytes that were not read
     /// yet.
     pub(crate) fn is_due(&self, now: Instant, unread: bool) -> bool {
-        let spoken = self.spoken || self.carrier.total() > 0 || unread;
-        self.hurried.is_none_or(|(silent, by)| by <= now || !spoken && silent <= now)
+        let has_sent = self.has_sent || self.carrier.total() > 0 || unread;
+        self.shortened_deadlines.is_none_or(|(silent, by)| by <= now || !has_sent && silent <= now)
     }
 
     /// Returns whether its PROXY header has not arrived yet.
-    pub(crate) fn is_announced(&self) -> bool {
+    pub(crate) fn awaits_proxy_header(&self) -> bool {
         self.proxy.is_some()
     }
 
     /// Keeps an accepted request until events have capacity.
-    pub(crate) fn park(&mut self, accepted: Box<Accepted>) {
+    pub(crate) fn await_admission(&mut self, accepted: Box<Accepted>) {
         self.awaiting_admission = Some(accepted);
         self.answer = None; // it costs nothing more
     }
 
-    pub(crate) fn is_parked(&self) -> bool {
+    pub(crate) fn awaits_admission(&self) -> bool {
         self.awaiting_admission.is_some()
     }
 
@@ -340,7 +341,7 @@ impl Opening {
             let mut buffer = buffer_pool::take_read();
             match socket.receive(&mut buffer, usize::MAX, Mode::NonBlocking) {
                 Ok(0) => return Err(Opened::Over),
-                Ok(_) => self.spoken = true,
+                Ok(_) => self.has_sent = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Opened::NotYet),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return Err(Opened::Over),
@@ -355,9 +356,9 @@ impl Opening {
             };
             let received = server.receive(&rest);
             self.proxy = None;
-            self.relocated = client.is_some();
+            self.origin_changed = client.is_some();
             self.remote = client.or(self.remote);
-            if !self.screen(shared) {
+            if !self.count_connection(shared) {
                 return Err(Opened::Over);
             }
             return Ok(received.err());
@@ -374,13 +375,13 @@ impl Opening {
     }
 
     /// Returns whether it turned out since the last call that it will be refused, with an answer.
-    pub(crate) fn take_foreseen(&mut self) -> bool {
+    pub(crate) fn take_to_be_refused(&mut self) -> bool {
         std::mem::take(&mut self.to_be_refused)
     }
 
     /// Returns whether the client's address has changed since the last call.
-    pub(crate) fn take_relocated(&mut self) -> bool {
-        std::mem::take(&mut self.relocated)
+    pub(crate) fn take_origin_changed(&mut self) -> bool {
+        std::mem::take(&mut self.origin_changed)
     }
 
     /// Answers the request. Returns `None` if it was refused and the response has yet to be sent.
@@ -397,29 +398,30 @@ impl Opening {
             && let Some(request) = server.handshake().request()
         {
             self.remote = config.proxies.client(self.remote, &request.headers);
-            self.turned = shared.admission.count(admission::origin(self.remote)).err();
+            self.rejection = shared.admission.count(admission::origin(self.remote)).err();
         }
-        if self.turned.is_none() && !self.lower() {
-            self.turned = Some(shared.admission.full());
+        if self.rejection.is_none() && !self.lower_descriptor() {
+            self.rejection = Some(shared.admission.full());
         }
         let server = self.server.as_mut()?;
-        let found = server.handshake().request().map_or(Found::Nothing, |request| find(request, shared));
-        if let Found::Route(route) = &found {
+        let matched = server.handshake().request().map_or(RouteMatch::NotFound, |request| find_route(request, shared));
+        if let RouteMatch::Route(route) = &matched {
             server.set_deflate(route.compression);
         }
-        let Refused { reason, detail, response } = match Self::judge(server, found, self.remote, self.turned, shared) {
-            Ok(Judged { response, route, subprotocol, user, topic, permit }) => {
-                let now = Instant::now();
-                let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
-                let (mut endpoint, handshake) = self.server.take()?.finish(route.limits, keepalive)?;
-                endpoint.send_half.send_head(&response.to_bytes());
-                let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
-                let subprotocol = subprotocol.map(String::into_boxed_str);
-                let about = About { remote: self.remote, asked: RequestHead::new(&request), subprotocol };
-                return Some(Opened::Session(Box::new(Accepted { endpoint, route, about, user, topic, permit })));
-            }
-            Err(refused) => refused,
-        };
+        let Refused { reason, detail, response } =
+            match Self::decide(server, matched, self.remote, self.rejection, shared) {
+                Ok(AcceptedRequest { response, route, subprotocol, user, topic, permit }) => {
+                    let now = Instant::now();
+                    let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
+                    let (mut endpoint, handshake) = self.server.take()?.finish(route.limits, keepalive)?;
+                    endpoint.send_half.send_head(&response.to_bytes());
+                    let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
+                    let subprotocol = subprotocol.map(String::into_boxed_str);
+                    let info = ClientInfo { remote: self.remote, request: RequestHead::new(&request), subprotocol };
+                    return Some(Opened::Session(Box::new(Accepted { endpoint, route, info, user, topic, permit })));
+                }
+                Err(refused) => refused,
+            };
         self.lowered = None;
         server.refuse(&response);
         self.refused = true;
@@ -428,25 +430,25 @@ impl Opening {
         None
     }
 
-    fn judge(
+    fn decide(
         server: &Server,
-        found: Found,
+        matched: RouteMatch,
         remote: Option<SocketAddr>,
-        turned: Option<Rejection>,
+        rejection: Option<Rejection>,
         shared: &EngineShared,
-    ) -> Result<Judged, Refused> {
+    ) -> Result<AcceptedRequest, Refused> {
         let config = &shared.config;
         let handshake = server.handshake();
         let failed = |error| {
             let response = handshake.reject_error(&error);
             (Reason::of_status(response.status), response)
         };
-        let refused = |turned: Rejection| (turned.reason, turned.response(handshake));
+        let refused = |rejection: Rejection| (rejection.reason, rejection.response(handshake));
         let request = handshake.request().ok_or_else(|| (Reason::Panic, Response::new(500, Default::default())))?;
         // A request that is no WebSocket handshake gets an error about that, not about its token.
         handshake.check().map_err(failed)?;
-        if let Some(turned) = turned {
-            return Err(refused(turned).into());
+        if let Some(rejection) = rejection {
+            return Err(refused(rejection).into());
         }
         // Before the token is verified, which costs more than counting.
         let mut permit = shared.admission.admit(admission::origin(remote)).map_err(refused)?;
@@ -454,10 +456,10 @@ impl Opening {
             let response = reject(handshake, status, text);
             (Reason::of_status(status), response)
         };
-        let auth = match &found {
-            Found::Nothing => return Err(text(404, "There is no WebSocket at this path.\n").into()),
-            Found::Ask => &config.auth,
-            Found::Route(route) => {
+        let auth = match &matched {
+            RouteMatch::NotFound => return Err(text(404, "There is no WebSocket at this path.\n").into()),
+            RouteMatch::Application => &config.auth,
+            RouteMatch::Route(route) => {
                 if !route.origins.admit(request) {
                     let response = reject(handshake, 403, "Pages of this origin may not connect.\n");
                     return Err(Refused { reason: Reason::Origin, detail: Some(Detail::origin(request)), response });
@@ -477,9 +479,9 @@ impl Opening {
                 Some(user)
             }
         };
-        if let Found::Route(route) = found {
+        if let RouteMatch::Route(route) = matched {
             let topic = match &route.role {
-                Role::Relay(relay) => Some(judge_relay(relay, &route, request, user.as_ref(), config).map_err(
+                Role::Relay(relay) => Some(relay_topic(relay, &route, request, user.as_ref(), config).map_err(
                     |refused| match refused {
                         HandshakeError::NoTopic => text(404, "There is no such topic.\n").into(),
                         HandshakeError::Denied => Refused {
@@ -492,15 +494,15 @@ impl Opening {
             };
             let subprotocol = route.subprotocol(&request.headers).map(ToOwned::to_owned);
             let accepted = handshake.accept(subprotocol.as_deref(), &HeaderList::new()).map_err(failed)?;
-            return Ok(Judged { response: accepted.response, route, subprotocol, user, topic, permit });
+            return Ok(AcceptedRequest { response: accepted.response, route, subprotocol, user, topic, permit });
         }
         match (config.admit)(request, remote) {
             // A relay's topic comes from its route.
             Admission::Accept { role: Role::Relay(_), .. } => Err(text(500, "A relay needs a route.\n").into()),
             Admission::Accept { role, subprotocol, headers } => {
                 let accepted = handshake.accept(subprotocol.as_deref(), &headers).map_err(failed)?;
-                let route = shared.plain(role);
-                Ok(Judged { response: accepted.response, route, subprotocol, user, topic: None, permit })
+                let route = shared.default_route(role);
+                Ok(AcceptedRequest { response: accepted.response, route, subprotocol, user, topic: None, permit })
             }
             Admission::Refuse { status, headers, body } => {
                 let response = handshake.reject(status, &headers, &body);
@@ -513,7 +515,7 @@ impl Opening {
 }
 
 /// An accepted request.
-struct Judged {
+struct AcceptedRequest {
     response: Response,
     route: Arc<Route>,
     subprotocol: Option<String>,
@@ -537,22 +539,22 @@ impl From<(Reason, Response)> for Refused {
 }
 
 /// The route of a request.
-enum Found {
+enum RouteMatch {
     Route(Arc<Route>),
     /// The application decides.
-    Ask,
-    Nothing,
+    Application,
+    NotFound,
 }
 
-fn find(request: &Request, shared: &EngineShared) -> Found {
+fn find_route(request: &Request, shared: &EngineShared) -> RouteMatch {
     match &shared.config.routes {
-        None => Found::Ask,
-        Some(routes) => routes.find(request).map_or(Found::Nothing, Found::Route),
+        None => RouteMatch::Application,
+        Some(routes) => routes.find(request).map_or(RouteMatch::NotFound, RouteMatch::Route),
     }
 }
 
 /// Returns the topic of a relay's client, if the client may receive it.
-fn judge_relay(
+fn relay_topic(
     relay: &Relay,
     route: &Route,
     request: &Request,

@@ -15,17 +15,17 @@ pub(crate) enum Turn {
     /// Nothing more can be done before the next edge.
     Idle,
     /// There is more to read: the client had its turn.
-    Again,
+    Ready,
     /// There may be more to read once events have capacity.
-    Held,
+    Paused,
     /// There may be more to read after some time: the client exceeds its message rate.
-    Limited,
+    RateLimited,
     /// There may be more to read once the handler of its messages resumes reading.
-    Stopped,
-    /// There may be more to read once its topic has capacity. `moved`: it has published something before.
-    BackpressureWaiters {
+    ReadingDisabled,
+    /// There may be more to read once its topic has capacity. `published`: it has published something before.
+    Backpressured {
         /// Whether it published something in this turn.
-        moved: bool,
+        published: bool,
     },
     /// The connection is over.
     Over,

@@ -14,16 +14,16 @@ pub(crate) struct Relaying {
     /// The topic or the broker has no capacity: the client is not read until it has.
     waits: bool,
     /// A message was published in this turn.
-    moved: bool,
+    published: bool,
     /// Messages dropped because the client may not publish.
     denied: u64,
     /// Those of them that were added to the metrics.
-    told: u64,
+    reported_denied: u64,
 }
 
 impl Relaying {
     pub(crate) fn new(topic: Topic) -> Self {
-        Self { topic, waits: false, moved: false, denied: 0, told: 0 }
+        Self { topic, waits: false, published: false, denied: 0, reported_denied: 0 }
     }
 
     pub(crate) fn waits(&self) -> bool {
@@ -35,8 +35,8 @@ impl Relaying {
         std::mem::take(&mut self.waits)
     }
 
-    pub(crate) fn has_moved(&self) -> bool {
-        self.moved
+    pub(crate) fn has_published(&self) -> bool {
+        self.published
     }
 
     pub(crate) fn denied(&self) -> u64 {
@@ -45,15 +45,15 @@ impl Relaying {
 
     /// Returns how many messages were denied since the last call.
     pub(crate) fn take_denied(&mut self) -> u64 {
-        self.denied - std::mem::replace(&mut self.told, self.denied)
+        self.denied - std::mem::replace(&mut self.reported_denied, self.denied)
     }
 
     /// Checks for capacity before anything is read. So waiting clients go on one at a time, and the limit is exceeded
     /// by at most one message of each worker.
-    pub(crate) fn look(&mut self, shared: &EngineShared) {
-        wirespeed_driver::protocol::failpoint::hit("engine.relay");
-        let here = shared.homes.get().is_none_or(|homes| has_capacity(homes, Some(&self.topic)).unwrap_or(true));
-        (self.waits, self.moved) = (!here || !has_broker_room(shared), false);
+    pub(crate) fn check_capacity(&mut self, shared: &EngineShared) {
+        wirespeed_driver::protocol::failpoint::reach("engine.relay");
+        let here = shared.handles.get().is_none_or(|handles| has_capacity(handles, Some(&self.topic)).unwrap_or(true));
+        (self.waits, self.published) = (!here || !has_broker_room(shared), false);
     }
 
     /// Publishes a message. Returns false if clients of this relay may not send.
@@ -72,15 +72,15 @@ impl Relaying {
             self.denied += 1;
             return true;
         }
-        let (Ok(message), Some(homes)) = (shared.encode(kind, payload), shared.homes.get()) else { return true };
+        let (Ok(message), Some(handles)) = (shared.encode(kind, payload), shared.handles.get()) else { return true };
         if shared.broker.get().is_some_and(|broker| !broker.admits(payload.len())) {
             self.waits = true;
             return true; // the broker counts the dropped message; the sender gets no error
         }
         let except = (!relay.echo).then(|| session.id());
-        let mut posting = FanOut::new(shared, homes).after_waiting();
-        let published = posting.publish(&session.worker().registry, &self.topic, message, except, None);
-        self.moved = true;
+        let mut fan_out = FanOut::new(shared, handles).after_waiting();
+        let published = fan_out.publish(&session.worker().registry, &self.topic, message, except, None);
+        self.published = true;
         self.waits = published.is_ok_and(|published| !published.room) || !has_broker_room(shared);
         true
     }

@@ -18,39 +18,45 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 #[must_use]
 pub fn to_text(figures: &Figures) -> String {
     let mut registry = Registry::with_prefix("wirespeed");
-    registry.register_collector(Box::new(Page(figures.clone())));
+    registry.register_collector(Box::new(Exporter(figures.clone())));
     let mut text = String::with_capacity(8192);
     let _ = text::encode(&mut text, &registry); // writing to a string never fails
     text
 }
 
 #[derive(Debug)]
-struct Page(Figures);
+struct Exporter(Figures);
 
 /// Whether a metric is the sum of all workers, or has a value for each.
 #[derive(Clone, Copy)]
-enum Of {
-    All,
-    Each,
+enum Aggregation {
+    Sum,
+    PerWorker,
 }
 
-impl Collector for Page {
+impl Collector for Exporter {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
-        self.gauge(encoder, "connections", "Clients, with a session or about to have one", Of::Each, |w| {
-            w.connections
-        })?;
-        self.gauge(encoder, "sessions", "Sessions that are open", Of::Each, |w| w.sessions)?;
-        self.counter(encoder, "sessions_opened", "Sessions that there ever were", |w| w.sessions_opened)?;
+        self.gauge(
+            encoder,
+            "connections",
+            "Connected clients, with a session or in their handshake",
+            Aggregation::PerWorker,
+            |w| w.connections,
+        )?;
+        self.gauge(encoder, "sessions", "Open sessions", Aggregation::PerWorker, |w| w.sessions)?;
+        self.counter(encoder, "sessions_opened", "Sessions opened since the start", |w| w.sessions_opened)?;
         self.counter(encoder, "messages_received", "Messages from clients", |w| w.messages_received)?;
         self.counter(encoder, "received_bytes", "Bytes of their payloads", |w| w.bytes_received)?;
-        self.counter(encoder, "messages_sent", "Messages to clients, to each of them one", |w| w.messages_sent)?;
+        self.counter(encoder, "messages_sent", "Messages to clients; a published message counts once for each", |w| {
+            w.messages_sent
+        })?;
         self.counter(encoder, "sent_bytes", "Bytes of their payloads", |w| w.bytes_sent)?;
-        self.counter(encoder, "events", "What was handed to the application", |w| w.events)?;
-        let help = "Bytes that wait because clients do not read as fast";
-        self.gauge(encoder, "outbox_bytes", help, Of::All, |w| w.outbox_bytes)?;
-        let help = "Bytes of what is sent that wait for a worker";
-        self.gauge(encoder, "mailbox_bytes", help, Of::Each, |w| w.mailbox_bytes)?;
+        self.counter(encoder, "events", "Events passed to the application", |w| w.events)?;
+        let help = "Bytes that wait because clients read slowly";
+        self.gauge(encoder, "outbox_bytes", help, Aggregation::Sum, |w| w.outbox_bytes)?;
+        let help = "Bytes of messages that wait for a worker";
+        self.gauge(encoder, "mailbox_bytes", help, Aggregation::PerWorker, |w| w.mailbox_bytes)?;
         let total = self.0.total();
         let of = total.dropped_by_policy();
         family(
@@ -61,11 +67,11 @@ impl Collector for Page {
             of,
         )?;
         let of = total.failures_by_reason().map(|(reason, count)| (reason.name(), count));
-        family(encoder, "handshakes_failed", "Clients that got no session", "reason", of)?;
+        family(encoder, "handshakes_failed", "Opening handshakes that failed", "reason", of)?;
         let of = total.tokens_denied_by_reason();
-        family(encoder, "tokens_denied", "Clients that got no session because of their token", "reason", of)?;
+        family(encoder, "tokens_denied", "Opening handshakes that failed because of their token", "reason", of)?;
         let (help, of) =
-            ("Requests for metrics and page without a good token", self.0.operator_tokens_refused.into_iter());
+            ("Requests for metrics and page without a valid token", self.0.operator_tokens_refused.into_iter());
         family(encoder, "operator_tokens_refused", help, "at", of)?;
         self.counter(encoder, "messages_limited", "Messages dropped because their clients send too many", |w| {
             w.limited
@@ -76,13 +82,10 @@ impl Collector for Page {
             "Messages of relays dropped because their clients may not publish",
             |w| w.denied,
         )?;
-        self.counter(
-            encoder,
-            "reads_delayed",
-            "Times that a client was not read from because it sends too much",
-            |w| w.delayed,
-        )?;
-        self.counter(encoder, "panics", "Defects of the engine that have ended a session", |w| w.panics)?;
+        self.counter(encoder, "reads_delayed", "How often a client was not read because it sends too much", |w| {
+            w.delayed
+        })?;
+        self.counter(encoder, "panics", "Panics of the engine that have ended a session", |w| w.panics)?;
         let help = "Messages that the codec of their route did not understand";
         encoder
             .encode_descriptor("messages_invalid", help, None, MetricType::Counter)?
@@ -90,8 +93,8 @@ impl Collector for Page {
         let waiting = [
             ("events_waiting", "Events that wait to be taken", self.0.events_waiting),
             ("event_bytes_waiting", "Bytes of their messages", self.0.event_bytes_waiting),
-            ("total_outbox_bytes", "Memory of what waits for all sessions", self.0.total_outbox_bytes),
-            ("key_files_failed", "Files of keys that could not be read again", self.0.key_files_failed),
+            ("total_outbox_bytes", "Memory of everything that waits for sessions", self.0.total_outbox_bytes),
+            ("key_files_failed", "Key files that could not be read again", self.0.key_files_failed),
         ];
         for (name, help, value) in waiting {
             encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&(value as u64))?;
@@ -102,12 +105,12 @@ impl Collector for Page {
         if let Some(broker) = &self.0.broker {
             broker_figures(encoder, broker)?;
         }
-        let help = "How long a worker's turns take: so long whoever comes in meanwhile waits at most";
+        let help = "Durations of a worker's turns: the longest that a new event waits";
         let mut metric = encoder.encode_descriptor("loop_lag_seconds", help, None, MetricType::Histogram)?;
         for (number, worker) in self.0.workers.iter().enumerate() {
             histogram(&mut metric.encode_family(&[("worker", number.to_string())])?, &worker.lag)?;
         }
-        let help = "From being published to the last socket of a worker, of samples";
+        let help = "Time from publishing to the last socket of a worker, for samples";
         let mut metric = encoder.encode_descriptor("publish_latency_seconds", help, None, MetricType::Histogram)?;
         histogram(&mut metric, &total.latency)
     }
@@ -115,7 +118,7 @@ impl Collector for Page {
 
 type Figure = fn(&WorkerFigures) -> u64;
 
-impl Page {
+impl Exporter {
     fn counter(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, of: Figure) -> fmt::Result {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (number, worker) in self.0.workers.iter().enumerate() {
@@ -125,11 +128,18 @@ impl Page {
         Ok(())
     }
 
-    fn gauge(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, whose: Of, of: Figure) -> fmt::Result {
+    fn gauge(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        name: &str,
+        help: &str,
+        aggregation: Aggregation,
+        of: Figure,
+    ) -> fmt::Result {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        match whose {
-            Of::All => metric.encode_gauge(&self.0.workers.iter().map(of).sum::<u64>()),
-            Of::Each => self.0.workers.iter().enumerate().try_for_each(|(number, worker)| {
+        match aggregation {
+            Aggregation::Sum => metric.encode_gauge(&self.0.workers.iter().map(of).sum::<u64>()),
+            Aggregation::PerWorker => self.0.workers.iter().enumerate().try_for_each(|(number, worker)| {
                 metric.encode_family(&[("worker", number.to_string())])?.encode_gauge(&of(worker))
             }),
         }

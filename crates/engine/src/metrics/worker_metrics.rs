@@ -53,7 +53,7 @@ pub(crate) struct WorkerMetrics {
     /// When the turn began, in nanoseconds since `start`, at least 1; 0 while the worker waits for its sockets.
     turn: AtomicU64,
     /// The latency of a message is being measured: the next one is not.
-    timed: AtomicBool,
+    timing: AtomicBool,
 }
 
 /// The labels and indices of policies.
@@ -111,25 +111,25 @@ impl WorkerMetrics {
             ended: AtomicBool::new(false),
             start,
             turn: AtomicU64::new(0),
-            timed: AtomicBool::new(false),
+            timing: AtomicBool::new(false),
         }
     }
 
     // ---- by its worker ----
 
-    pub(crate) fn fail(&self, reason: Reason) {
+    pub(crate) fn count_failure(&self, reason: Reason) {
         if let Some(count) = self.failures.get(reason.index()) {
             count.add(1);
         }
     }
 
-    pub(crate) fn deny_token(&self, denied: &Denied) {
+    pub(crate) fn count_denied_token(&self, denied: &Denied) {
         if let Some(count) = self.tokens_denied.get(denied.index()) {
             count.add(1);
         }
     }
 
-    pub(crate) fn drop_messages(&self, policy: Policy, count: u64) {
+    pub(crate) fn count_dropped(&self, policy: Policy, count: u64) {
         if count > 0
             && let Some(dropped) = self.dropped.get(Policies::index(policy))
         {
@@ -138,14 +138,14 @@ impl WorkerMetrics {
     }
 
     /// Counts messages that were accepted for sessions that have ended since.
-    pub(crate) fn drop_undelivered(&self, count: u64) {
+    pub(crate) fn count_undelivered(&self, count: u64) {
         if count > 0 {
             self.dropped[Policies::CLOSING].add(count);
         }
     }
 
     /// Counts the traffic of a connection between two readings of its statistics.
-    pub(crate) fn move_messages(&self, before: &Stats, after: &Stats) {
+    pub(crate) fn count_traffic(&self, before: &Stats, after: &Stats) {
         if after.messages_received != before.messages_received || after.bytes_received != before.bytes_received {
             self.messages_received.add(after.messages_received - before.messages_received);
             self.bytes_received.add(after.bytes_received - before.bytes_received);
@@ -172,16 +172,16 @@ impl WorkerMetrics {
     }
 
     /// Records the latency of a published message, when the sockets have taken it.
-    pub(crate) fn note_published(&self, since: Duration) {
+    pub(crate) fn record_latency(&self, since: Duration) {
         self.latency.add(since);
-        self.timed.store(false, Ordering::Relaxed);
+        self.timing.store(false, Ordering::Relaxed);
     }
 
     // ---- by others ----
 
     /// Begins to measure the latency of a message. Returns false if a measurement is under way.
     pub(crate) fn begin_timing(&self) -> bool {
-        !self.timed.load(Ordering::Relaxed) && !self.timed.swap(true, Ordering::Relaxed)
+        !self.timing.load(Ordering::Relaxed) && !self.timing.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn state(&self, now: Instant) -> State {

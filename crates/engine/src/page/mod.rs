@@ -136,7 +136,7 @@ fn figures(shared: &EngineShared) -> Value {
     let workers: Vec<Value> = figures
         .workers
         .iter()
-        .zip(&shared.sheets)
+        .zip(&shared.metrics)
         .map(|(of, metrics)| {
             let mut value = worker(of);
             value["state"] = state(metrics);
@@ -175,7 +175,7 @@ fn topics(shared: &EngineShared, now: Instant) -> Value {
     {
         return value.clone();
     }
-    let registry = shared.homes.get().and_then(|homes| homes.first()).map(|worker| &worker.registry);
+    let registry = shared.handles.get().and_then(|homes| homes.first()).map(|worker| &worker.registry);
     let most = registry.map(|registry| registry.most(TOPICS)).unwrap_or_default();
     let value: Value =
         most.iter().map(|(topic, count)| json!({"topic": topic.as_str(), "subscribers": count})).collect();
@@ -208,11 +208,11 @@ fn sessions(request: &Request, shared: &EngineShared) -> Value {
             || user(session).is_some_and(|user| user.contains(&*wanted))
             || session.remote_address().is_some_and(|remote| remote.to_string().contains(&*wanted))
     };
-    shared.sessions_registry.find(SESSIONS, fits).iter().map(brief).collect()
+    shared.sessions.find(SESSIONS, fits).iter().map(brief).collect()
 }
 
 fn found(id: &str, shared: &EngineShared, then: impl FnOnce(&Session) -> Answer) -> Answer {
-    let session = id.parse().ok().and_then(|id| shared.sessions_registry.session(id));
+    let session = id.parse().ok().and_then(|id| shared.sessions.session(id));
     session.as_ref().map_or_else(|| Answer::text(404, "There is no such session.\n"), then)
 }
 

@@ -187,7 +187,7 @@ impl Registry {
         let mut excluded = false;
         let sets = exact.get(topic.as_str()).into_iter();
         let sets = sets.chain(wild.iter().flat_map(|wild| wild.matching(topic)));
-        let count = count_distinct(sets.inspect(|set| excluded |= set.reach(exclude, &mut workers)));
+        let count = count_distinct(sets.inspect(|set| excluded |= set.add_workers(exclude, &mut workers)));
         let routed = route(&workers);
         (count - usize::from(excluded), routed)
     }
@@ -330,7 +330,7 @@ impl Subscribers {
     }
 
     /// Adds the workers that have a session other than `exclude`. Returns whether that one is among the sessions.
-    fn reach(&self, exclude: Option<u64>, workers: &mut Workers) -> bool {
+    fn add_workers(&self, exclude: Option<u64>, workers: &mut Workers) -> bool {
         let excluded = exclude.and_then(|id| self.sessions.get(&id).copied());
         for &(worker, count) in &self.workers {
             if count > u32::from(excluded == Some(worker)) {

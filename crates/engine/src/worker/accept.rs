@@ -14,7 +14,7 @@ use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
-use super::{Command, Entrance, Key, LISTENERS, Listener, Worker};
+use super::{Command, Key, LISTENERS, Listener, ListenerOptions, Worker};
 use crate::certificate::Certificate;
 use crate::config::Role;
 use crate::connection::{Accepted, Client, Detail, Established, Opened, Opening};
@@ -31,20 +31,20 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// The maximum number of clients accepted from one listener in one turn; each takes some microseconds. About as many
 /// arrive while a worker handles the events of a thousand clients.
-const ACCEPTS: usize = 1024;
+const MAX_ACCEPTS: usize = 1024;
 
 /// Handshakes started in one turn: no more than may have failed by the next turn.
-const ADMITTED: usize = 64;
+const MAX_HANDSHAKES_STARTED: usize = 64;
 
 /// Handshakes that hold more than one part in this number of all descriptors are many. They return them soon.
-const CROWDED: usize = 4;
+const LARGE_PART: usize = 4;
 
 /// How long no client is accepted when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An accepted socket whose handshake has not started yet.
 pub(crate) struct AcceptedSocket {
-    entrance: Entrance,
+    options: ListenerOptions,
     socket: Socket,
     pub(super) remote: Option<SocketAddr>,
     /// Another worker has accepted it.
@@ -64,7 +64,7 @@ fn renew(certificate: &Certificate, logs: &Logs) {
         None => {}
         Some(Ok(())) => logs.note(Cause::Certificate, now, || "the certificate was read again".to_owned()),
         Some(Err(error)) => logs.note_as(Cause::Certificate, Level::Error, now, || {
-            format!("the certificate has changed, and cannot be used: {error}; the one before stays")
+            format!("the certificate has changed, and cannot be used: {error}; the previous one stays in use")
         }),
     }
 }
@@ -78,7 +78,7 @@ fn subscribe(session: &Session, topic: Option<&Topic>) -> Result<(), Refusal> {
 }
 
 /// Returns the close code and reason for a session that cannot subscribe.
-fn farewell(refusal: &Refusal) -> (CloseCode, &'static str) {
+fn close_reason(refusal: &Refusal) -> (CloseCode, &'static str) {
     match refusal {
         // RFC 6455 7.4.1, 1008: "a message that violates its policy".
         Refusal::TooManySubscriptions(_) => (CloseCode::POLICY_VIOLATION, "too many subscriptions"),
@@ -89,79 +89,81 @@ fn farewell(refusal: &Refusal) -> (CloseCode, &'static str) {
 }
 
 /// How long no client is accepted after another client's descriptor was freed.
-const RELIEF: Duration = Duration::from_millis(1);
+const EVICTION_PAUSE: Duration = Duration::from_millis(1);
 
 impl Worker {
-    pub(super) fn note_door(&mut self, door: usize) {
-        if !self.accepting.contains(&door) {
-            self.accepting.push(door);
+    pub(super) fn mark_accepting(&mut self, index: usize) {
+        if !self.accepting.contains(&index) {
+            self.accepting.push(index);
         }
     }
 
-    pub(super) fn open_door(&mut self, door: Listener) {
+    pub(super) fn add_listener(&mut self, listener: Listener) {
         let index = self.listeners.len();
-        let Some(listener) = &door.listener else { return };
+        let Some(socket) = &listener.socket else { return };
         let watched =
-            self.poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE);
+            self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), Token(index), Interest::READABLE);
         if let Err(error) = watched {
-            listen::shut(listener); // a copy exists, and clients would wait there
+            listen::shut(socket); // a copy exists, and clients would wait there
             let worker = self.worker.worker.index();
             return self.shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
                 format!("worker {worker} cannot listen: {error}")
             });
         }
-        self.listeners.push(door);
-        self.note_door(index);
+        self.listeners.push(listener);
+        self.mark_accepting(index);
     }
 
     /// Returns whether clients whose sessions emit events may become sessions. Each adds an event, so events must have
     /// capacity. While the worker drains its backlog all clients are admitted.
-    pub(super) fn lets_in(&self) -> bool {
-        self.roomy || self.draining || self.drain_backlog
+    pub(super) fn admits_sessions(&self) -> bool {
+        self.events_have_capacity || self.draining || self.drain_backlog
     }
 
     /// Accepts waiting clients, and starts the handshakes of some of them.
     pub(super) fn accept(&mut self) {
         if self.accept_after.is_none() && !self.drain_backlog {
-            self.gather();
+            self.accept_sockets();
         }
         // Accepted sockets have their descriptor, even if no more can be accepted.
-        for _ in 0..ADMITTED {
+        for _ in 0..MAX_HANDSHAKES_STARTED {
             if self.accepted.is_empty() {
                 return;
             }
             let now = Instant::now();
-            if let Some(delay) = self.crowded_for(now) {
+            if let Some(delay) = self.handshake_delay(now) {
                 self.accept_after = Some(now + delay);
                 return;
             }
-            self.let_in_first();
+            self.start_next_handshake();
         }
     }
 
     /// Accepts clients from the system's queues. The queues overflow when thousands of clients connect at once, and
     /// the system does not answer a client for a second if it finds a full queue.
-    fn gather(&mut self) {
+    fn accept_sockets(&mut self) {
         let mut more = Vec::new();
-        for door in std::mem::take(&mut self.accepting) {
-            let mut relieved = false;
+        for index in std::mem::take(&mut self.accepting) {
+            let mut evicted = false;
             for turn in 0.. {
                 let accepted = self.accepted.len();
-                if turn == ACCEPTS || accepted >= ADMITTED && accepted + self.pending.len() >= self.max_accepted {
-                    more.push(door);
+                if turn == MAX_ACCEPTS
+                    || accepted >= MAX_HANDSHAKES_STARTED && accepted + self.pending.len() >= self.max_accepted
+                {
+                    more.push(index);
                     break;
                 }
-                if let Some(pause) = self.spare_descriptors(door, Instant::now()) {
+                if let Some(pause) = self.keep_descriptors_free(index, Instant::now()) {
                     self.accept_after = Some(Instant::now() + pause);
                     return;
                 }
-                let Some(Listener { listener: Some(listener), entrance }) = self.listeners.get(door) else { break };
+                let Some(Listener { socket: Some(listener), options }) = self.listeners.get(index) else { break };
                 match Socket::accept(listener.as_fd()) {
                     Ok(Some((socket, remote))) => {
-                        relieved = false;
-                        let guest = AcceptedSocket { entrance: entrance.clone(), socket, remote, passed: false };
-                        if self.seat(guest) {
-                            more.push(door); // reserved descriptors are for one client at a time
+                        evicted = false;
+                        let incoming = AcceptedSocket { options: options.clone(), socket, remote, passed: false };
+                        if self.enqueue(incoming) {
+                            more.push(index); // reserved descriptors are for one client at a time
                             break;
                         }
                     }
@@ -170,12 +172,12 @@ impl Worker {
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     // The accepted clients go first; those that fail return their descriptors.
-                    Err(_) if accepted >= ADMITTED => {
-                        more.push(door);
+                    Err(_) if accepted >= MAX_HANDSHAKES_STARTED => {
+                        more.push(index);
                         break;
                     }
                     Err(error) => {
-                        if self.rest_after(&error, &mut relieved) {
+                        if self.pause_after(&error, &mut evicted) {
                             return;
                         }
                     }
@@ -186,37 +188,37 @@ impl Worker {
     }
 
     /// Queues an accepted socket here or at another worker. Returns whether its descriptor is a reserved one.
-    fn seat(&mut self, guest: AcceptedSocket) -> bool {
-        let descriptor = guest.socket.raw();
+    fn enqueue(&mut self, incoming: AcceptedSocket) -> bool {
+        let descriptor = incoming.socket.raw();
         let short = descriptors::is_reserved(descriptor);
         if short {
-            self.shared.short.store(true, Ordering::Relaxed);
+            self.shared.descriptors_short.store(true, Ordering::Relaxed);
         }
         let alone = self.pending.is_empty() && self.accepted.is_empty();
-        if short && alone && !guest.entrance.internal && descriptors::is_last(descriptor, 0) {
-            self.fail(Reason::Full, guest.remote); // there is no other client to evict
-        } else if let Some(guest) = self.pass_on(guest) {
-            self.accepted.push_back(guest);
+        if short && alone && !incoming.options.internal && descriptors::is_last(descriptor, 0) {
+            self.fail(Reason::Full, incoming.remote); // there is no other client to evict
+        } else if let Some(incoming) = self.pass_to_worker(incoming) {
+            self.accepted.push_back(incoming);
         }
         short
     }
 
     /// Keeps the last descriptors free for the application: evicts silent clients before the next client would get one
     /// of them. Returns how long no client may be accepted, if none can be evicted yet.
-    fn spare_descriptors(&mut self, door: usize, now: Instant) -> Option<Duration> {
-        if !self.shared.short.load(Ordering::Relaxed) {
+    fn keep_descriptors_free(&mut self, index: usize, now: Instant) -> Option<Duration> {
+        if !self.shared.descriptors_short.load(Ordering::Relaxed) {
             return None;
         }
         // All workers may accept at this moment.
-        let others = self.shared.sheets.len() - 1;
+        let others = self.shared.metrics.len() - 1;
         while !self.pending.is_empty() {
-            let next = descriptors::next(self.listeners.get(door)?.listener.as_ref()?);
+            let next = descriptors::next(self.listeners.get(index)?.socket.as_ref()?);
             if next.is_some_and(|next| !descriptors::is_last(next, others)) {
                 return None;
             }
             let delay = self.evict_one(now);
             if !delay.is_zero() {
-                return Some(delay.max(RELIEF));
+                return Some(delay.max(EVICTION_PAUSE));
             }
         }
         None
@@ -224,100 +226,100 @@ impl Worker {
 
     /// Frees a descriptor for a handshake that has a reserved one, by evicting a silent client. If no client can be
     /// evicted yet, and handshakes hold many of all descriptors, the session may keep the reserved one.
-    fn find_descriptor(&mut self, key: Key) {
-        let short = |opening: &Opening| opening.awaited().is_some() && opening.is_short();
+    fn ensure_descriptor(&mut self, key: Key) {
+        let short = |opening: &Opening| opening.awaited().is_some() && opening.lacks_descriptor();
         if !matches!(self.clients.get(key), Some(Client::Opening(opening)) if short(opening)) {
             return;
         }
         self.evict_one(Instant::now());
-        let crowded = self.pending.len() * self.shared.sheets.len() * CROWDED >= descriptors::most();
+        let many_handshakes = self.pending.len() * self.shared.metrics.len() * LARGE_PART >= descriptors::most();
         if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
-            opening.set_crowded(crowded);
+            opening.set_may_use_reserved(many_handshakes);
         }
     }
 
     /// Passes a client of a Unix socket to the next worker in turn. All workers accept from the same queue of such a
     /// socket, and a worker that is awake would get all clients. Returns the client if it is to stay here.
-    fn pass_on(&self, guest: AcceptedSocket) -> Option<AcceptedSocket> {
-        let Some(homes) = self.shared.homes.get() else { return Some(guest) };
-        if !guest.entrance.unix || guest.entrance.internal || self.shared.leaving.load(Ordering::Acquire) {
-            return Some(guest);
+    fn pass_to_worker(&self, incoming: AcceptedSocket) -> Option<AcceptedSocket> {
+        let Some(handles) = self.shared.handles.get() else { return Some(incoming) };
+        if !incoming.options.unix || incoming.options.internal || self.shared.leaving.load(Ordering::Acquire) {
+            return Some(incoming);
         }
-        let number = self.shared.turns.fetch_add(1, Ordering::Relaxed) % homes.len();
-        let ended = self.shared.sheets.get(number).is_none_or(|metrics| metrics.ended.load(Ordering::Acquire));
-        let Some(worker) = homes.get(number).filter(|_| !ended && number != self.worker.worker.index()) else {
-            return Some(guest);
+        let number = self.shared.next_worker.fetch_add(1, Ordering::Relaxed) % handles.len();
+        let ended = self.shared.metrics.get(number).is_none_or(|metrics| metrics.ended.load(Ordering::Acquire));
+        let Some(worker) = handles.get(number).filter(|_| !ended && number != self.worker.worker.index()) else {
+            return Some(incoming);
         };
-        if worker.arriving.fetch_add(1, Ordering::AcqRel) >= ADMITTED {
+        if worker.arriving.fetch_add(1, Ordering::AcqRel) >= MAX_HANDSHAKES_STARTED {
             worker.arriving.fetch_sub(1, Ordering::AcqRel);
-            return Some(guest); // that worker is busy
+            return Some(incoming); // that worker is busy
         }
         // The engine does not end before that worker has looked at the client.
-        self.shared.occupied.fetch_add(1, Ordering::AcqRel);
-        let remote = guest.remote;
-        if worker.mailbox.put(Command::Welcome(Box::new(AcceptedSocket { passed: true, ..guest })), 0).is_err() {
+        self.shared.occupied_workers.fetch_add(1, Ordering::AcqRel);
+        let remote = incoming.remote;
+        if worker.mailbox.put(Command::Accepted(Box::new(AcceptedSocket { passed: true, ..incoming })), 0).is_err() {
             self.fail(Reason::Stopping, remote); // the worker has ended at this moment
-            self.shared.leave();
+            self.shared.release_occupied();
         }
         None
     }
 
     /// Takes a client that another worker has accepted.
-    pub(super) fn receive(&mut self, guest: AcceptedSocket) {
+    pub(super) fn receive(&mut self, incoming: AcceptedSocket) {
         self.worker.arriving.fetch_sub(1, Ordering::AcqRel);
-        self.accepted.push_back(guest);
-        self.note_vacancy();
-        self.shared.leave();
+        self.accepted.push_back(incoming);
+        self.update_vacant();
+        self.shared.release_occupied();
     }
 
-    fn let_in_first(&mut self) {
-        if let Some(guest) = self.accepted.pop_front() {
-            self.start_handshake(guest);
+    fn start_next_handshake(&mut self) {
+        if let Some(incoming) = self.accepted.pop_front() {
+            self.start_handshake(incoming);
         }
     }
 
     /// Handles an error of `accept(2)`, usually a lack of descriptors: evicts a silent client, or pauses accepting.
-    /// Returns whether accepting has to pause. `relieved`: a descriptor was freed, and no client has been accepted
+    /// Returns whether accepting has to pause. `evicted`: a descriptor was freed, and no client has been accepted
     /// since.
-    fn rest_after(&mut self, error: &io::Error, relieved: &mut bool) -> bool {
+    fn pause_after(&mut self, error: &io::Error, evicted: &mut bool) -> bool {
         let now = Instant::now();
         let pause = if self.pending.is_empty() { ACCEPT_PAUSE } else { self.evict_one(now) };
-        self.shared.logs.note(Cause::AcceptPause, now, || format!("nobody can be accepted for now: {error}"));
+        self.shared.logs.note(Cause::AcceptPause, now, || format!("no client can be accepted for now: {error}"));
         // Try again at once after an eviction, unless something else has taken the descriptor.
-        if pause.is_zero() && !std::mem::replace(relieved, true) {
+        if pause.is_zero() && !std::mem::replace(evicted, true) {
             return false;
         }
-        self.accept_after = Some(now + pause.max(RELIEF));
+        self.accept_after = Some(now + pause.max(EVICTION_PAUSE));
         true
     }
 
-    fn is_inside(&self, door: usize) -> bool {
-        self.listeners.get(door).is_some_and(|door| door.entrance.internal)
+    fn is_internal(&self, index: usize) -> bool {
+        self.listeners.get(index).is_some_and(|listener| listener.options.internal)
     }
 
     /// Returns whether [`Self::accept`] has something to do.
-    pub(super) fn has_guests(&self) -> bool {
+    pub(super) fn can_accept(&self) -> bool {
         self.accept_after.is_none() && !self.accepting.is_empty()
             || !self.accepted.is_empty() && !self.pending.is_full()
     }
 
-    /// Stops accepting, except at the internal listener. `look`: clients in the backlogs are accepted first; no other
-    /// engine would accept them, and they would be reset.
-    pub(super) fn close_doors(&mut self, look: bool) {
-        self.ready.extend(self.awaiting_admission.drain(..)); // they are admitted: see `lets_in`
+    /// Stops accepting, except at the internal listener. `accept_backlog`: clients in the backlogs are accepted first,
+    /// as no other engine would accept them, and they would be reset.
+    pub(super) fn stop_accepting(&mut self, accept_backlog: bool) {
+        self.ready.extend(self.awaiting_admission.drain(..)); // they are admitted: see `admits_sessions`
         self.closing.clear();
         for index in 0..self.listeners.len() {
-            match self.is_inside(index) {
-                true if look => {}
-                false if look && !self.draining => self.closing.push((index, 0)),
+            match self.is_internal(index) {
+                true if accept_backlog => {}
+                false if accept_backlog && !self.draining => self.closing.push((index, 0)),
                 // The next engine accepts the clients of a listener that was handed over.
-                _ => self.close_door(index),
+                _ => self.close_listener(index),
             }
         }
         self.sheds = true;
         self.drain_backlog = !self.draining;
         if self.drain_backlog {
-            self.accept_last();
+            self.accept_backlogs();
         }
     }
 
@@ -325,15 +327,15 @@ impl Worker {
     fn drain(&mut self) {
         self.drain_backlog = false;
         if !std::mem::replace(&mut self.draining, true) {
-            self.hurry();
+            self.shorten_deadlines();
         }
     }
 
     /// Starts handshakes of accepted sockets, then accepts from the listeners that are about to be closed. Each is
     /// closed when its backlog is empty, or when as many clients came as its backlog can hold.
-    pub(super) fn accept_last(&mut self) {
-        for _ in 0..ADMITTED {
-            self.let_in_first();
+    pub(super) fn accept_backlogs(&mut self) {
+        for _ in 0..MAX_HANDSHAKES_STARTED {
+            self.start_next_handshake();
         }
         if !self.accepted.is_empty() {
             return;
@@ -341,24 +343,24 @@ impl Worker {
         let most = listen::BACKLOG.unsigned_abs() as usize + 1;
         for place in (0..self.closing.len()).rev() {
             for turn in 0.. {
-                let Some(&(door, count)) = self.closing.get(place) else { break };
-                if turn == ADMITTED && count < most {
+                let Some(&(index, count)) = self.closing.get(place) else { break };
+                if turn == MAX_HANDSHAKES_STARTED && count < most {
                     break;
                 }
-                let open = self.listeners.get(door).filter(|_| count < most);
-                let accepted = open.and_then(|door| {
-                    let (socket, remote) = Socket::accept(door.listener.as_ref()?.as_fd()).ok()??;
-                    Some(AcceptedSocket { entrance: door.entrance.clone(), socket, remote, passed: false })
+                let open = self.listeners.get(index).filter(|_| count < most);
+                let accepted = open.and_then(|listener| {
+                    let (socket, remote) = Socket::accept(listener.socket.as_ref()?.as_fd()).ok()??;
+                    Some(AcceptedSocket { options: listener.options.clone(), socket, remote, passed: false })
                 });
-                let Some(guest) = accepted else {
+                let Some(incoming) = accepted else {
                     self.closing.swap_remove(place);
-                    self.close_door(door);
+                    self.close_listener(index);
                     break;
                 };
                 if let Some((_, count)) = self.closing.get_mut(place) {
                     *count += 1; // before the call that may panic
                 }
-                self.start_handshake(guest);
+                self.start_handshake(incoming);
             }
         }
         if self.closing.is_empty() {
@@ -367,20 +369,20 @@ impl Worker {
     }
 
     /// Closes a listener.
-    pub(super) fn close_door(&mut self, index: usize) {
-        let Some(listener) = self.listeners.get_mut(index).and_then(|door| door.listener.take()) else { return };
+    pub(super) fn close_listener(&mut self, index: usize) {
+        let Some(socket) = self.listeners.get_mut(index).and_then(|listener| listener.socket.take()) else { return };
         // Other processes may have the same socket: the system would go on reporting its edges.
-        let _ = self.poll.registry().deregister(&mut SourceFd(&listener.as_raw_fd()));
-        if self.shared.may_shut() {
-            listen::shut(&listener);
+        let _ = self.poll.registry().deregister(&mut SourceFd(&socket.as_raw_fd()));
+        if self.shared.may_shut_down() {
+            listen::shut(&socket);
         }
     }
 
-    pub(super) fn start_handshake(&mut self, guest: AcceptedSocket) {
+    pub(super) fn start_handshake(&mut self, incoming: AcceptedSocket) {
         self.current = None; // the handshake before this one had its turn
         wirespeed_driver::protocol::failpoint::reach("engine.accept");
         let shared = Arc::clone(&self.shared);
-        let AcceptedSocket { entrance: Entrance { tls, unix, internal }, socket, remote, passed } = guest;
+        let AcceptedSocket { options: ListenerOptions { tls, unix, internal }, socket, remote, passed } = incoming;
         // A client that another worker has passed on was accepted before all listeners were closed.
         if self.draining && !internal && !(passed && self.sheds) {
             return self.fail(Reason::Stopping, remote);
@@ -403,20 +405,20 @@ impl Worker {
         let fd = socket.raw();
         let opening = Opening::new(socket, remote, layer, &shared.config, internal);
         let Some(mut opening) = opening else { return self.forget_unopened(remote) };
-        if opening.is_short() {
+        if opening.lacks_descriptor() {
             self.evict_one(Instant::now());
         }
         if !internal {
-            self.make_answerable(Instant::now());
+            self.evict_refused(Instant::now());
         }
-        if !internal && !opening.screen(&shared) {
+        if !internal && !opening.count_connection(&shared) {
             self.fail(opening.failure().unwrap_or(Reason::Refused), remote);
             return self.forget_connection();
         }
         let key = self.clients.insert(Client::Opening(Box::new(opening)));
         self.current = Some(key);
         if let Err(error) = self.watch(key, fd) {
-            let text = || format!("a client that was accepted cannot be served: {error}");
+            let text = || format!("an accepted client cannot be served: {error}");
             self.shared.logs.note(Cause::AcceptPause, Instant::now(), text);
             return self.remove(key);
         }
@@ -427,7 +429,7 @@ impl Worker {
         }
         // Most requests have arrived by now.
         self.open(key);
-        self.enter(key, Instant::now());
+        self.add_pending(key, Instant::now());
     }
 
     fn watch(&self, key: Key, descriptor: RawFd) -> io::Result<()> {
@@ -436,9 +438,9 @@ impl Worker {
     }
 
     /// Postpones a session until events have capacity.
-    pub(super) fn park(&mut self, key: Key) {
+    pub(super) fn await_admission(&mut self, key: Key) {
         // Live entries are in `pending` too, so a list much longer than that contains removed clients.
-        if self.awaiting_admission.len() > 2 * self.pending.len() + ADMITTED {
+        if self.awaiting_admission.len() > 2 * self.pending.len() + MAX_HANDSHAKES_STARTED {
             self.awaiting_admission.retain(|key| self.clients.get(*key).is_some());
         }
         self.awaiting_admission.push(key);
@@ -457,10 +459,10 @@ impl Worker {
 
     /// Counts and logs a failed opening handshake.
     pub(super) fn fail_for(&self, reason: Reason, detail: Option<&Detail>, remote: Option<SocketAddr>) {
-        self.metrics.fail(reason);
+        self.metrics.count_failure(reason);
         let cause = match detail {
             Some(Detail::Token(denied)) => {
-                self.metrics.deny_token(denied);
+                self.metrics.count_denied_token(denied);
                 Cause::Token(denied.index())
             }
             _ => Cause::Handshake(reason),
@@ -481,20 +483,20 @@ impl Worker {
 
     pub(super) fn open(&mut self, key: Key) {
         // A session needs a descriptor that is not reserved.
-        self.find_descriptor(key);
+        self.ensure_descriptor(key);
         self.current = Some(key);
-        let (shared, lets_in) = (Arc::clone(&self.shared), self.lets_in());
+        let (shared, admits_sessions) = (Arc::clone(&self.shared), self.admits_sessions());
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
-        if opening.is_parked() && !lets_in {
+        if opening.awaits_admission() && !admits_sessions {
             return;
         }
-        if opening.is_announced() {
-            self.make_answerable(Instant::now());
+        if opening.awaits_proxy_header() {
+            self.evict_refused(Instant::now());
         }
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
         match opening.proceed(&shared) {
             Opened::NotYet => {
-                if opening.take_foreseen() {
+                if opening.take_to_be_refused() {
                     let now = Instant::now();
                     self.to_be_refused.add(key, opening.origin(), now);
                     self.wheel.set(now + LINGER, key); // beside the timeout of the handshake; the earlier one counts
@@ -504,7 +506,7 @@ impl Worker {
                     // As above.
                     self.wheel.set(Instant::now() + LINGER, key);
                 }
-                if opening.take_relocated() {
+                if opening.take_origin_changed() {
                     let origin = opening.origin();
                     if self.pending.remove(key) {
                         self.pending.add(key, origin, Instant::now());
@@ -512,13 +514,13 @@ impl Worker {
                 }
             }
             Opened::Over => self.remove(key),
-            Opened::Session(accepted) if !lets_in && accepted.route.role == Role::Events => {
-                opening.park(accepted);
+            Opened::Session(accepted) if !admits_sessions && accepted.route.role == Role::Events => {
+                opening.await_admission(accepted);
                 self.to_be_refused.remove(key);
-                self.park(key);
+                self.await_admission(key);
             }
             Opened::Session(accepted) => {
-                let Accepted { endpoint, route, about, user, topic, permit } = *accepted;
+                let Accepted { endpoint, route, info, user, topic, permit } = *accepted;
                 let read_closed = opening.is_read_closed();
                 let lowered = opening.take_lowered();
                 let Some(mut socket) = opening.take_socket() else { return self.remove(key) };
@@ -533,24 +535,24 @@ impl Worker {
                 self.pending.remove(key);
                 self.to_be_refused.remove(key);
                 let id = shared.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-                let session = Session::new(id, key, Arc::clone(&self.worker), Arc::clone(&route), about, user);
+                let session = Session::new(id, key, Arc::clone(&self.worker), Arc::clone(&route), info, user);
                 if route.role == Role::Events {
                     self.batch.connected(&session);
                 }
                 self.metrics.opened.add(1);
                 self.metrics.sessions.add(1);
-                shared.sessions_registry.add(self.worker.worker.index(), &session);
+                shared.sessions.add(self.worker.worker.index(), &session);
                 let meter = Meter::new(&route.inbound, Instant::now());
                 let refused = subscribe(&session, topic.as_ref()).err();
-                let mut live =
+                let mut client =
                     Established::new(session, topic, endpoint, socket, shared.config.close_timeout, permit, meter);
-                if let Some((code, reason)) = refused.as_ref().map(farewell) {
-                    live.close(code, reason.into(), &shared.config);
+                if let Some((code, reason)) = refused.as_ref().map(close_reason) {
+                    client.close(code, reason.into(), &shared.config);
                 }
                 if read_closed {
-                    live.note_read_closed();
+                    client.note_read_closed();
                 }
-                self.clients.replace(key, Client::Established(Box::new(live)));
+                self.clients.replace(key, Client::Established(Box::new(client)));
                 self.mark(key); // for the response, which is sent even while reading is paused
                 self.set_time(key, Instant::now());
                 self.read(key); // frames may have arrived with the request
@@ -565,7 +567,7 @@ mod tests {
 
     #[test]
     fn refused_subscription_names_its_reason() {
-        let close = |refusal: Refusal| (farewell(&refusal).0.0, farewell(&refusal).1);
+        let close = |refusal: Refusal| (close_reason(&refusal).0.0, close_reason(&refusal).1);
         assert_eq!(close(Refusal::TooManySubscriptions(1)), (1008, "too many subscriptions"));
         assert_eq!(close(Refusal::Denied), (1008, "this topic may not be subscribed to"));
         assert_eq!(close(Refusal::Full).0, 1013);

@@ -15,40 +15,40 @@ pub(super) struct BackpressureWaiters {
     /// The number of clients at the front that had no turn since the last notification.
     first: usize,
     /// Capacity may have come back.
-    told: Arc<AtomicBool>,
+    notified: Arc<AtomicBool>,
     /// Exists while there are clients in the queue.
     watch: Option<Watch>,
 }
 
 impl BackpressureWaiters {
-    /// Adds a client. `moved`: it published something in its turn, and goes behind those that did not.
-    pub(super) fn add(&mut self, key: Key, moved: bool, room: &Arc<CapacityNotifier>, wake: &Arc<dyn Wake>) {
-        if moved {
+    /// Adds a client. `published`: it published something in its turn, and goes behind those that did not.
+    pub(super) fn add(&mut self, key: Key, published: bool, capacity: &Arc<CapacityNotifier>, wake: &Arc<dyn Wake>) {
+        if published {
             self.keys.push_back(key);
         } else {
             self.keys.insert(self.first.min(self.keys.len()), key);
             self.first += 1;
         }
         if self.watch.is_none() {
-            let (told, wake) = (Arc::clone(&self.told), Arc::clone(wake));
-            self.watch = Some(room.watch(Arc::new(move || {
-                told.store(true, Ordering::SeqCst);
+            let (notified, wake) = (Arc::clone(&self.notified), Arc::clone(wake));
+            self.watch = Some(capacity.watch(Arc::new(move || {
+                notified.store(true, Ordering::SeqCst);
                 wake.wake();
             })));
             // Capacity may have come back before the watch began.
-            self.told.store(true, Ordering::SeqCst);
+            self.notified.store(true, Ordering::SeqCst);
         }
     }
 
-    pub(super) fn is_told(&self) -> bool {
-        !self.keys.is_empty() && self.told.load(Ordering::SeqCst)
+    pub(super) fn is_notified(&self) -> bool {
+        !self.keys.is_empty() && self.notified.load(Ordering::SeqCst)
     }
 
     /// Moves all clients to `ready` if capacity may have come back.
-    pub(super) fn take_told(&mut self, ready: &mut VecDeque<Key>) {
+    pub(super) fn take_notified(&mut self, ready: &mut VecDeque<Key>) {
         if self.keys.is_empty() {
             self.watch = None;
-        } else if self.told.swap(false, Ordering::SeqCst) {
+        } else if self.notified.swap(false, Ordering::SeqCst) {
             ready.extend(self.keys.drain(..));
             self.first = 0;
         }

@@ -16,7 +16,7 @@ impl Worker {
             Some(Client::Opening(opening)) => {
                 if event.is_read_closed() {
                     opening.note_read_closed();
-                    if opening.is_parked() {
+                    if opening.awaits_admission() {
                         return self.remove(key); // it has left, and no event has announced it
                     }
                 }
@@ -27,11 +27,11 @@ impl Worker {
                 }
                 self.open(key);
             }
-            Some(Client::Established(live)) => {
+            Some(Client::Established(client)) => {
                 if event.is_read_closed() {
-                    live.note_read_closed();
+                    client.note_read_closed();
                 }
-                let answers = event.is_writable() && live.waits_to_answer();
+                let answers = event.is_writable() && client.waits_to_answer();
                 if event.is_writable() && !self.write(key) {
                     return;
                 }
@@ -44,21 +44,23 @@ impl Worker {
 
     pub(super) fn read_unless_listed(&mut self, key: Key) {
         match self.clients.get_mut(key) {
-            Some(Client::Established(live)) if !live.unread => self.read(key),
-            Some(Client::Established(live)) if !self.roomy && live.is_ending() => self.read_late(key),
+            Some(Client::Established(client)) if !client.read_pending => self.read(key),
+            Some(Client::Established(client)) if !self.events_have_capacity && client.is_ending() => {
+                self.read_while_closing(key)
+            }
             _ => {}
         }
     }
 
     /// Reads a closing client although events are full. It keeps its place in `paused`.
-    pub(super) fn read_late(&mut self, key: Key) {
+    pub(super) fn read_while_closing(&mut self, key: Key) {
         self.current = Some(key);
-        let Some(Client::Established(live)) = self.clients.get_mut(key) else { return };
-        let turn = live.read_late(&mut self.batch, &self.shared);
-        self.run_actions(key);
+        let Some(Client::Established(client)) = self.clients.get_mut(key) else { return };
+        let turn = client.read_while_closing(&mut self.batch, &self.shared);
+        self.follow_up(key);
         match turn {
             Turn::Over => self.remove(key),
-            Turn::Again => self.draining_input.push(key),
+            Turn::Ready => self.draining_input.push(key),
             _ => {}
         }
         if self.batch.is_full() {
@@ -68,60 +70,65 @@ impl Worker {
 
     /// Follows up after a session was read or written: counts the traffic, notifies senders of new capacity, and ends
     /// the subscriptions of a closing session.
-    fn run_actions(&mut self, key: Key) {
-        wirespeed_driver::protocol::failpoint::hit("engine.settle");
-        let Some(Client::Established(live)) = self.clients.get_mut(key) else { return };
-        live.account(&self.metrics);
-        if live.recount() {
-            self.worker.room.notify();
+    fn follow_up(&mut self, key: Key) {
+        wirespeed_driver::protocol::failpoint::reach("engine.settle");
+        let Some(Client::Established(client)) = self.clients.get_mut(key) else { return };
+        client.report(&self.metrics);
+        if client.update_queued() {
+            self.worker.capacity.notify();
         }
-        if live.is_ending() && !live.subscriptions.is_empty() {
-            let (id, subscriptions) = (live.session.id(), std::mem::take(&mut live.subscriptions));
+        if client.is_ending() && !client.subscriptions.is_empty() {
+            let (id, subscriptions) = (client.session.id(), std::mem::take(&mut client.subscriptions));
             self.forget_topics(key, id, &subscriptions);
         }
     }
 
     pub(super) fn read(&mut self, key: Key) {
         self.current = Some(key);
-        let lets_in = self.lets_in();
-        let live = match self.clients.get_mut(key) {
+        let admits_sessions = self.admits_sessions();
+        let client = match self.clients.get_mut(key) {
             None => return,
             // It became ready when events had capacity; other clients may have filled them since.
-            Some(Client::Opening(opening)) if opening.is_parked() && !lets_in => return self.park(key),
+            Some(Client::Opening(opening)) if opening.awaits_admission() && !admits_sessions => {
+                return self.await_admission(key);
+            }
             Some(Client::Opening(_)) => return self.open(key),
-            Some(Client::Established(live)) => live,
+            Some(Client::Established(client)) => client,
         };
-        live.unread = false;
-        let turn = live.read(&mut self.batch, self.roomy, &self.shared);
-        if matches!(turn, Turn::Idle | Turn::Held | Turn::Limited | Turn::Stopped | Turn::BackpressureWaiters { .. }) {
-            live.release_input();
+        client.read_pending = false;
+        let turn = client.read(&mut self.batch, self.events_have_capacity, &self.shared);
+        if matches!(
+            turn,
+            Turn::Idle | Turn::Paused | Turn::RateLimited | Turn::ReadingDisabled | Turn::Backpressured { .. }
+        ) {
+            client.release_input();
         }
-        self.run_actions(key);
-        let Some(Client::Established(live)) = self.clients.get_mut(key) else { return };
+        self.follow_up(key);
+        let Some(Client::Established(client)) = self.clients.get_mut(key) else { return };
         match turn {
             Turn::Idle => {
-                if live.is_ending() {
+                if client.is_ending() {
                     self.set_time(key, Instant::now());
                 }
             }
-            Turn::Again => {
-                live.unread = true;
+            Turn::Ready => {
+                client.read_pending = true;
                 self.ready.push_back(key);
             }
-            Turn::Held => {
-                live.unread = true;
+            Turn::Paused => {
+                client.read_pending = true;
                 self.paused.push(key);
             }
-            Turn::Limited => {
-                live.unread = true;
+            Turn::RateLimited => {
+                client.read_pending = true;
                 self.metrics.delayed.add(1);
                 self.set_time(key, Instant::now());
             }
             // Until the handler resumes reading, or the session closes.
-            Turn::Stopped => (live.unread, live.stopped) = (true, true),
-            Turn::BackpressureWaiters { moved } => {
-                live.unread = true;
-                self.backpressured.add(key, moved, &self.worker.room, &self.wake);
+            Turn::ReadingDisabled => (client.read_pending, client.read_skipped) = (true, true),
+            Turn::Backpressured { published } => {
+                client.read_pending = true;
+                self.backpressured.add(key, published, &self.worker.capacity, &self.wake);
             }
             Turn::Over => self.remove(key),
         }
@@ -131,10 +138,10 @@ impl Worker {
     }
 
     pub(super) fn set_reading(&mut self, key: Key) {
-        if let Some(Client::Established(live)) = self.clients.get_mut(key) {
-            let reads = live.session.take_reading();
-            live.paused = !reads;
-            if reads && std::mem::take(&mut live.stopped) {
+        if let Some(Client::Established(client)) = self.clients.get_mut(key) {
+            let reads = client.session.take_reading();
+            client.reading_disabled = !reads;
+            if reads && std::mem::take(&mut client.read_skipped) {
                 self.read(key);
             }
         }
@@ -142,21 +149,21 @@ impl Worker {
 
     /// Writes the queued messages. Returns false if the connection is over.
     pub(super) fn write(&mut self, key: Key) -> bool {
-        wirespeed_driver::protocol::failpoint::hit("engine.write");
-        let Some(Client::Established(live)) = self.clients.get_mut(key) else { return false };
-        let progress = live.write(Instant::now);
-        if live.dropped > 0 {
-            self.shared.logs.note(Cause::SlowConsumer, Instant::now(), || live.describe_slow());
+        wirespeed_driver::protocol::failpoint::reach("engine.write");
+        let Some(Client::Established(client)) = self.clients.get_mut(key) else { return false };
+        let progress = client.write(Instant::now);
+        if client.dropped > 0 {
+            self.shared.logs.note(Cause::SlowConsumer, Instant::now(), || client.describe_slow());
         }
-        self.run_actions(key);
+        self.follow_up(key);
         if progress == Progress::Over {
             self.remove(key);
             return false;
         }
-        let Some(Client::Established(live)) = self.clients.get_mut(key) else { return false };
+        let Some(Client::Established(client)) = self.clients.get_mut(key) else { return false };
         // A session that begins to close is always marked as dirty.
-        if live.is_ending() {
-            if live.take_roomless() || std::mem::take(&mut live.stopped) {
+        if client.is_ending() {
+            if client.take_backpressured() || std::mem::take(&mut client.read_skipped) {
                 self.ready.push_back(key); // for the client's close frame
             }
             self.set_time(key, Instant::now());
@@ -168,8 +175,8 @@ impl Worker {
         let mut dirty = std::mem::take(&mut self.dirty);
         for key in dirty.drain(..) {
             self.current = Some(key);
-            if let Some(Client::Established(live)) = self.clients.get_mut(key) {
-                live.dirty = false;
+            if let Some(Client::Established(client)) = self.clients.get_mut(key) {
+                client.dirty = false;
                 self.write(key);
             }
         }
@@ -186,16 +193,16 @@ impl Worker {
                     self.fail_for(reason, opening.detail(), opening.remote());
                 }
             }
-            Some(Client::Established(mut live)) => {
-                wirespeed_driver::protocol::failpoint::hit("engine.remove");
-                live.session.set_closed();
-                live.session.set_figures(live.figures());
-                live.forget_account(&self.metrics);
-                self.forget_topics(key, live.session.id(), &live.subscriptions);
-                self.shared.sessions_registry.remove(self.worker.worker.index(), live.session.id());
+            Some(Client::Established(mut client)) => {
+                wirespeed_driver::protocol::failpoint::reach("engine.remove");
+                client.session.set_closed();
+                client.session.set_figures(client.figures());
+                client.clear_reported(&self.metrics);
+                self.forget_topics(key, client.session.id(), &client.subscriptions);
+                self.shared.sessions.remove(self.worker.worker.index(), client.session.id());
                 self.metrics.sessions.subtract(1);
-                if live.is_told() {
-                    self.batch.disconnected(&live.session, live.ended());
+                if client.emits_events() {
+                    self.batch.disconnected(&client.session, client.ended());
                 }
             }
         }

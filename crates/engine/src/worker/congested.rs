@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::poll::CONGESTION_PAUSE;
+use super::poll::CONGESTION_INTERVAL;
 use super::{Client, Command, Key, Worker};
 use crate::connection::Established;
 use crate::slow_consumer::{ALLOWANCE, SlowConsumerBudget, SlowConsumerState};
@@ -19,15 +19,15 @@ const MAX_CONGESTED: usize = 4096;
 
 /// A session that has proven that it reads always gets this time for a quarter of its limit, even if the budget is
 /// spent: other sessions that spend the budget must not cost a reader its session.
-const LEAST: Duration = Duration::from_millis(100);
+const MIN_ALLOWANCE: Duration = Duration::from_millis(100);
 
 /// How much faster the time of a session that has not proven that it reads is used up, while others have nothing left
 /// to read. It may use half of the budget: the rest is for sessions that read.
-const UNPROVEN: f64 = 10.0;
+const UNPROVEN_WEIGHT: f64 = 10.0;
 
 /// If all sessions of an audience are slow, publishers wait for one that reads this number of bytes in [`ALLOWANCE`],
 /// or a sixteenth of its limit if that is less.
-const SLOWEST: usize = 64 * 1024;
+const SLOWEST_BYTES: usize = 64 * 1024;
 
 /// An audience that is congested here or in another worker.
 pub(super) struct Congested {
@@ -59,8 +59,8 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    pub(super) fn count(&mut self, live: &mut Established, high: usize, now: impl FnOnce() -> Instant) {
-        self.add(live.is_behind(high, now));
+    pub(super) fn count(&mut self, client: &mut Established, high_water: usize, now: impl FnOnce() -> Instant) {
+        self.add(client.is_behind(high_water, now));
     }
 
     fn add(&mut self, behind: bool) {
@@ -71,7 +71,7 @@ impl Sent {
 
 /// The result of checking the sessions of an audience.
 #[derive(Default)]
-struct Found {
+struct CheckResult {
     /// The sessions that are behind.
     behind: Vec<Key>,
     /// A session has nothing left to read.
@@ -81,7 +81,12 @@ struct Found {
 
 impl Worker {
     /// Marks the audience as congested if sessions are behind. `sender`: a session that did not get the message.
-    pub(super) fn note_sent(&mut self, sent: &Sent, sender: Option<u64>, audience: impl FnOnce() -> Option<Topic>) {
+    pub(super) fn note_congestion(
+        &mut self,
+        sent: &Sent,
+        sender: Option<u64>,
+        audience: impl FnOnce() -> Option<Topic>,
+    ) {
         if sent.behind == 0 && self.congested.is_empty() {
             return;
         }
@@ -99,7 +104,7 @@ impl Worker {
             return self.worker.congestion.set_all(true);
         }
         self.worker.congestion.add(audience.clone());
-        for worker in self.shared.homes.get().into_iter().flatten() {
+        for worker in self.shared.handles.get().into_iter().flatten() {
             if worker.worker != self.worker.worker {
                 let _ = worker.mailbox.put(Command::Observe(audience.clone(), sender), 0); // the worker may have ended
             }
@@ -108,7 +113,7 @@ impl Worker {
 
     fn add_congested(&mut self, audience: Option<Topic>, congested: Congested) {
         if self.congested.is_empty() {
-            self.looked = Instant::now();
+            self.congestion_checked = Instant::now();
         }
         self.congested.insert(audience, congested);
     }
@@ -118,20 +123,20 @@ impl Worker {
     pub(super) fn observe(&mut self, audience: Option<Topic>, sender: Option<u64>) {
         if self.congested.len() < MAX_CONGESTED / 2 && !self.congested.contains_key(&audience) {
             self.add_congested(audience, Congested { holds: false, sender, delays: HashMap::new() });
-            self.look_after = Instant::now();
+            self.check_congestion_after = Instant::now();
         }
     }
 
     /// Checks the congested audiences. Publishers go on when all sessions have caught up, or were given up.
-    pub(super) fn look_at_congestion(&mut self) {
+    pub(super) fn check_congestion(&mut self) {
         if self.congested.is_empty() {
             return;
         }
         let now = Instant::now();
-        if now < self.look_after {
+        if now < self.check_congestion_after {
             return;
         }
-        let before = std::mem::replace(&mut self.looked, now);
+        let before = std::mem::replace(&mut self.congestion_checked, now);
         let mut fewer = false;
         let mut congested = std::mem::take(&mut self.congested);
         congested.retain(|audience, congested| {
@@ -153,46 +158,46 @@ impl Worker {
             self.worker.congestion.set_all(false);
         }
         // Even with many sessions the checks are a small part of the work.
-        self.look_after = now + CONGESTION_PAUSE.max(now.elapsed() * 20);
+        self.check_congestion_after = now + CONGESTION_INTERVAL.max(now.elapsed() * 20);
         if fewer {
-            self.worker.room.notify();
+            self.worker.capacity.notify();
         }
     }
 
     /// Returns whether the predicate holds for another worker.
     fn others(&self, holds: impl Fn(&SlowConsumerState) -> bool) -> bool {
-        let homes = self.shared.homes.get().into_iter().flatten();
-        homes.filter(|worker| worker.worker != self.worker.worker).any(|worker| holds(&worker.congestion))
+        let handles = self.shared.handles.get().into_iter().flatten();
+        handles.filter(|worker| worker.worker != self.worker.worker).any(|worker| holds(&worker.congestion))
     }
 
     /// Finds the sessions here that publishers of the audience wait for, and whether one has nothing left to read.
-    fn find_behind(&mut self, audience: Option<&Topic>, congested: &Congested, now: Instant) -> Found {
+    fn find_behind(&mut self, audience: Option<&Topic>, congested: &Congested, now: Instant) -> CheckResult {
         let keys: Vec<Key> = match audience {
             Some(topic) => self.topics.matching(topic).flat_map(|set| set.iter()).collect(),
             None => self.clients.keys(),
         };
         self.published += 1;
-        let mut found = Found::default();
+        let mut found = CheckResult::default();
         for key in keys {
-            let Some(Client::Established(live)) = self.clients.get_mut(key) else { continue };
+            let Some(Client::Established(client)) = self.clients.get_mut(key) else { continue };
             // A session with several matching subscriptions is counted once, and a broadcast does not go to all
             // clients.
-            if std::mem::replace(&mut live.published, self.published) == self.published
-                || live.is_ending()
-                || audience.is_none() && !live.is_told()
+            if std::mem::replace(&mut client.published, self.published) == self.published
+                || client.is_ending()
+                || audience.is_none() && !client.emits_events()
             {
                 continue;
             }
             found.any = true;
             // A quarter of the limit: half of the mark at which the wait began, so that it does not end for one
             // message.
-            if congested.holds && live.is_behind(live.quarter(), || now) {
+            if congested.holds && client.is_behind(client.quarter_limit(), || now) {
                 found.behind.push(key);
-            } else if congested.sender != Some(live.session.id()) {
+            } else if congested.sender != Some(client.session.id()) {
                 // The sender has nothing to read unless other sessions send too.
-                found.starved |= live.queued() == 0;
+                found.starved |= client.queued() == 0;
             }
-            if live.take_asked() {
+            if client.take_wrote_early() {
                 self.mark(key);
             }
         }
@@ -205,7 +210,7 @@ impl Worker {
         &mut self,
         audience: &Option<Topic>,
         congested: &mut Congested,
-        found: &Found,
+        found: &CheckResult,
         before: Instant,
         now: Instant,
     ) -> bool {
@@ -222,27 +227,27 @@ impl Worker {
         let mut lost = Duration::ZERO;
         for (key, delay) in &congested.delays {
             // A session that left did not catch up.
-            let here = matches!(self.clients.get(*key), Some(Client::Established(live)) if !live.is_ending());
+            let here = matches!(self.clients.get(*key), Some(Client::Established(client)) if !client.is_ending());
             lost = if here { lost } else { lost.max(delay.unpaid) };
         }
         let mut delays = HashMap::with_capacity(found.behind.len());
         for key in &found.behind {
-            let Some(Client::Established(live)) = self.clients.get_mut(*key) else { continue };
-            let taken = live.taken();
+            let Some(Client::Established(client)) = self.clients.get_mut(*key) else { continue };
+            let taken = client.taken_bytes();
             let none = Delay { waited: Duration::ZERO, unpaid: Duration::ZERO, taken };
             let mut delay = congested.delays.get(key).copied().unwrap_or(none);
-            let reads = live.reads();
-            let weight = if starved && !reads { UNPROVEN } else { 1.0 };
+            let reads = client.has_proven_reading();
+            let weight = if starved && !reads { UNPROVEN_WEIGHT } else { 1.0 };
             delay.waited += waited.mul_f64(weight);
             delay.unpaid += waited.mul_f64(if starved { weight - 1.0 } else { weight });
-            let most = if reads { left.max(LEAST) } else { left / 2 };
+            let most = if reads { left.max(MIN_ALLOWANCE) } else { left / 2 };
             // If others have nothing left to read, it has to take enough to catch up; else all are as slow as it is.
-            let enough = if starved { live.quarter() } else { slowest(live.quarter(), most) };
+            let enough = if starved { client.quarter_limit() } else { slowest_bytes(client.quarter_limit(), most) };
             if taken - delay.taken >= enough as u64 {
                 delay = none;
             }
             if delay.waited > most {
-                live.give_up();
+                client.give_up();
                 lost = lost.max(delay.unpaid);
             } else {
                 delays.insert(*key, delay);
@@ -256,8 +261,8 @@ impl Worker {
     }
 }
 
-/// Returns the bytes that a session has to read in this time, if all sessions are slow. `quarter`: of its limit.
-fn slowest(quarter: usize, time: Duration) -> usize {
-    let bytes = SLOWEST.min(quarter / 4) as f64;
+/// Returns the bytes that a session has to read in this time, if all sessions are slow. `quarter_limit`: of its limit.
+fn slowest_bytes(quarter_limit: usize, time: Duration) -> usize {
+    let bytes = SLOWEST_BYTES.min(quarter_limit / 4) as f64;
     ((bytes * time.as_secs_f64() / ALLOWANCE.as_secs_f64()) as usize).max(1)
 }

@@ -11,14 +11,14 @@ use crate::reasons::Reason;
 use crate::slab::Slab;
 
 /// The maximum number of clients evicted at once: other clients have to be served.
-const TRIMMED_AT_ONCE: usize = 64;
+const MAX_EVICTED_AT_ONCE: usize = 64;
 
 /// The interval between such evictions.
-const TRIM_INTERVAL: Duration = Duration::from_millis(5);
+const EVICTION_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Worker {
     /// Adds a handshake whose request has not arrived yet; evicts others if there are too many.
-    pub(super) fn enter(&mut self, key: Key, now: Instant) {
+    pub(super) fn add_pending(&mut self, key: Key, now: Instant) {
         let Some(Client::Opening(opening)) = self.clients.get(key) else { return };
         let origin = opening.origin();
         if self.pending.is_over_limit() {
@@ -35,7 +35,7 @@ impl Worker {
     }
 
     /// Returns how long no handshake can start, if there are far too many.
-    pub(super) fn crowded_for(&mut self, now: Instant) -> Option<Duration> {
+    pub(super) fn handshake_delay(&mut self, now: Instant) -> Option<Duration> {
         self.pending.is_full().then(|| self.evict_one(now)).filter(|delay| !delay.is_zero())
     }
 
@@ -53,7 +53,7 @@ impl Worker {
 
     /// Evicts some of the clients above the limit.
     pub(super) fn trim(&mut self, now: Instant) {
-        for _ in 0..TRIMMED_AT_ONCE {
+        for _ in 0..MAX_EVICTED_AT_ONCE {
             if !self.pending.next_victim_in(now).is_some_and(|left| left.is_zero()) {
                 return;
             }
@@ -63,13 +63,13 @@ impl Worker {
     }
 
     /// Returns the time until the next such eviction.
-    pub(super) fn trim_in(&self, now: Instant) -> Option<Duration> {
-        self.pending.next_victim_in(now).map(|left| left.max(TRIM_INTERVAL))
+    pub(super) fn next_eviction_in(&self, now: Instant) -> Option<Duration> {
+        self.pending.next_victim_in(now).map(|left| left.max(EVICTION_INTERVAL))
     }
 
     /// Evicts a client that is going to be refused, if the limit of such clients is reached. The victim has been
     /// silent longest, of the address with most of them, and had time to send its request.
-    pub(super) fn make_answerable(&mut self, now: Instant) {
+    pub(super) fn evict_refused(&mut self, now: Instant) {
         if !self.shared.admission.can_answer()
             && self.to_be_refused.delay(now, |key| has_unread(&self.clients, key)).is_zero()
             && let Some((first, _)) = self.to_be_refused.first()
@@ -79,7 +79,7 @@ impl Worker {
     }
 
     /// Ends a handshake if its time is over.
-    pub(super) fn end_opening(&mut self, key: Key, now: Instant) {
+    pub(super) fn expire_handshake(&mut self, key: Key, now: Instant) {
         let unread = has_unread(&self.clients, key);
         let Some(Client::Opening(opening)) = self.clients.get_mut(key) else { return };
         if opening.is_due(now, unread) {
@@ -89,12 +89,12 @@ impl Worker {
     }
 
     /// Shortens the time of all handshakes, because the engine drains and waits for them.
-    pub(super) fn hurry(&mut self) {
+    pub(super) fn shorten_deadlines(&mut self) {
         let now = Instant::now();
         let most = IDLE_TIME.min(self.shared.config.open_timeout);
         for key in self.clients.keys() {
             if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
-                opening.hurry(now, GRACE, most).into_iter().for_each(|by| self.wheel.set(by, key));
+                opening.shorten_deadlines(now, GRACE, most).into_iter().for_each(|by| self.wheel.set(by, key));
             }
         }
     }

@@ -8,13 +8,13 @@ use crate::connection::Client;
 use crate::logs::Cause;
 
 /// The interval between two checks, while few messages arrive.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A check is made early when this part of the limit has arrived since the last one.
-const PART: usize = 64;
+const EARLY_CHECK_PART: usize = 64;
 
 /// A session may always hold this number of bytes, while the total is below its limit.
-const LEAST: usize = 64 * 1024;
+const MIN_SHARE: usize = 64 * 1024;
 
 /// The share of its own limit that the outbox of a stalled session may hold: all of it until half of the total is
 /// used, and from there on proportionally less.
@@ -35,19 +35,19 @@ impl Share {
 
     /// Returns the share of a session's own limit.
     pub(crate) fn of(self, own: usize) -> usize {
-        if self.0 >= 1.0 { own } else { ((own as f64 * self.0) as usize).max(LEAST).min(own) }
+        if self.0 >= 1.0 { own } else { ((own as f64 * self.0) as usize).max(MIN_SHARE).min(own) }
     }
 }
 
 impl Worker {
     /// Updates the share of stalled sessions, and frees memory if the total is above its limit.
-    pub(super) fn look_at_total(&mut self, now: Instant) {
+    pub(super) fn check_memory(&mut self, now: Instant) {
         let total = self.shared.config.total_outbox_limit;
-        if now < self.total_after && self.taken_in < total / PART {
+        if now < self.check_memory_after && self.bytes_since_check < total / EARLY_CHECK_PART {
             return;
         }
-        (self.total_after, self.taken_in) = (now + LOOK, 0);
-        let used = self.shared.held_by_sessions();
+        (self.check_memory_after, self.bytes_since_check) = (now + CHECK_INTERVAL, 0);
+        let used = self.shared.session_memory();
         self.share = Share::new(used, total);
         if used <= total {
             return;
@@ -55,32 +55,32 @@ impl Worker {
         // An eighth of the limit more than necessary, or memory had to be freed again at once. Each worker frees its
         // part.
         let excess = used - (total - total / 8);
-        let all: u64 = self.shared.sheets.iter().map(|metrics| metrics.outbox_bytes.value()).sum();
+        let all: u64 = self.shared.metrics.iter().map(|metrics| metrics.outbox_bytes.value()).sum();
         let part = excess as f64 * self.metrics.outbox_bytes.value() as f64 / all.max(1) as f64;
-        self.make_room(part.ceil() as usize, now);
-        if let Some(homes) = self.shared.homes.get() {
-            homes.iter().for_each(|worker| worker.mailbox.nudge());
+        self.free_memory(part.ceil() as usize, now);
+        if let Some(handles) = self.shared.handles.get() {
+            handles.iter().for_each(|worker| worker.mailbox.nudge());
         }
         // Even with many sessions the checks are a small part of the work.
-        self.total_after = now + LOOK.max(now.elapsed() * 20);
+        self.check_memory_after = now + CHECK_INTERVAL.max(now.elapsed() * 20);
     }
 
     /// Returns the time until the next check; `None`: only when something happens.
-    pub(super) fn look_in(&self, now: Instant) -> Option<Duration> {
-        let over = self.shared.held_by_sessions() > self.shared.config.total_outbox_limit;
+    pub(super) fn next_check_in(&self, now: Instant) -> Option<Duration> {
+        let over = self.shared.session_memory() > self.shared.config.total_outbox_limit;
         // A worker whose sessions have nothing queued cannot free anything.
-        (over && self.metrics.outbox_bytes.value() > 0).then(|| self.total_after.saturating_duration_since(now))
+        (over && self.metrics.outbox_bytes.value() > 0).then(|| self.check_memory_after.saturating_duration_since(now))
     }
 
     /// Frees this number of bytes: first from stalled sessions, and from those that hold most. Their policies apply.
-    fn make_room(&mut self, wanted: usize, now: Instant) {
+    fn free_memory(&mut self, wanted: usize, now: Instant) {
         let mut holders: Vec<(bool, usize, Key)> = Vec::new();
         for key in self.clients.keys() {
-            if let Some(Client::Established(live)) = self.clients.get_mut(key)
-                && live.queued() > 0
+            if let Some(Client::Established(client)) = self.clients.get_mut(key)
+                && client.queued() > 0
             {
-                holders.push((live.is_stalled(now), live.queued(), key));
-                if live.take_asked() {
+                holders.push((client.is_stalled(now), client.queued(), key));
+                if client.take_wrote_early() {
                     self.mark(key);
                 }
             }
@@ -91,11 +91,11 @@ impl Worker {
             if left == 0 {
                 return;
             }
-            let Some(Client::Established(live)) = self.clients.get_mut(key) else { continue };
-            let gone = live.give_way(left, &self.shared.config);
-            left = left.saturating_sub(gone.bytes);
-            if gone.cut {
-                self.shared.logs.note(Cause::SlowConsumer, Instant::now(), || live.describe_cut());
+            let Some(Client::Established(client)) = self.clients.get_mut(key) else { continue };
+            let freed = client.free_memory(left, &self.shared.config);
+            left = left.saturating_sub(freed.bytes);
+            if freed.cut {
+                self.shared.logs.note(Cause::SlowConsumer, Instant::now(), || client.describe_cut());
             }
             self.mark(key);
         }
@@ -113,9 +113,9 @@ mod tests {
         let of = |used| share(own, used, total);
         assert_eq!([of(0), of(total / 2)], [own, own]);
         assert_eq!(of(total / 4 * 3), own / 2);
-        assert_eq!([of(total), of(usize::MAX)], [LEAST, LEAST]);
+        assert_eq!([of(total), of(usize::MAX)], [MIN_SHARE, MIN_SHARE]);
         assert_eq!(share(1000, total, total), 1000);
-        assert_eq!([share(own, 1, 0), share(own, 1, 1)], [LEAST, LEAST]);
+        assert_eq!([share(own, 1, 0), share(own, 1, 1)], [MIN_SHARE, MIN_SHARE]);
         assert_eq!(share(usize::MAX, 1 << 40, usize::MAX), usize::MAX);
     }
 }

@@ -54,25 +54,25 @@ const LISTENERS: usize = 64;
 const WAKER: Token = Token(LISTENERS - 1);
 
 /// The maximum number of listeners of a worker.
-pub(crate) const DOORS: usize = LISTENERS - 1;
+pub(crate) const MAX_LISTENERS: usize = LISTENERS - 1;
 
 /// A batch that reaches this number of events, or of message bytes, is handed on before the turn is over.
 pub(crate) const BATCH_EVENTS: usize = 4096;
 pub(crate) const BATCH_BYTES: usize = 1 << 20;
 
 /// An ending worker survives this number of panics, beside one for each client.
-const ENDINGS: usize = 4;
+const EXTRA_PANICS: usize = 4;
 
 /// A listening socket and its options.
 pub(crate) struct Listener {
     /// `None`: it is closed.
-    pub(crate) listener: Option<OwnedFd>,
-    pub(crate) entrance: Entrance,
+    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) options: ListenerOptions,
 }
 
 /// The protocol that clients of a listener use.
 #[derive(Clone)]
-pub(crate) struct Entrance {
+pub(crate) struct ListenerOptions {
     pub(crate) tls: Option<Arc<Certificate>>,
     pub(crate) unix: bool,
     /// The listener is that of [`crate::Http::at`]: no sessions begin there, and it stays open until the engine ends.
@@ -147,8 +147,8 @@ pub(crate) struct Worker {
     delivered: usize,
     /// Audiences (topics, or all sessions) whose publishers should wait; when to check them next, and the last check.
     congested: HashMap<Option<Topic>, Congested>,
-    look_after: Instant,
-    looked: Instant,
+    check_congestion_after: Instant,
+    congestion_checked: Instant,
     /// Commands taken out of the mailbox and not executed yet.
     commands: VecDeque<Command>,
     /// Bytes of executed commands that the mailbox still counts: of messages, and of subscription commands.
@@ -157,7 +157,7 @@ pub(crate) struct Worker {
     current: Option<Key>,
     batch: Batch,
     /// Whether events have capacity.
-    roomy: bool,
+    events_have_capacity: bool,
     /// Indices of listeners at which more clients wait.
     accepting: Vec<usize>,
     /// Accepted sockets whose handshake has not started yet, and the maximum number of them.
@@ -177,10 +177,10 @@ pub(crate) struct Worker {
     /// Clients that [`Command::Shed`] has yet to close, a few at a time.
     leaving: Vec<Key>,
     /// When to check the memory of all sessions next, and the share of its limit that a stalled session may use.
-    total_after: Instant,
+    check_memory_after: Instant,
     share: Share,
     /// Bytes of messages that arrived since the last check of the memory.
-    taken_in: usize,
+    bytes_since_check: usize,
     /// When the message whose latency is being measured was published.
     published_at: Option<Instant>,
 }
@@ -190,12 +190,12 @@ pub(crate) fn prepare(
     worker: WorkerId,
     shared: Arc<EngineShared>,
     registry: Arc<Registry>,
-    room: Arc<CapacityNotifier>,
+    capacity: Arc<CapacityNotifier>,
     listeners: Vec<Listener>,
 ) -> io::Result<Worker> {
     let poll = Poll::new()?;
     let metrics =
-        shared.sheets.get(worker.index()).map(Arc::clone).ok_or_else(|| io::Error::other("no such worker"))?;
+        shared.metrics.get(worker.index()).map(Arc::clone).ok_or_else(|| io::Error::other("no such worker"))?;
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
     let wake: Arc<dyn Wake> = Arc::new(move || {
         // This fails only if the counter is full; then the worker is awake.
@@ -206,13 +206,13 @@ pub(crate) fn prepare(
         shared.config.mailbox_limit.min(shared.least_outbox() / 8).max(1),
         shared.config.mailbox_limit,
         Arc::clone(&wake),
-        Arc::clone(&room),
+        Arc::clone(&capacity),
     ));
     let (pending, acl) = (shared.pending, shared.config.acl.clone());
-    let max_accepted = accept::max_accepted(pending, shared.sheets.len());
-    for (index, door) in listeners.iter().enumerate() {
-        if let Some(listener) = &door.listener {
-            poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(index), Interest::READABLE)?;
+    let max_accepted = accept::max_accepted(pending, shared.metrics.len());
+    for (index, listener) in listeners.iter().enumerate() {
+        if let Some(socket) = &listener.socket {
+            poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), Token(index), Interest::READABLE)?;
         }
     }
     Ok(Worker {
@@ -221,16 +221,16 @@ pub(crate) fn prepare(
             mailbox: Arc::clone(&mailbox),
             registry,
             process: fork::generation(),
-            room,
+            capacity,
             congestion: SlowConsumerState::default(),
             arriving: AtomicUsize::new(0),
             memory: Arc::clone(&shared.memory),
             logs: Arc::clone(&shared.logs),
             acl,
         }),
-        total_after: Instant::now(),
+        check_memory_after: Instant::now(),
         share: Share::default(),
-        taken_in: 0,
+        bytes_since_check: 0,
         shared,
         metrics,
         poll,
@@ -255,13 +255,13 @@ pub(crate) fn prepare(
         dirty: Vec::new(),
         delivered: 0,
         congested: HashMap::new(),
-        look_after: Instant::now(),
-        looked: Instant::now(),
+        check_congestion_after: Instant::now(),
+        congestion_checked: Instant::now(),
         commands: VecDeque::new(),
         done: (0, 0),
         current: None,
         batch: Batch::default(),
-        roomy: true,
+        events_have_capacity: true,
         accept_after: None,
         draining: false,
         sheds: false,
@@ -280,20 +280,20 @@ impl Worker {
 
     /// Serves until the engine stops. The given listeners are added to those of [`prepare`].
     pub(crate) fn run(mut self, listeners: Vec<Listener>) -> io::Result<()> {
-        listeners.into_iter().for_each(|door| self.open_door(door));
+        listeners.into_iter().for_each(|listener| self.add_listener(listener));
         let result = loop {
             // A panic costs one session: that of the client being handled.
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(result) => break result,
                 Err(panic) => {
-                    if !self.recover_twice(panic) {
-                        break Err(io::Error::other("a worker has panicked again and again"));
+                    if !self.try_recover(panic) {
+                        break Err(io::Error::other("a worker has panicked too often"));
                     }
                 }
             }
         };
         if let Err(error) = &result {
-            let text = || format!("worker {} has ended, and its sessions with it: {error}", self.worker.worker.index());
+            let text = || format!("worker {} and its sessions have ended: {error}", self.worker.worker.index());
             self.shared.logs.note(Cause::WorkerEnded, Instant::now(), text);
         }
         self.end();
@@ -307,7 +307,7 @@ impl Worker {
     }
 
     /// Recovers from a panic. Returns whether the worker can go on.
-    fn recover_twice(&mut self, mut panic: Box<dyn Any + Send>) -> bool {
+    fn try_recover(&mut self, mut panic: Box<dyn Any + Send>) -> bool {
         for _ in 0..2 {
             match catch_unwind(AssertUnwindSafe(|| self.recover(&*panic))) {
                 Ok(()) => return true,
@@ -318,16 +318,16 @@ impl Worker {
     }
 
     /// Ends the session of the client being handled, after a panic.
-    pub(super) fn lose_current(&mut self, panic: &(dyn Any + Send)) {
+    pub(super) fn end_current(&mut self, panic: &(dyn Any + Send)) {
         self.metrics.panics.add(1);
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let worker = self.worker.worker.index();
         self.shared.logs.note(Cause::Panic, Instant::now(), || {
-            format!("worker {worker} has panicked, and ended one session: {}", said.unwrap_or("it did not say why"))
+            format!("worker {worker} has panicked, and ended one session: {}", said.unwrap_or("no message"))
         });
         if let Some(key) = self.current.take() {
             match self.clients.get_mut(key) {
-                Some(Client::Established(live)) => drop(live.session.set_closed()),
+                Some(Client::Established(client)) => drop(client.session.set_closed()),
                 Some(Client::Opening(opening)) => opening.note_failure(Reason::Panic),
                 None => {}
             }
@@ -336,13 +336,13 @@ impl Worker {
     }
 
     fn recover(&mut self, panic: &(dyn Any + Send)) {
-        self.lose_current(panic);
-        self.note_done();
+        self.end_current(panic);
+        self.release_capacity();
         // Any list may be incomplete, and edges may be lost: every client gets a turn.
         self.accepting = (0..self.listeners.len()).collect();
         self.congested.clear();
         self.worker.congestion.clear();
-        self.worker.room.notify();
+        self.worker.capacity.notify();
         self.ready.clear();
         self.paused.clear();
         self.awaiting_admission.clear();
@@ -360,10 +360,10 @@ impl Worker {
                         self.wheel.set(at, key);
                     }
                 }
-                Some(Client::Established(live)) => {
-                    live.note_read_closed();
-                    (live.dirty, live.unread) = (true, true);
-                    live.listed.take_due(now);
+                Some(Client::Established(client)) => {
+                    client.note_read_closed();
+                    (client.dirty, client.read_pending) = (true, true);
+                    client.listed.take_due(now);
                     self.dirty.push(key);
                     self.set_time(key, now);
                 }
@@ -376,14 +376,14 @@ impl Worker {
         let mut ready = Ready::with_capacity(1024);
         let mut due = Vec::new();
         loop {
-            self.note_vacancy();
+            self.update_vacant();
             if self.shared.stop.load(Ordering::Acquire) {
                 return Ok(());
             }
-            let accepts = self.has_guests();
+            let accepts = self.can_accept();
             let idle = self.ready.is_empty()
                 && self.draining_input.is_empty()
-                && !self.backpressured.is_told()
+                && !self.backpressured.is_notified()
                 && !accepts
                 && self.dirty.is_empty()
                 && !self.drain_backlog
@@ -391,18 +391,18 @@ impl Worker {
             self.wait(idle, &mut ready)?;
             let began = Instant::now();
             self.metrics.begin_turn(began);
-            self.look_for_room();
-            self.backpressured.take_told(&mut self.ready);
+            self.resume_paused();
+            self.backpressured.take_notified(&mut self.ready);
             for event in &ready {
                 match event.token() {
                     WAKER => {}
-                    Token(door) if door < LISTENERS => self.note_door(door),
+                    Token(index) if index < LISTENERS => self.mark_accepting(index),
                     Token(token) => self.edge(Key::from_token(token - LISTENERS), event),
                 }
             }
             self.current = None;
             if self.drain_backlog {
-                self.accept_last();
+                self.accept_backlogs();
             }
             self.accept();
             for _ in 0..self.ready.len() {
@@ -410,13 +410,13 @@ impl Worker {
                 self.read(key);
             }
             self.current = None;
-            self.look_at_total(began);
-            self.obey_some();
+            self.check_memory(began);
+            self.execute_commands();
             self.write_dirty();
             for key in std::mem::take(&mut self.draining_input) {
-                self.read_late(key);
+                self.read_while_closing(key);
             }
-            self.look_at_congestion();
+            self.check_congestion();
             let now = Instant::now();
             self.handle_time(now, &mut due);
             self.current = None;
@@ -426,32 +426,32 @@ impl Worker {
     }
 
     /// Updates whether this worker has clients. A draining engine ends when no worker has any.
-    pub(super) fn note_vacancy(&mut self) {
+    pub(super) fn update_vacant(&mut self) {
         let vacant = self.draining && self.clients.is_empty() && self.accepted.is_empty();
         if vacant == self.vacant {
             return;
         }
         self.vacant = vacant;
         if vacant {
-            self.shared.leave();
+            self.shared.release_occupied();
         } else {
-            self.shared.occupied.fetch_add(1, Ordering::AcqRel); // a request to the internal listener
+            self.shared.occupied_workers.fetch_add(1, Ordering::AcqRel); // a request to the internal listener
         }
     }
 
     fn end_turn(&mut self, began: Instant, now: Instant) {
         if let Some(at) = self.published_at.take() {
-            self.metrics.note_published(now.saturating_duration_since(at));
+            self.metrics.record_latency(now.saturating_duration_since(at));
         }
-        let closed = self.draining || !self.roomy || self.accept_after.is_some();
+        let closed = self.draining || !self.events_have_capacity || self.accept_after.is_some();
         self.metrics.closed.store(closed, Ordering::Relaxed);
         self.metrics.end_turn(began, now);
     }
 
     /// Moves the clients that wait for events to `ready`, if events have capacity again.
-    fn look_for_room(&mut self) {
-        if !self.roomy && self.shared.events.has_capacity(self.worker.worker.index(), &self.wake) {
-            self.roomy = true;
+    fn resume_paused(&mut self) {
+        if !self.events_have_capacity && self.shared.events.has_capacity(self.worker.worker.index(), &self.wake) {
+            self.events_have_capacity = true;
             // Each client that awaits admission adds only one event; the paused ones may fill the events again.
             self.ready.extend(self.awaiting_admission.drain(..).chain(self.paused.drain(..)));
         }
@@ -463,16 +463,17 @@ impl Worker {
             self.metrics.events.add(self.batch.len() as u64);
             // At the end of the worker there is no turn.
             let now = Some(self.metrics.turn()).filter(|began| *began > 0).unwrap_or_else(|| self.shared.since_start());
-            let Put { room, draining_input } =
+            let Put { has_capacity, stalled_for } =
                 self.shared.events.put(&mut self.batch, now, self.worker.worker.index(), &self.wake);
-            if draining_input > self.shared.config.http.stuck_after {
-                self.shared.note_late_events(draining_input);
+            if stalled_for > self.shared.config.http.stuck_after {
+                self.shared.log_stalled_events(stalled_for);
             }
-            if self.roomy && !room {
-                let full = || "events are not taken as fast as they come: nothing is read until they are".to_owned();
+            if self.events_have_capacity && !has_capacity {
+                let full =
+                    || "the queue of events is full: nothing is read until the application takes some".to_owned();
                 self.shared.logs.note(Cause::EventsFull, Instant::now(), full);
             }
-            self.roomy &= room;
+            self.events_have_capacity &= has_capacity;
         }
     }
 
@@ -485,18 +486,18 @@ impl Worker {
         self.wheel.take_due(now, due);
         for key in due.drain(..) {
             self.current = Some(key);
-            let paused = !self.roomy;
+            let paused = !self.events_have_capacity;
             match self.clients.get_mut(key) {
                 None => {}
-                Some(Client::Opening(_)) => self.end_opening(key, now),
-                Some(Client::Established(live)) => {
+                Some(Client::Opening(_)) => self.expire_handshake(key, now),
+                Some(Client::Established(client)) => {
                     // An entry may be outdated: something was due earlier, and has set another time.
-                    if !live.listed.take_due(now) {
+                    if !client.listed.take_due(now) {
                         continue;
                     }
-                    let resumed = live.take_resumed(now);
-                    let answers = live.waits_to_answer();
-                    live.handle_deadline(now, paused, &self.shared.config);
+                    let resumed = client.take_resumed(now);
+                    let answers = client.waits_to_answer();
+                    client.handle_deadline(now, paused, &self.shared.config);
                     self.write(key);
                     self.set_time(key, now);
                     if resumed {
@@ -510,9 +511,9 @@ impl Worker {
     }
 
     fn set_time(&mut self, key: Key, now: Instant) {
-        if let Some(Client::Established(live)) = self.clients.get_mut(key)
-            && let Some(deadline) = live.deadline(now)
-            && live.listed.add(deadline)
+        if let Some(Client::Established(client)) = self.clients.get_mut(key)
+            && let Some(deadline) = client.deadline(now)
+            && client.listed.add(deadline)
         {
             self.wheel.set(deadline, key);
         }
@@ -521,16 +522,16 @@ impl Worker {
     /// Ends all clients that are left, and reports their end.
     fn end(&mut self) {
         // A panic does not stop this: each attempt gets further than the one before.
-        for _ in 0..self.clients.keys().len() + ENDINGS {
+        for _ in 0..self.clients.keys().len() + EXTRA_PANICS {
             match catch_unwind(AssertUnwindSafe(|| self.end_clients())) {
                 Ok(()) => break,
-                Err(panic) => drop(catch_unwind(AssertUnwindSafe(|| self.lose_current(&*panic)))),
+                Err(panic) => drop(catch_unwind(AssertUnwindSafe(|| self.end_current(&*panic)))),
             }
         }
         drop(catch_unwind(AssertUnwindSafe(|| self.hand_on())));
         self.metrics.ended.store(true, Ordering::Release);
         if !self.vacant {
-            self.shared.leave();
+            self.shared.release_occupied();
         }
         if self.shared.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.events.close();
@@ -539,18 +540,18 @@ impl Worker {
 
     fn end_clients(&mut self) {
         for index in 0..self.listeners.len() {
-            self.close_door(index);
+            self.close_listener(index);
         }
         // Callers that wait for figures get them from the ended session.
         let left: Vec<_> = std::mem::take(&mut self.commands).into_iter().chain(self.mailbox.close()).collect();
-        self.forget(&left);
-        while let Some(guest) = self.accepted.pop_front() {
-            self.fail(Reason::Stopping, guest.remote);
+        self.discard(&left);
+        while let Some(incoming) = self.accepted.pop_front() {
+            self.fail(Reason::Stopping, incoming.remote);
         }
         for key in self.clients.keys() {
             self.current = Some(key);
             match self.clients.get_mut(key) {
-                Some(Client::Established(live)) => live.abort(),
+                Some(Client::Established(client)) => client.abort(),
                 Some(Client::Opening(opening)) => opening.note_failure(Reason::Stopping),
                 None => {}
             }

@@ -10,7 +10,7 @@ use mio::Events as Ready;
 use super::Worker;
 
 /// The interval between two checks of congested audiences.
-pub(super) const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
+pub(super) const CONGESTION_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Worker {
     /// Waits until there is something to do, and takes the commands. `idle`: the last turn left nothing to do.
@@ -20,8 +20,8 @@ impl Worker {
             return Ok(());
         }
         let some = if self.commands.is_empty() { self.mailbox.take(&mut self.commands, idle) } else { true };
-        let timeout = if idle && !some { self.sleep() } else { Some(Duration::ZERO) };
-        self.look(ready, timeout)
+        let timeout = if idle && !some { self.time_to_deadline() } else { Some(Duration::ZERO) };
+        self.poll_sockets(ready, timeout)
     }
 
     /// Polls without sleeping, for `most` at most. Returns whether there is something to do. Other threads need not
@@ -29,10 +29,10 @@ impl Worker {
     fn busy_poll(&mut self, most: Duration, ready: &mut Ready) -> io::Result<bool> {
         let began = Instant::now();
         // Nothing is due by time before the next timer.
-        let most = self.sleep().map_or(most, |sleep| sleep.min(most));
+        let most = self.time_to_deadline().map_or(most, |sleep| sleep.min(most));
         loop {
             let some = self.mailbox.take(&mut self.commands, false);
-            self.look(ready, Some(Duration::ZERO))?;
+            self.poll_sockets(ready, Some(Duration::ZERO))?;
             if some || !ready.is_empty() || self.shared.stop.load(Ordering::Acquire) {
                 return Ok(true);
             }
@@ -44,7 +44,7 @@ impl Worker {
         }
     }
 
-    fn look(&mut self, ready: &mut Ready, timeout: Option<Duration>) -> io::Result<()> {
+    fn poll_sockets(&mut self, ready: &mut Ready, timeout: Option<Duration>) -> io::Result<()> {
         match self.poll.poll(ready, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => ready.clear(),
             Err(error) => return Err(error),
@@ -54,10 +54,13 @@ impl Worker {
     }
 
     /// Returns the time until the next deadline.
-    fn sleep(&self) -> Option<Duration> {
+    fn time_to_deadline(&self) -> Option<Duration> {
         let now = Instant::now();
         let accept = self.accept_after.map(|after| after.saturating_duration_since(now));
-        let congested = (!self.congested.is_empty()).then_some(CONGESTION_PAUSE);
-        [self.wheel.sleep(now), accept, congested, self.trim_in(now), self.look_in(now)].into_iter().flatten().min()
+        let congested = (!self.congested.is_empty()).then_some(CONGESTION_INTERVAL);
+        [self.wheel.sleep(now), accept, congested, self.next_eviction_in(now), self.next_check_in(now)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

@@ -35,13 +35,13 @@ pub(crate) struct EngineShared {
     pub(crate) pending: usize,
     pub(crate) events: Arc<Events>,
     /// The metrics of each worker, by its number.
-    pub(crate) sheets: Vec<Arc<WorkerMetrics>>,
+    pub(crate) metrics: Vec<Arc<WorkerMetrics>>,
     pub(crate) stop: AtomicBool,
     pub(crate) last_id: AtomicU64,
     /// The engine is shutting down: no more clients should come.
     pub(crate) leaving: AtomicBool,
     /// The handles of all workers, by their numbers.
-    pub(crate) homes: OnceLock<Vec<Arc<WorkerHandle>>>,
+    pub(crate) handles: OnceLock<Vec<Arc<WorkerHandle>>>,
     /// Copies of the listeners, for a handoff.
     pub(crate) listeners: Mutex<Vec<ListenerSet>>,
     /// Another engine has copies of the listeners, or is about to: they are closed without `shutdown(2)`. Set under
@@ -51,9 +51,9 @@ pub(crate) struct EngineShared {
     /// Counts requests for the metrics and the page with a wrong token.
     pub(crate) operator_tokens: OperatorTokens,
     /// Messages that the application did not understand.
-    pub(crate) invalid: AtomicU64,
+    pub(crate) invalid_messages: AtomicU64,
     /// All sessions, by their numbers.
-    pub(crate) sessions_registry: SessionRegistry,
+    pub(crate) sessions: SessionRegistry,
     /// Cached answers for the page.
     pub(crate) page: page::Kept,
     /// The memory of all messages that wait.
@@ -62,26 +62,26 @@ pub(crate) struct EngineShared {
     /// Workers that have not ended.
     pub(crate) alive: AtomicUsize,
     /// Counts clients of Unix sockets. All workers share the queue of such a socket, and take its clients in turn.
-    pub(crate) turns: AtomicUsize,
+    pub(crate) next_worker: AtomicUsize,
     /// Workers that have clients, or may get some. No worker ends before this is 0, as any client may need all
     /// workers.
-    pub(crate) occupied: AtomicUsize,
+    pub(crate) occupied_workers: AtomicUsize,
     /// A client once got a descriptor that is reserved for the application. From then on workers check descriptors
     /// before they accept: one free lower descriptor says nothing about the ones after it.
     /// one that is free says nothing about the next but one.
-    pub(crate) short: AtomicBool,
+    pub(crate) descriptors_short: AtomicBool,
     /// How long slow sessions may delay publishers.
     pub(crate) budgets: Budgets,
     /// The connection to other engines.
     pub(crate) broker: Slot,
     /// The routes of sessions that [`Config::admit`] has accepted.
-    pub(crate) plain: [Arc<Route>; 2],
+    pub(crate) default_routes: [Arc<Route>; 2],
 }
 
 impl EngineShared {
     /// Returns the engine's own settings as a route, for a session with this role.
-    pub(crate) fn plain(&self, role: Role) -> Arc<Route> {
-        match self.plain.iter().find(|route| route.role == role) {
+    pub(crate) fn default_route(&self, role: Role) -> Arc<Route> {
+        match self.default_routes.iter().find(|route| route.role == role) {
             Some(route) => Arc::clone(route),
             None => Arc::new(Route::new(role, &self.config)),
         }
@@ -92,18 +92,18 @@ impl EngineShared {
         let (events_waiting, event_bytes_waiting) = self.events.waiting();
         let files = self.jwts().filter(|jwt| jwt.key_file_error().is_some());
         let of = |(number, metrics): (usize, &Arc<WorkerMetrics>)| {
-            let worker = self.homes.get().and_then(|homes| homes.get(number));
+            let worker = self.handles.get().and_then(|handles| handles.get(number));
             WorkerFigures { mailbox_bytes: worker.map_or(0, |worker| worker.mailbox.bytes() as u64), ..metrics.read() }
         };
         Figures {
-            workers: self.sheets.iter().enumerate().map(of).collect(),
+            workers: self.metrics.iter().enumerate().map(of).collect(),
             events_waiting,
             event_bytes_waiting,
             oldest_event: self.events.oldest(self.since_start()),
             key_files_failed: files.count(),
             operator_tokens_refused: self.operator_tokens.refused(),
-            messages_invalid: self.invalid.load(Ordering::Relaxed),
-            total_outbox_bytes: self.total_waiting(),
+            messages_invalid: self.invalid_messages.load(Ordering::Relaxed),
+            total_outbox_bytes: self.total_memory(),
             broker: self.broker.get().map(|broker| broker.status()),
         }
     }
@@ -125,9 +125,9 @@ impl EngineShared {
     }
 
     /// Logs that the application does not take events: its thread has died, or is busy with something else.
-    pub(crate) fn note_late_events(&self, oldest: Duration) {
+    pub(crate) fn log_stalled_events(&self, oldest: Duration) {
         self.logs.note(Cause::EventsLate, Instant::now(), || {
-            format!("events are not taken by the application: the oldest has waited for {} s", oldest.as_secs())
+            format!("the application takes no events: the oldest has waited for {} s", oldest.as_secs())
         });
     }
 
@@ -137,15 +137,15 @@ impl EngineShared {
     }
 
     /// Returns the memory, in bytes, of everything that waits for sessions.
-    pub(crate) fn total_waiting(&self) -> usize {
-        let buffered_bytes: u64 = self.sheets.iter().map(|metrics| metrics.buffered_bytes.value()).sum();
+    pub(crate) fn total_memory(&self) -> usize {
+        let buffered_bytes: u64 = self.metrics.iter().map(|metrics| metrics.buffered_bytes.value()).sum();
         self.memory.sum() + buffered_bytes as usize
     }
 
     /// Returns the memory that sessions hold, without messages that wait for workers. Mailboxes have a limit of their
     /// own, and a message in a mailbox stays allocated even if every session drops it.
-    pub(crate) fn held_by_sessions(&self) -> usize {
-        self.total_waiting().saturating_sub(self.memory.posted())
+    pub(crate) fn session_memory(&self) -> usize {
+        self.total_memory().saturating_sub(self.memory.in_mailboxes())
     }
 
     /// Encodes a message whose memory is counted.
@@ -157,12 +157,12 @@ impl EngineShared {
     /// Ends all workers immediately.
     pub(crate) fn end_workers(&self) {
         self.stop.store(true, Ordering::Release);
-        self.homes.get().into_iter().flatten().for_each(|worker| worker.mailbox.wake());
+        self.handles.get().into_iter().flatten().for_each(|worker| worker.mailbox.wake());
     }
 
     /// Notes that one worker fewer has clients. When the last one has none, all workers end.
-    pub(super) fn leave(&self) {
-        if self.occupied.fetch_sub(1, Ordering::AcqRel) == 1 {
+    pub(super) fn release_occupied(&self) {
+        if self.occupied_workers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end_workers();
         }
     }
@@ -184,7 +184,7 @@ impl EngineShared {
 
     /// Returns whether listeners may be ended by `shutdown(2)`: no other engine has copies, or will have; forked
     /// children may.
-    pub(crate) fn may_shut(&self) -> bool {
+    pub(crate) fn may_shut_down(&self) -> bool {
         let mut listeners = lock(&self.listeners);
         let may = !self.checked_out.load(Ordering::Acquire);
         if may {

@@ -393,12 +393,12 @@ impl NativeEngine {
     /// Returns a waker that fires whenever there may be capacity again, until it is closed.
     fn _capacity_waker(&self) -> PyResult<CapacityWaker> {
         let engine = self.running()?;
-        CapacityWaker::new(|wake| engine.watch_room(wake))
+        RoomBell::new(|wake| engine.watch_capacity(wake))
     }
 
-    /// Returns a key that is the same for all objects which share a waker.
-    fn _capacity_key(&self) -> PyResult<usize> {
-        Ok(self.running()?.room_key())
+    /// The same for all whom the same bell tells.
+    fn _room_key(&self) -> PyResult<usize> {
+        Ok(self.running()?.capacity_key())
     }
 
     /// Stops accepting clients, and closes all sessions with this code.

@@ -255,15 +255,15 @@ impl PySession {
         capacity::wait(py, timeout, refused, |deadline| session.wait_for_capacity(Some(deadline)))
     }
 
-    /// Returns a waker that fires whenever there may be capacity again, until it is closed.
-    fn _capacity_waker(&self) -> PyResult<CapacityWaker> {
-        let session = self.usable()?;
-        CapacityWaker::new(|wake| session.watch_room(wake))
+    /// Rings whenever there may be room again, until it is dropped.
+    fn _room_bell(&self) -> PyResult<RoomBell> {
+        let session = self.here()?;
+        RoomBell::new(|wake| session.watch_capacity(wake))
     }
 
-    /// Returns a key that is the same for all objects which share a waker.
-    fn _capacity_key(&self) -> usize {
-        self.session.room_key()
+    /// The same for all whom the same bell tells.
+    fn _room_key(&self) -> usize {
+        self.session.capacity_key()
     }
 
     /// Subscribes the session to a topic or pattern. Returns false if it is subscribed already.

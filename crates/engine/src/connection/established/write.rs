@@ -20,11 +20,11 @@ use crate::worker::Share;
 const STALL: Duration = Duration::from_secs(5);
 
 /// The interval between two attempts to write to a blocked client.
-const ASK: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Replaces [`super::SEND_CHUNK`] for messages that are shared with other connections. Each write wakes the client
 /// once more. Measured for messages of 64 KiB to 20 clients: 20 us each one by one, 15.5 us by four.
-const SHARED_AT_ONCE: usize = 256 * 1024;
+const SHARED_SEND_CHUNK: usize = 256 * 1024;
 
 /// The kernel has no room for the session's bytes. Edges (epoll(7)) report room only once there is much, so
 /// [`Established::is_stalled`] tries again before it concludes anything about the client.
@@ -37,7 +37,7 @@ pub(super) struct Blocked {
 }
 
 /// The result of [`Established::free_memory`].
-pub(crate) struct Gone {
+pub(crate) struct Freed {
     pub(crate) bytes: usize,
     /// There was nothing left to free, and the session was aborted.
     pub(crate) cut: bool,
@@ -45,21 +45,22 @@ pub(crate) struct Gone {
 
 impl Established {
     /// Adds messages, as one batch where that is possible: see [`Self::push`].
-    pub(crate) fn push_all(&mut self, volley: &MessageBatch<'_>, share: Share, config: &Config) {
-        let fits =
-            |run: &&Arc<FrameBatch>| run.size() <= self.shared_at_once() && self.driver.send_half().accepts_batches();
-        if let Some(run) = volley.run.filter(fits) {
+    pub(crate) fn push_all(&mut self, batch: &MessageBatch<'_>, share: Share, config: &Config) {
+        let fits = |frames: &&Arc<FrameBatch>| {
+            frames.size() <= self.shared_send_chunk() && self.driver.send_half().accepts_batches()
+        };
+        if let Some(frames) = batch.frames.filter(fits) {
             let limit = self.limit(share);
-            if self.has_way() {
-                let lost = self.driver.send_half_mut().send_batch(run, 0).is_err();
-                self.note_undelivered(if lost { run.len() } else { 0 });
+            if self.can_send_directly() {
+                let lost = self.driver.send_half_mut().send_batch(frames, 0).is_err();
+                self.note_undelivered(if lost { frames.len() } else { 0 });
                 return;
             }
-            if !self.is_ending() && self.outbox.push_run(run, self.driver.send_half().queued(), limit) {
+            if !self.is_ending() && self.outbox.push_batch(frames, self.driver.send_half().queued(), limit) {
                 return;
             }
         }
-        for message in volley.messages {
+        for message in batch.messages {
             self.push(message, share, config);
         }
     }
@@ -68,7 +69,7 @@ impl Established {
     /// stalled.
     pub(crate) fn push(&mut self, message: &Pending, share: Share, config: &Config) {
         let limit = self.limit(share);
-        if self.has_way() {
+        if self.can_send_directly() {
             // Refused only while closing.
             let lost = message.message.send(self.driver.send_half_mut()).is_err();
             self.note_undelivered(lost.into());
@@ -98,27 +99,27 @@ impl Established {
 
     /// Returns whether messages go directly to the connection, which is so while the outbox is empty: see
     /// [`Self::write`]. False if the session is closing.
-    fn has_way(&mut self) -> bool {
+    fn can_send_directly(&mut self) -> bool {
         if self.blocked.is_some() || self.is_ending() {
             return false;
         }
-        if self.is_laden() {
+        if self.has_full_chunk() {
             let _ = self.write(Instant::now); // if the connection is over, the next write finds that
         }
         self.blocked.is_none() && !self.is_ending()
     }
 
     /// Returns whether the connection has a full chunk to write.
-    fn is_laden(&self) -> bool {
+    fn has_full_chunk(&self) -> bool {
         let send_half = self.driver.send_half();
         let queued = send_half.queued();
-        queued >= self.at_once && (queued >= self.shared_at_once() || send_half.own_queued() >= self.at_once)
+        queued >= self.send_chunk && (queued >= self.shared_send_chunk() || send_half.own_queued() >= self.send_chunk)
     }
 
     /// Returns the chunk size for shared messages. It is a part of the limit at most: the policy cannot drop or
     /// replace messages of the connection, and needs most of the limit for messages that it can.
-    fn shared_at_once(&self) -> usize {
-        SHARED_AT_ONCE.min(self.quarter())
+    fn shared_send_chunk(&self) -> usize {
+        SHARED_SEND_CHUNK.min(self.quarter_limit())
     }
 
     fn note_dropped(&mut self, messages: usize) {
@@ -143,14 +144,14 @@ impl Established {
         if stalls(self.blocked).is_none() {
             return false;
         }
-        self.ask(now);
+        self.retry_write(now);
         stalls(self.blocked).is_some()
     }
 
     /// Tries the kernel if the last attempt was a while ago: there are no edges for little room.
-    fn ask(&mut self, now: Instant) {
-        if self.blocked.is_some_and(|blocked| now.saturating_duration_since(blocked.tried) >= ASK) {
-            self.asked = true;
+    fn retry_write(&mut self, now: Instant) {
+        if self.blocked.is_some_and(|blocked| now.saturating_duration_since(blocked.tried) >= RETRY_INTERVAL) {
+            self.wrote_early = true;
             let _ = self.write(Instant::now); // if the connection is over, the next write finds that
         }
     }
@@ -167,13 +168,13 @@ impl Established {
     }
 
     /// Returns whether the socket was written meanwhile, and resets that. The worker then has to write, and follow up.
-    pub(crate) fn take_asked(&mut self) -> bool {
-        std::mem::take(&mut self.asked)
+    pub(crate) fn take_wrote_early(&mut self) -> bool {
+        std::mem::take(&mut self.wrote_early)
     }
 
     /// Frees this number of bytes by the session's policy, because other sessions need them. The worker has to write
     /// then. If the outbox is empty already, the connection is aborted.
-    pub(crate) fn give_way(&mut self, wanted: usize, config: &Config) -> Gone {
+    pub(crate) fn free_memory(&mut self, wanted: usize, config: &Config) -> Freed {
         let before = self.queued();
         let cut = self.outbox.is_empty();
         if cut {
@@ -186,25 +187,25 @@ impl Established {
             }
         }
         // The bytes of the connection are freed when the client is removed, in this turn.
-        Gone { bytes: if cut { before } else { before - self.queued() }, cut }
+        Freed { bytes: if cut { before } else { before - self.queued() }, cut }
     }
 
     /// Notes that this number of bytes, which the session has counted as queued, arrived here: for
     /// [`Self::update_queued`].
     pub(crate) fn count_sent(&mut self, bytes: usize) {
-        self.counted += bytes;
+        self.counted_bytes += bytes;
     }
 
     /// Updates the session's number of queued bytes. Returns whether there is capacity where there was none.
-    pub(crate) fn recount(&mut self) -> bool {
+    pub(crate) fn update_queued(&mut self) -> bool {
         if self.is_ending() {
             self.session.set_closed(); // before other threads see that its bytes are gone
         }
         let left = self.queued();
-        if self.given_up && left < self.quarter() {
+        if self.given_up && left < self.quarter_limit() {
             self.given_up = false;
         }
-        self.session.recount(std::mem::replace(&mut self.counted, left), left)
+        self.session.update_queued(std::mem::replace(&mut self.counted_bytes, left), left)
     }
 
     /// Returns whether this number of bytes wait, and publishers should wait for the client. The caller has to check
@@ -213,7 +214,7 @@ impl Established {
         if self.queued() < bytes || self.given_up {
             return false;
         }
-        self.ask(now());
+        self.retry_write(now());
         self.queued() >= bytes
     }
 
@@ -223,19 +224,20 @@ impl Established {
     }
 
     /// Returns a quarter of the session's limit: a session that was behind has caught up when fewer bytes wait.
-    pub(crate) fn quarter(&self) -> usize {
-        self.session.high().div_ceil(2)
+    pub(crate) fn quarter_limit(&self) -> usize {
+        self.session.high_water().div_ceil(2)
     }
 
     /// Returns the number of bytes that the kernel has ever taken.
-    pub(crate) fn taken(&self) -> u64 {
+    pub(crate) fn taken_bytes(&self) -> u64 {
         self.driver.send_half().written()
     }
 
     /// Returns whether the client has proven that it reads: since the kernel had no room for the first time, it took a
     /// quarter of the limit.
-    pub(crate) fn reads(&self) -> bool {
-        self.filled.is_some_and(|filled| self.taken() - filled >= self.quarter() as u64)
+    pub(crate) fn has_proven_reading(&self) -> bool {
+        self.taken_when_blocked
+            .is_some_and(|taken_when_blocked| self.taken_bytes() - taken_when_blocked >= self.quarter_limit() as u64)
     }
 
     /// Writes queued messages until the kernel has no room, and starts or advances the closing handshake.
@@ -246,13 +248,13 @@ impl Established {
                 let cleared = self.outbox.clear(); // nothing can follow the close frame, or an error
                 self.note_undelivered(cleared);
             }
-            while !self.is_laden()
+            while !self.has_full_chunk()
                 && let Some(waiting) = self.outbox.pop()
             {
                 let send_half = self.driver.send_half_mut();
                 let sent = match &waiting {
                     Waiting::One(pending) => pending.message.send(send_half),
-                    Waiting::FrameBatch(run, without) => send_half.send_batch(run, *without),
+                    Waiting::FrameBatch(frames, without) => send_half.send_batch(frames, *without),
                 };
                 self.note_undelivered(if sent.is_err() { waiting.len() } else { 0 });
             }
@@ -271,7 +273,7 @@ impl Established {
                 let tried = now();
                 let since = self.blocked.filter(|_| !moved).map_or(tried, |blocked| blocked.since);
                 self.blocked = Some(Blocked { since, tried });
-                self.filled.get_or_insert(self.driver.send_half().written());
+                self.taken_when_blocked.get_or_insert(self.driver.send_half().written());
             } else {
                 self.blocked = None;
             }
