@@ -1,4 +1,4 @@
-//! Metrics: each worker counts in its own [`WorkerMetrics`], and readers compute the sums.
+//! Metrics: each worker counts in its own `WorkerMetrics`, and readers compute the sums.
 //!
 //! Each has one writer, its worker, so counting is a load and a store, and cache lines move between processors only
 //! when they are read. Knows no socket and no Python; read by [`crate::Engine::figures`], by HTTP and by Python.
