@@ -148,7 +148,7 @@ fn waiting_senders_continue_in_ticket_order() {
     assert!(!wait_state.must_wait(true), "but a sender whose turn it is may send");
     assert_eq!(woken(&mut wait_state), [0, 2, 3]);
     // A woken sender keeps its turn until it uses it, and goes before senders without a turn.
-    assert!(wait_state.must_wait(false) && wait_state.send_queue.is_awaited());
+    assert!(wait_state.must_wait(false) && wait_state.send_queue.has_waiters());
     assert!(wait_state.send_queue.is_first(tickets[0]) && !wait_state.send_queue.is_first(tickets[2]));
     assert!(!wait_state.send_queue.take_turn(tickets[1]), "it had no turn");
     assert!(wait_state.send_queue.take_turn(tickets[0]));
@@ -251,7 +251,7 @@ fn flush_completes_when_its_bytes_are_written() {
         let WaitState { driver, send_queue, .. } = &mut wait_state;
         send_queue.add_flush(driver, 2);
     }
-    assert!(wait_state.send_queue.has_flushes() && wait_state.send_queue.is_awaited());
+    assert!(wait_state.send_queue.has_flushes() && wait_state.send_queue.has_waiters());
     let (mut read, mut flushed) = (Vec::with_capacity(1 << 20), Vec::new());
     while flushed.len() < 2 {
         let _ = theirs.receive(&mut read, 1000, wirespeed_driver::socket::Mode::NonBlocking);
@@ -265,7 +265,7 @@ fn flush_completes_when_its_bytes_are_written() {
     }
     assert_eq!(flushed.iter().map(|(waiter, _)| *waiter).collect::<Vec<_>>(), [1, 2]);
     assert!(flushed[0].1 >= 100_000 && flushed[0].1 < 200_000 && flushed[1].1 >= 200_000, "{flushed:?}");
-    assert!(!wait_state.send_queue.has_flushes() && !wait_state.send_queue.is_awaited());
+    assert!(!wait_state.send_queue.has_flushes() && !wait_state.send_queue.has_waiters());
     assert!(wait_state.is_written() && !wait_state.is_write_due());
 }
 

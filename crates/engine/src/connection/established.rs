@@ -355,7 +355,7 @@ impl Established {
     }
 
     fn take_events(&mut self, batch: &mut Batch, limited: bool, shared: &EngineShared) {
-        wirespeed_driver::protocol::failpoint::reach("engine.read");
+        wirespeed_driver::protocol::failpoint::hit("engine.read");
         let (mut exceeds_rate, mut sends_forbidden) = (false, false);
         // A closing session is read for its close frame beyond any limits, and messages above them are dropped.
         let ending = self.is_ending();
@@ -470,7 +470,7 @@ impl Established {
 
     /// Handles what is due. `reading_paused`: events are full, and sessions that emit events are not read.
     pub(crate) fn handle_deadline(&mut self, now: Instant, reading_paused: bool, config: &Config) {
-        wirespeed_driver::protocol::failpoint::reach("engine.timer");
+        wirespeed_driver::protocol::failpoint::hit("engine.timer");
         // The queued messages did not leave in time: there is no close frame.
         if self.closing.as_ref().is_some_and(|closing| closing.by.is_some_and(|by| by <= now)) {
             return self.abort();

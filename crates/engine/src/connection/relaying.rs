@@ -51,7 +51,7 @@ impl Relaying {
     /// Checks for capacity before anything is read. So waiting clients go on one at a time, and the limit is exceeded
     /// by at most one message of each worker.
     pub(crate) fn check_capacity(&mut self, shared: &EngineShared) {
-        wirespeed_driver::protocol::failpoint::reach("engine.relay");
+        wirespeed_driver::protocol::failpoint::hit("engine.relay");
         let here = shared.handles.get().is_none_or(|handles| has_capacity(handles, Some(&self.topic)).unwrap_or(true));
         (self.waits, self.published) = (!here || !has_broker_room(shared), false);
     }

@@ -380,7 +380,7 @@ impl Worker {
 
     pub(super) fn start_handshake(&mut self, incoming: AcceptedSocket) {
         self.current = None; // the handshake before this one had its turn
-        wirespeed_driver::protocol::failpoint::reach("engine.accept");
+        wirespeed_driver::protocol::failpoint::hit("engine.accept");
         let shared = Arc::clone(&self.shared);
         let AcceptedSocket { options: ListenerOptions { tls, unix, internal }, socket, remote, passed } = incoming;
         // A client that another worker has passed on was accepted before all listeners were closed.
@@ -424,7 +424,7 @@ impl Worker {
         }
         let most = shared.config.open_timeout;
         // A deadline beyond the range of the clock never comes.
-        if let Some(deadline) = Instant::now().checked_add(if self.draining { most.min(PATIENCE) } else { most }) {
+        if let Some(deadline) = Instant::now().checked_add(if self.draining { most.min(IDLE_TIME) } else { most }) {
             self.wheel.set(deadline, key);
         }
         // Most requests have arrived by now.

@@ -71,7 +71,7 @@ impl Worker {
     /// Follows up after a session was read or written: counts the traffic, notifies senders of new capacity, and ends
     /// the subscriptions of a closing session.
     fn follow_up(&mut self, key: Key) {
-        wirespeed_driver::protocol::failpoint::reach("engine.settle");
+        wirespeed_driver::protocol::failpoint::hit("engine.settle");
         let Some(Client::Established(client)) = self.clients.get_mut(key) else { return };
         client.report(&self.metrics);
         if client.update_queued() {
@@ -149,7 +149,7 @@ impl Worker {
 
     /// Writes the queued messages. Returns false if the connection is over.
     pub(super) fn write(&mut self, key: Key) -> bool {
-        wirespeed_driver::protocol::failpoint::reach("engine.write");
+        wirespeed_driver::protocol::failpoint::hit("engine.write");
         let Some(Client::Established(client)) = self.clients.get_mut(key) else { return false };
         let progress = client.write(Instant::now);
         if client.dropped > 0 {
@@ -194,7 +194,7 @@ impl Worker {
                 }
             }
             Some(Client::Established(mut client)) => {
-                wirespeed_driver::protocol::failpoint::reach("engine.remove");
+                wirespeed_driver::protocol::failpoint::hit("engine.remove");
                 client.session.set_closed();
                 client.session.set_figures(client.figures());
                 client.clear_reported(&self.metrics);

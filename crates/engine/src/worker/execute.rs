@@ -195,7 +195,7 @@ impl Worker {
 
     pub(super) fn execute(&mut self, command: Command) {
         self.current = command.target();
-        wirespeed_driver::protocol::failpoint::reach("engine.command");
+        wirespeed_driver::protocol::failpoint::hit("engine.command");
         match command {
             Command::Send(key, message) => {
                 if let Some(Client::Established(client)) = self.clients.get_mut(key) {
@@ -332,7 +332,7 @@ impl Worker {
     /// Delivers to one session of an audience.
     fn deliver(&mut self, key: Key, batch: &MessageBatch<'_>, sent: &mut Sent) {
         self.current = Some(key);
-        wirespeed_driver::protocol::failpoint::reach("engine.deliver");
+        wirespeed_driver::protocol::failpoint::hit("engine.deliver");
         let Some(Client::Established(client)) = self.clients.get_mut(key) else { return };
         client.push_all(batch, self.share, &self.shared.config);
         if !std::mem::replace(&mut client.dirty, true) {
@@ -366,7 +366,7 @@ impl Worker {
     }
 
     pub(super) fn push(&mut self, key: Key, message: &Pending) {
-        wirespeed_driver::protocol::failpoint::reach("engine.push");
+        wirespeed_driver::protocol::failpoint::hit("engine.push");
         if let Some(Client::Established(client)) = self.clients.get_mut(key) {
             client.push(message, self.share, &self.shared.config);
             client.take_wrote_early(); // it is written in this turn

@@ -415,8 +415,7 @@ impl AsyncConnection {
             return Ok(0);
         }
         // After a failure nothing can be sent, even if the protocol is still in an open state.
-        Ok(view::state(state.driver.send_half().state(), state.driver.is_over())
-            .max(1 + u8::from(state.driver.is_closing())))
+        Ok(view::state(state.driver.send_half().state(), state.driver.is_over()).max(1 + u8::from(state.is_closing())))
     }
 
     /// Code and reason of the received close frame, or 1006 if there was none. `None` while the connection is

@@ -393,11 +393,11 @@ impl NativeEngine {
     /// Returns a waker that fires whenever there may be capacity again, until it is closed.
     fn _capacity_waker(&self) -> PyResult<CapacityWaker> {
         let engine = self.running()?;
-        RoomBell::new(|wake| engine.watch_capacity(wake))
+        CapacityWaker::new(|wake| engine.watch_capacity(wake))
     }
 
-    /// The same for all whom the same bell tells.
-    fn _room_key(&self) -> PyResult<usize> {
+    /// Returns a key that is the same for all objects which share a waker.
+    fn _capacity_key(&self) -> PyResult<usize> {
         Ok(self.running()?.capacity_key())
     }
 

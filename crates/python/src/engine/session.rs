@@ -255,14 +255,14 @@ impl PySession {
         capacity::wait(py, timeout, refused, |deadline| session.wait_for_capacity(Some(deadline)))
     }
 
-    /// Rings whenever there may be room again, until it is dropped.
-    fn _room_bell(&self) -> PyResult<RoomBell> {
-        let session = self.here()?;
-        RoomBell::new(|wake| session.watch_capacity(wake))
+    /// Returns a waker that fires whenever there may be capacity again, until it is closed.
+    fn _capacity_waker(&self) -> PyResult<CapacityWaker> {
+        let session = self.usable()?;
+        CapacityWaker::new(|wake| session.watch_capacity(wake))
     }
 
-    /// The same for all whom the same bell tells.
-    fn _room_key(&self) -> usize {
+    /// Returns a key that is the same for all objects which share a waker.
+    fn _capacity_key(&self) -> usize {
         self.session.capacity_key()
     }
 
