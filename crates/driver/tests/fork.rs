@@ -14,12 +14,11 @@ use support::{End, NativeHost, endpoint, hooked, layers, shake_hands, sockets, u
 use wirespeed_driver::blocking::{Blocking, Error, Settings, Timeout};
 use wirespeed_driver::buffer_pool::{self, CHECKED_OUT_MAX, READ_SIZE};
 use wirespeed_driver::compression_pool;
-use wirespeed_driver::compression_pool;
-use wirespeed_driver::compression_pool;
 use wirespeed_driver::connection::{ConnectionDriver, Progress};
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{Delivery, MessageKind, Side};
 use wirespeed_driver::socket::{Mode, Socket};
+use wirespeed_driver::write_queue::Flushed;
 
 fn is_silent(socket: &Socket) -> bool {
     let mut buffer = Vec::with_capacity(64);
