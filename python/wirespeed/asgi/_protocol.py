@@ -535,7 +535,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def _attach_core(self, connection: Connection) -> None:
         """Let the core take over the transport; it has a response to send."""
-        native_protocol = self._native_protocol = connection._port
+        native_protocol = self._native_protocol = connection._loop_adapter
         native_protocol.connection_made(self._transport)
         if self._early:
             native_protocol.data_received(bytes(self._early))
