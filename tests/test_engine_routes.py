@@ -141,10 +141,10 @@ def test_a_start_that_fails_leaves_no_paths() -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("/" + "/".join(f"{{n{number}}}" for number in range(26)), "more than 25 names"),
+        ("/" + "/".join(f"{{n{number}}}" for number in range(26)), "more than 25 parameters"),
         ("/{{topic}}", "%7B"),
-        ("/{a}/{a}", "stands twice"),
-        ("/{a}/{*a}", "stands twice"),
+        ("/{a}/{a}", "occurs twice"),
+        ("/{a}/{*a}", "occurs twice"),
         ("/{a", "valid name"),
         ("room", "slash"),
     ],

@@ -1,4 +1,4 @@
-//! Who a client is, by the token in its request, and what it is told if it has no good one.
+//! Authenticates a client by the token in its request, and answers a client without a valid token.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,9 +9,9 @@ use crate::auth::{Denied, Head, Identity, Jwt};
 use crate::logs::{Cause, Logs};
 use crate::principal::User;
 
-struct Fields<'a>(&'a Request);
+struct RequestFields<'a>(&'a Request);
 
-impl Head for Fields<'_> {
+impl Head for RequestFields<'_> {
     fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.0.headers.iter().filter(move |field| field.name().eq_ignore_ascii_case(name)).map(Header::value)
     }
@@ -21,21 +21,21 @@ impl Head for Fields<'_> {
     }
 }
 
-/// Who it is, and what he may.
+/// Verifies the token of a request and returns the user with its rights.
 pub(crate) fn authenticate(auth: &Jwt, acl: &AclOptions, request: &Request, logs: &Logs) -> Result<User, Denied> {
     let now = unix_time();
     refresh(auth, now.as_secs(), logs);
-    user(auth.verify(&Fields(request), now.as_secs())?, acl, now)
+    user(auth.verify(&RequestFields(request), now.as_secs())?, acl, now)
 }
 
-/// The same by a token alone.
-pub(crate) fn identify_again(auth: &Jwt, acl: &AclOptions, token: &str, logs: &Logs) -> Result<User, Denied> {
+/// Verifies a new token of an open session.
+pub(crate) fn authenticate_token(auth: &Jwt, acl: &AclOptions, token: &str, logs: &Logs) -> Result<User, Denied> {
     let now = unix_time();
     refresh(auth, now.as_secs(), logs);
     user(auth.verify_token(token, now.as_secs())?, acl, now)
 }
 
-/// Looks for new keys in the file, no more often than once a second.
+/// Reads the key file if it has changed; it is checked at most once per second.
 fn refresh(auth: &Jwt, now: u64, logs: &Logs) {
     match auth.refresh(now) {
         Ok(false) => {}
@@ -50,17 +50,17 @@ fn unix_time() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// `now` has parts of a second, which tokens do not: a session ends when its token does, and not up to a second later.
+/// `now` has a fraction of a second, which tokens do not have: so a session ends with its token, not up to 1 s later.
 fn user(identity: Identity, acl: &AclOptions, now: Duration) -> Result<User, Denied> {
     let rights = acl.rights(&identity)?;
     let left = identity.expires.map(|at| Duration::from_secs(at).saturating_sub(now));
-    // A token that is good for longer than clocks go is good for ever.
+    // An expiry that the clock cannot represent counts as none.
     let expires = left.and_then(|left| Instant::now().checked_add(left));
     Ok(User { identity, rights, expires })
 }
 
-/// What whoever is not let in is told.
-pub(crate) fn refusal(handshake: &ServerHandshake, denied: &Denied) -> Response {
+/// Returns the HTTP response for a client that is denied access.
+pub(crate) fn denial(handshake: &ServerHandshake, denied: &Denied) -> Response {
     let mut headers = HeaderList::new();
     let fields = [("WWW-Authenticate", denied.challenge()), ("Content-Type", Some("text/plain; charset=utf-8"))];
     for (name, value) in fields {

@@ -1,10 +1,9 @@
-//! Other machines: what an engine wants of a broker, and what a broker brings.
+//! The interface between an engine and a broker, which connects it with other engines.
 //!
-//! Owns the two traits between them and the engine's own end ([`Sink`]), nothing that knows a broker by name: an
-//! implementation is given to [`crate::Config::broker`]. Delivery between engines is at most once, in the order of
-//! each publisher. Nothing here waits for a broker: what is published is put into a queue of the implementation's,
-//! which is bounded, and what comes in is put into mailboxes by a thread of the implementation's, which waits for
-//! room there and meanwhile reads nothing.
+//! Owns the two traits and the engine's side ([`Sink`]), and knows no broker by name: [`crate::Config::broker`]
+//! provides the implementation. Delivery between engines is at most once, in the order of each publisher. The engine
+//! never waits for a broker: it puts messages into a bounded queue of the implementation. A thread of the
+//! implementation puts received messages into mailboxes. It waits for room there and reads nothing meanwhile.
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -23,52 +22,52 @@ use crate::slow_consumer::SlowConsumerBudget;
 use crate::topics::{Pattern, Registry, Topic};
 use crate::worker::{Command, EngineShared};
 
-/// Topics with such a segment are for brokers themselves: they go to no other engine, and none comes from there. Behind
-/// the prefix of another application it stands in the middle.
+/// A segment that reserves a topic for the broker itself: such topics are neither sent to nor received from other
+/// engines. It need not be the first segment, because the topic may have a prefix.
 pub const RESERVED: &str = "_wirespeed";
 
-/// What is sent from one engine to others.
+/// A message between engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Text, which is UTF-8, or binary.
     pub kind: MessageKind,
-    /// What it says.
+    /// The content.
     pub payload: &'a [u8],
-    /// What it is about: see [`crate::outbox::Policy::Conflate`].
+    /// The conflation key: see [`crate::outbox::Policy::Conflate`].
     pub key: Option<&'a str>,
 }
 
-/// Whether a broker's queue has taken a message. Taken is not delivered: a connection may break.
+/// Whether a broker's queue has accepted a message. Acceptance is not delivery: a connection may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnqueueResult {
-    /// It will be sent to the broker, in its turn.
+    /// Accepted: the message will be sent to the broker.
     Yes,
-    /// There is no broker, or it is for this engine alone: see [`RESERVED`].
+    /// Not for a broker: there is none, or the topic is reserved (see [`RESERVED`]).
     Local,
-    /// There is no room in the queue.
+    /// The queue is full.
     Full,
-    /// It is larger than the broker takes.
+    /// The message is larger than the broker accepts.
     TooLarge,
-    /// The broker was closed.
+    /// The broker is closed.
     Closed,
 }
 
-/// How it stands with a broker.
+/// The state of the connection to a broker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// There was no connection yet.
+    /// The first connection is not established yet.
     #[default]
     Connecting,
-    /// What is published goes to the broker, and what others publish comes.
+    /// Messages are exchanged with the broker.
     Connected,
-    /// There is no connection any more: it is tried again, for ever.
+    /// The connection is lost. The broker reconnects without a limit on attempts.
     Disconnected,
-    /// It was closed.
+    /// The broker is closed.
     Closed,
 }
 
 impl State {
-    /// Its name.
+    /// Returns the name of the state.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,43 +79,43 @@ impl State {
     }
 }
 
-/// The same, with what is counted.
+/// The state and the counters of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// See [`State`].
+    /// The state of the connection.
     pub state: State,
-    /// Where, without credentials.
+    /// The address of the server, without credentials.
     pub server: String,
-    /// Why there is no connection; while there is one, what the broker has last refused. Without credentials.
+    /// Why the connection is lost, or while connected, the broker's last refusal. Without credentials.
     pub reason: Option<String>,
-    /// Messages that wait to be sent.
+    /// Messages in the send queue.
     pub queued: usize,
-    /// The same, in bytes.
+    /// Bytes in the send queue.
     pub queued_bytes: usize,
     /// Patterns that are subscribed to at the broker.
     pub subscriptions: usize,
-    /// Messages that were handed to the broker.
+    /// Messages that were sent to the broker.
     pub published: u64,
-    /// Messages that came from it, and went to this engine's sessions.
+    /// Messages that were received from the broker and delivered to this engine's sessions.
     pub received: u64,
-    /// Messages of others that did not come: what a connection that broke has cost, as far as later messages on the
-    /// same topics tell.
+    /// Messages of other engines that were lost with a connection, as far as later messages on the same topics reveal
+    /// it.
     pub lost: u64,
-    /// Messages of this engine that were not taken.
+    /// Messages of this engine that the queue did not accept.
     pub refused: u64,
-    /// Messages that were taken, and dropped for newer ones.
+    /// Messages that were accepted, and later dropped for newer ones.
     pub dropped: u64,
-    /// Messages that were under way when a connection broke, or when the broker said that it does not take some of what was:
-    /// whether it has them is not known.
+    /// Messages whose delivery to the broker is unknown: they were in flight when a connection broke, or when the
+    /// broker refused part of a batch.
     pub unconfirmed: u64,
-    /// Messages that came and were none: no topic, or text that is not UTF-8.
+    /// Invalid messages that were received: without a topic, or text that is not UTF-8.
     pub invalid: u64,
-    /// Connections after the first.
+    /// Connections after the first one.
     pub reconnects: u64,
 }
 
 impl Status {
-    /// What is counted since the start, with names and what they mean.
+    /// Returns the counters with their names and descriptions.
     #[must_use]
     pub fn counters(&self) -> [(&'static str, &'static str, u64); 8] {
         [
@@ -131,7 +130,7 @@ impl Status {
         ]
     }
 
-    /// What there is at present, with names and what they mean.
+    /// Returns the gauges with their names and descriptions.
     #[must_use]
     pub fn gauges(&self) -> [(&'static str, &'static str, u64); 3] {
         [
@@ -142,41 +141,42 @@ impl Status {
     }
 }
 
-/// What has happened to a broker.
+/// A change in the state of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// There is a connection.
+    /// The connection is established.
     Connected,
-    /// There is none any more.
+    /// The connection is lost.
     Disconnected {
-        /// Why, without credentials.
+        /// The reason, without credentials.
         reason: String,
     },
-    /// So many messages of others did not come.
+    /// This number of messages of other engines was lost.
     Lost(u64),
-    /// So many of this engine were not taken.
+    /// This number of messages of this engine was refused.
     Refused(u64),
-    /// So many were taken, and dropped for newer ones.
+    /// This number of accepted messages was dropped for newer ones.
     Dropped(u64),
-    /// Of so many it is not known whether the broker has them: see [`Status::unconfirmed`].
+    /// The delivery of this number of messages is unknown: see [`Status::unconfirmed`].
     Unconfirmed(u64),
-    /// The broker has no such subscription: sessions get what is published on this engine, and nothing of others.
+    /// The broker does not support this pattern: sessions receive only messages that this engine publishes.
     Unsupported(Pattern),
-    /// The broker does not let this engine have it: sessions get what is published on this engine, and nothing of others,
-    /// until it is subscribed to anew or there is another connection.
+    /// The broker denies a subscription: sessions receive only messages that this engine publishes, until the pattern
+    /// is subscribed to anew or the broker reconnects.
     Denied {
-        /// What it is.
+        /// The denied pattern.
         pattern: Pattern,
-        /// What the broker says.
+        /// The broker's message.
         reason: String,
     },
 }
 
-/// Connects an engine with others. All of it is called from any thread, some of it under locks: it must not wait.
+/// Connects an engine with others. All methods are called from any thread, some under locks; they must not block,
+/// except [`Self::flush`].
 pub trait Broker: Send + Sync {
-    /// Sessions of this engine subscribe to what matches, or none does any more. Called under the locks of the
-    /// registry, so in the order in which it became so: it must not call the engine.
+    /// Subscribes to a pattern when the first session of this engine does, and unsubscribes after the last one. Called
+    /// under the locks of the registry, hence in the order of the changes: it must not call the engine.
     fn interest(&self, pattern: &Pattern, wanted: bool);
 
     /// Sends a message to the sessions of all other engines that subscribe to the topic.
@@ -185,90 +185,90 @@ pub trait Broker: Send + Sync {
     /// Sends a message to all sessions of all other engines.
     fn broadcast(&self, message: Message<'_>) -> EnqueueResult;
 
-    /// Whether a message of so many bytes would be taken, or its publisher is not to be told of it by an error.
+    /// Whether the queue would accept a message of this size, or discard it without an error for the publisher.
     fn admits(&self, bytes: usize) -> bool;
 
-    /// Whether whoever can wait may go on: relays, which nobody tells that a message was not taken. Of a broker that is
-    /// away only if its policy is to say so: else those who are here would stand still with it. What was false and becomes
-    /// true is told, by [`Sink::resume`].
+    /// Whether publishers that can wait may continue: relays, whose clients get no error for a refused message. While
+    /// the broker is away, false only if its policy is to refuse; otherwise local sessions would stall with the broker.
+    /// [`Sink::resume`] signals a change from false to true.
     fn has_capacity(&self) -> bool;
 
-    /// How it stands.
+    /// Returns the state and the counters.
     fn status(&self) -> Status;
 
-    /// Whether something has happened since.
+    /// Whether there are notices to take.
     fn has_notices(&self) -> bool;
 
-    /// What has happened since the last call; older ones may be missing if there were very many.
+    /// Takes the notices since the last call. The oldest may be missing if there were very many.
     fn take_notices(&self) -> Vec<Notice>;
 
-    /// Waits until the broker has all that was taken before; how many of all that were ever taken it may not have, as they
-    /// are unconfirmed, or were refused or dropped. It never becomes less. `None`: not by the deadline.
+    /// Waits until the broker has all messages that were accepted before. Returns the total number of messages that it
+    /// may have missed: unconfirmed, refused or dropped. This number never decreases. `None`: deadline exceeded.
     fn flush(&self, deadline: Option<Instant>) -> Option<u64>;
 
-    /// Ends it: what was taken is still sent, if that takes no longer than a moment, and the [`Sink`] is let go, which
-    /// has the engine, which has this. Again: nothing.
+    /// Closes the broker. Accepted messages are still sent if that takes only a moment. Then it drops its [`Sink`],
+    /// which breaks the cycle of references between engine and broker. Further calls have no effect.
     fn close(&self);
 }
 
-/// Makes the broker of an engine that begins.
+/// Creates the broker of an engine at its start.
 pub trait Connect: Send + Sync {
-    /// Begins to connect, without waiting for it: a broker that is down is no error.
+    /// Starts to connect, without waiting: a broker that is down is not an error.
     ///
     /// # Errors
-    /// A thread cannot begin.
+    /// A thread cannot be started.
     fn connect(&self, sink: Arc<dyn Sink>) -> io::Result<Arc<dyn Broker>>;
 }
 
-/// Where a broker puts what comes in: the engine's end.
+/// Receives the messages of a broker: the engine's side.
 pub trait Sink: Send + Sync {
-    /// Sends a message to this engine's sessions that subscribe to the topic. False: there is no room for more, and
-    /// the caller waits before the next one.
+    /// Delivers a message to this engine's sessions that subscribe to the topic. Returns false if there is no room for
+    /// another one: then the caller must wait.
     ///
     /// # Errors
-    /// There is no such message.
+    /// The message is invalid.
     fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable>;
 
-    /// The same for all sessions.
+    /// Delivers a message to all sessions of this engine, and returns as [`Self::publish`] does.
     ///
     /// # Errors
-    /// As for [`Self::publish`].
+    /// The message is invalid.
     fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable>;
 
-    /// Waits until there is room for what follows the last message, or the deadline; whether there is, or no worker is
-    /// left. One connection brings all topics: so slow sessions of one delay the others within a budget of the engine,
-    /// and come to their limits when it is spent.
+    /// Waits until there is room for more messages, or for the deadline. Returns whether there is room, or no worker is
+    /// left. One connection carries all topics, so slow sessions of one topic delay the others. The engine limits the
+    /// delay by a budget; when it is spent, the slow sessions reach their limits.
     fn wait_for_capacity(&self, deadline: Instant) -> bool;
 
-    /// [`Broker::has_capacity`] was false, and may be true now.
+    /// Signals that [`Broker::has_capacity`] was false and may be true now.
     fn resume(&self);
 
-    /// There are notices after there were none.
+    /// Signals that there are notices after there were none.
     fn noticed(&self);
 
-    /// The log of the engine.
+    /// Returns the log of the engine.
     fn logs(&self) -> Arc<Logs>;
 }
 
-/// There is no such message: text that is not UTF-8.
+/// The message is invalid: its text is not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsendable;
 
 /// The broker of an engine, once it has one.
 pub(crate) type Slot = OnceLock<Arc<dyn Broker>>;
 
-/// What was published, and where it went.
+/// The result of a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Sessions of this engine.
+    /// The number of this engine's sessions that receive the message.
     pub count: usize,
-    /// There is room for more.
+    /// Whether there is room for more messages.
     pub room: bool,
-    /// Whether it goes to other engines.
+    /// Whether the message goes to other engines.
     pub took: EnqueueResult,
 }
 
-/// Hands a message to the broker, if there is one and the topic is not for this engine alone.
+/// Passes a message to the broker, if there is one and the topic is not reserved.
 pub(crate) fn forward(slot: &Slot, topic: &Topic, message: Message<'_>) -> EnqueueResult {
     match slot.get() {
         Some(broker) if !is_reserved(topic) => broker.publish(topic, message),
@@ -276,46 +276,47 @@ pub(crate) fn forward(slot: &Slot, topic: &Topic, message: Message<'_>) -> Enque
     }
 }
 
-/// Whether a topic is for brokers themselves.
+/// Whether a topic is reserved for brokers.
 #[must_use]
 pub fn is_reserved(topic: &Topic) -> bool {
     topic.segments().any(|segment| segment == RESERVED)
 }
 
-/// For so long sessions may delay what a broker brings, and for a quarter of the time from then on: enough to read what
-/// has piled up while the broker paused, at a moderate rate.
-const PACING: Duration = Duration::from_secs(10);
+/// The time for which slow sessions may delay a broker's messages; afterwards they may do so for a quarter of the
+/// time. It suffices to read at a moderate rate what accumulated while the broker paused.
+const PACING_BUDGET: Duration = Duration::from_secs(10);
 
-/// Waits that are shorter than this are not worth a system call.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// Shorter waits are not worth a system call.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
-/// How what a broker brings is delivered no faster than the sessions read it.
+/// Slows a broker down to the rate at which its sessions read.
 struct Pacing {
     /// The audience of the last message, if its publishers should wait.
     audience: Option<Option<Topic>>,
     budget: SlowConsumerBudget,
 }
 
-/// See [`Sink`].
+/// The [`Sink`] of an engine.
 pub(crate) struct EngineSink {
     shared: Arc<EngineShared>,
     registry: Arc<Registry>,
-    homes: Vec<Arc<WorkerHandle>>,
-    /// The broker's thread alone has it.
+    workers: Vec<Arc<WorkerHandle>>,
+    /// Used by the broker's thread only.
     pacing: Mutex<Pacing>,
 }
 
 impl EngineSink {
-    pub(crate) fn new(shared: Arc<EngineShared>, registry: Arc<Registry>, homes: Vec<Arc<WorkerHandle>>) -> Self {
-        let pacing = Mutex::new(Pacing { audience: None, budget: SlowConsumerBudget::new(PACING, Instant::now()) });
-        Self { shared, registry, homes, pacing }
+    pub(crate) fn new(shared: Arc<EngineShared>, registry: Arc<Registry>, workers: Vec<Arc<WorkerHandle>>) -> Self {
+        let pacing =
+            Mutex::new(Pacing { audience: None, budget: SlowConsumerBudget::new(PACING_BUDGET, Instant::now()) });
+        Self { shared, registry, workers, pacing }
     }
 
-    /// Whether there is room after a message for this audience: `room` in the mailboxes, and its sessions keep up.
+    /// Whether there is room for another message to this audience: in the mailboxes, and as its sessions keep up.
     fn pace(&self, room: bool, audience: Option<&Topic>) -> bool {
-        let congested = self.homes.iter().any(|worker| worker.congestion.has(audience));
+        let congested = self.workers.iter().any(|worker| worker.congestion.has(audience));
         if congested || !room {
-            // A worker that has too much to do may find only then that sessions are behind.
+            // Checked again before the next message: an overloaded worker detects slow sessions late.
             lock(&self.pacing).audience = Some(audience.cloned());
         }
         room && !congested
@@ -331,8 +332,8 @@ impl EngineSink {
     }
 }
 
-// What is put in is not refused where it is far too much, as it would be to whoever does not wait: some workers would
-// have it and others not. The one thread that calls this waits after each message that finds no room.
+// A full mailbox does not refuse these messages, unlike those of other publishers: otherwise only some workers would
+// receive a message. Instead the calling thread waits after each message that finds no room.
 impl Sink for EngineSink {
     fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable> {
         let pending = self.pending(message)?;
@@ -340,8 +341,8 @@ impl Sink for EngineSink {
         let (_, room) = self.registry.publish(topic, None, |workers| {
             workers.iter().fold(true, |room, worker| {
                 let command = Command::publish(topic, &pending, None);
-                let Some(worker) = self.homes.get(worker.index()) else { return room };
-                room & worker.mailbox.put_checked(command, size).unwrap_or(true) // who has ended takes all
+                let Some(worker) = self.workers.get(worker.index()) else { return room };
+                room & worker.mailbox.put_checked(command, size).unwrap_or(true) // a worker that has ended has room
             })
         });
         Ok(self.pace(room, Some(topic)))
@@ -350,22 +351,22 @@ impl Sink for EngineSink {
     fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable> {
         let pending = self.pending(message)?;
         let size = pending.cost();
-        let room = self.homes.iter().fold(true, |room, worker| {
+        let room = self.workers.iter().fold(true, |room, worker| {
             room & worker.mailbox.put_checked(Command::broadcast(&pending, None), size).unwrap_or(true)
         });
         Ok(self.pace(room, None))
     }
 
     fn wait_for_capacity(&self, deadline: Instant) -> bool {
-        if self.homes.iter().any(|worker| worker.mailbox.wait_for_capacity(Some(deadline)) == Err(Refused::Full)) {
+        if self.workers.iter().any(|worker| worker.mailbox.wait_for_capacity(Some(deadline)) == Err(Refused::Full)) {
             return false;
         }
-        let (Some(worker), mut pacing) = (self.homes.first(), lock(&self.pacing)) else { return true };
+        let (Some(worker), mut pacing) = (self.workers.first(), lock(&self.pacing)) else { return true };
         let now = Instant::now();
         let left = pacing.budget.left(now);
-        let Some(audience) = pacing.audience.take_if(|_| left >= SHORTEST) else { return true };
-        let follows = || has_capacity(&self.homes, audience.as_ref());
-        let waited = worker.capacity.wait(Some(deadline.min(now + left)), follows);
+        let Some(audience) = pacing.audience.take_if(|_| left >= SHORTEST_WAIT) else { return true };
+        let is_ready = || has_capacity(&self.workers, audience.as_ref());
+        let waited = worker.capacity.wait(Some(deadline.min(now + left)), is_ready);
         pacing.budget.spend(now.elapsed());
         let full = waited == Err(Refused::Full);
         if full {
@@ -375,7 +376,7 @@ impl Sink for EngineSink {
     }
 
     fn resume(&self) {
-        if let Some(worker) = self.homes.first() {
+        if let Some(worker) = self.workers.first() {
             worker.capacity.notify();
         }
     }

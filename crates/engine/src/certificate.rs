@@ -1,4 +1,4 @@
-//! The TLS configuration of a listener, which is replaced while it serves: sessions that are open keep theirs.
+//! The TLS configuration of a listener. It can be replaced at run time; open sessions keep the old one.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use wirespeed_driver::tls::server::ServerConfig;
 
 use crate::locks::{lock, read, write};
 
-/// Between two looks at the files.
-const LOOK: Duration = Duration::from_secs(1);
+/// The time between two checks of the files.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Makes a configuration of what the files say now; an error is in words that hold no secret.
+/// Builds a configuration from the current files. Its error text must not contain secrets.
 pub type Load = dyn Fn() -> Result<Arc<ServerConfig>, String> + Send + Sync;
 
-/// Where a configuration is from, so that it is made again when that changes.
+/// The source of a configuration, from which it is rebuilt when the files change.
 #[derive(Clone)]
 pub struct Renewal {
-    /// The certificate, its key, and authorities of clients.
+    /// The certificate, its key, and the certificate authorities for clients.
     pub files: Vec<PathBuf>,
-    /// Reads them.
+    /// Reads the files.
     pub load: Arc<Load>,
 }
 
@@ -33,77 +33,77 @@ impl std::fmt::Debug for Renewal {
 
 struct Watch {
     renewal: Renewal,
-    /// What was loaded, or could not be.
-    known: Stamp,
-    /// What the last look has shown, if it was something new: files that are being written are left alone until two
-    /// looks show the same.
+    /// The state of the files at the last attempt to load them.
+    loaded: Stamp,
+    /// The new state that the last check found. Files may still be written to, so they are loaded only when two
+    /// checks in a row find the same state.
     seen: Option<Stamp>,
 }
 
 impl Watch {
-    /// Begins to watch the files that a configuration is from; and the configuration, as they say it by now. The look
-    /// comes first: what changes after it is seen by the next one.
-    fn begin(config: Arc<ServerConfig>, renewal: Option<Renewal>) -> (Arc<ServerConfig>, Option<Self>) {
+    /// Starts to watch the files of a configuration, and returns it as the files define it now. The check comes
+    /// before the load: so the next check detects any later change.
+    fn start(config: Arc<ServerConfig>, renewal: Option<Renewal>) -> (Arc<ServerConfig>, Option<Self>) {
         let Some(renewal) = renewal.filter(|renewal| !renewal.files.is_empty()) else { return (config, None) };
-        let known = Stamp::of(&renewal.files);
-        // What was read before is good, whatever the files say.
+        let loaded = Stamp::of(&renewal.files);
+        // If the files cannot be loaded, the configuration of the caller stays in use.
         let config = (renewal.load)().unwrap_or(config);
-        (config, Some(Self { renewal, known, seen: None }))
+        (config, Some(Self { renewal, loaded, seen: None }))
     }
 
-    /// Makes the configuration again, if the files have changed and rest.
+    /// Rebuilds the configuration if the files have changed and are no longer being written to.
     fn renew(&mut self) -> Option<Result<Arc<ServerConfig>, String>> {
-        let there = Stamp::of(&self.renewal.files);
-        if there == self.known {
+        let current = Stamp::of(&self.renewal.files);
+        if current == self.loaded {
             self.seen = None;
             return None;
         }
-        if self.seen.as_ref() != Some(&there) {
-            self.seen = Some(there);
+        if self.seen.as_ref() != Some(&current) {
+            self.seen = Some(current);
             return None;
         }
-        // Also where it fails: it is tried again once they have changed again.
-        self.known = there;
+        // Set even if loading fails: the next attempt waits for another change.
+        self.loaded = current;
         self.seen = None;
         Some((self.renewal.load)())
     }
 }
 
-/// See the module.
+/// The current configuration, and the watch over its files.
 pub(crate) struct Certificate {
     current: RwLock<Arc<ServerConfig>>,
     start: Instant,
-    /// When the files were looked at, in nanoseconds since `start`.
-    looked: AtomicU64,
-    /// Of the files that the current one is from; whoever replaces that holds it.
+    /// When the files were last checked, in nanoseconds since `start`.
+    checked_at: AtomicU64,
+    /// The watch over the files of `current`. Its lock is held while `current` is replaced.
     watch: Mutex<Option<Watch>>,
 }
 
 impl Certificate {
     pub(crate) fn new(config: Arc<ServerConfig>, renewal: Option<Renewal>, start: Instant) -> Self {
-        let (config, watch) = Watch::begin(config, renewal);
-        Self { current: RwLock::new(config), start, looked: AtomicU64::new(0), watch: Mutex::new(watch) }
+        let (config, watch) = Watch::start(config, renewal);
+        Self { current: RwLock::new(config), start, checked_at: AtomicU64::new(0), watch: Mutex::new(watch) }
     }
 
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         Arc::clone(&read(&self.current))
     }
 
-    /// From now on another one, and its files are looked at.
+    /// Replaces the configuration and watches the files of the new one.
     pub(crate) fn replace(&self, config: Arc<ServerConfig>, renewal: Option<Renewal>) {
-        let (config, begun) = Watch::begin(config, renewal);
+        let (config, started) = Watch::start(config, renewal);
         let mut watch = lock(&self.watch);
         *write(&self.current) = config;
-        *watch = begun;
+        *watch = started;
     }
 
-    /// Looks at the files, if that was a second ago at least; what has come of it, if they have changed. By one
-    /// thread at a time, for which nobody waits but who replaces it.
+    /// Checks the files, unless they were checked less than a second ago, and returns the result of the reload if they
+    /// have changed. Only one thread at a time does so; other callers return at once, but `replace` waits for it.
     pub(crate) fn renew(&self, now: Instant) -> Option<Result<(), String>> {
         let now = u64::try_from(now.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX);
-        let looked = self.looked.load(Ordering::Relaxed);
-        if now.saturating_sub(looked) < LOOK.as_nanos() as u64
-            || self.looked.compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        let checked_at = self.checked_at.load(Ordering::Relaxed);
+        if now.saturating_sub(checked_at) < CHECK_INTERVAL.as_nanos() as u64
+            || self.checked_at.compare_exchange(checked_at, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             return None;
         }

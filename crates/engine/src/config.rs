@@ -1,4 +1,4 @@
-//! What an engine is told before it starts.
+//! The configuration of an engine.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,134 +23,134 @@ use crate::outbox::Policy;
 use crate::relay::Relay;
 use crate::routes::Routes;
 
-/// Where clients connect to.
+/// A listener of the engine.
 #[derive(Clone)]
 pub struct Listen {
-    /// The address.
+    /// The address to listen at.
     pub at: Place,
-    /// With TLS.
+    /// The TLS configuration; `None` for plain connections.
     pub tls: Option<Arc<TlsConfig>>,
 }
 
 /// An address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// TCP; port 0: one that is free.
+    /// TCP. With port 0 the system chooses a free port.
     Tcp(SocketAddr),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// What is done with the messages of a session.
+/// The way in which the messages of a session are handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// They are events, for [`crate::Engine::events`].
+    /// They become events for [`crate::Engine::events`].
     Events,
-    /// Each is sent back.
+    /// Each message is sent back.
     Echo,
-    /// Each is published: see [`Relay`].
+    /// Each message is published: see [`Relay`].
     Relay(Relay),
 }
 
-/// What becomes of a request.
+/// The decision about an opening request.
 pub enum Admission {
-    /// It becomes a session.
+    /// Accepts the request: it becomes a session.
     Accept {
-        /// What is done with its messages. Not [`Role::Relay`], whose topic is what a route says: that is answered with
-        /// 500.
+        /// The handling of its messages. [`Role::Relay`] is not possible here and is answered with 500, because its
+        /// topic comes from a route.
         role: Role,
-        /// The subprotocol, one of those that the client offers.
+        /// The subprotocol, which must be one that the client offers.
         subprotocol: Option<String>,
-        /// Further header fields of the answer.
+        /// Additional header fields of the response.
         headers: HeaderList,
     },
-    /// It is answered by HTTP, and the connection closed.
+    /// Answers with an HTTP response and closes the connection.
     Refuse {
         /// The status, 200 to 999.
         status: u16,
-        /// Header fields.
+        /// The header fields.
         headers: HeaderList,
-        /// What is said.
+        /// The body.
         body: Vec<u8>,
     },
-    /// The same, with a response that is complete.
+    /// Answers with a complete response and closes the connection.
     Respond(Response),
 }
 
-/// Decides, in a worker's thread: it must not wait.
+/// Decides about a request. Called in a worker's thread: it must not block.
 pub type Admit = dyn Fn(&Request, Option<SocketAddr>) -> Admission + Send + Sync;
 
-/// What an engine is told before it starts.
+/// The configuration of an engine. `Config::default()` accepts all clients and turns their messages into events.
 #[derive(Clone)]
 pub struct Config {
-    /// Where clients connect to; each worker has a listener of its own at each.
+    /// The addresses where clients connect; each worker has its own listener at each of them.
     pub listen: Vec<Listen>,
-    /// Other processes of this user may listen at the same TCP addresses, and get a part of the clients. False: to
-    /// start fails where anybody listens already.
+    /// Allows other processes of this user to listen at the same TCP addresses and to accept a part of the clients. If
+    /// false, the start fails when another process listens there.
     pub reuse_port: bool,
-    /// Threads that serve; 0: one for each core.
+    /// The number of worker threads; 0: one per core.
     pub workers: usize,
-    /// Who the clients are, by their tokens: asked before [`Self::admit`]. `None`: nobody is asked.
+    /// Verifies the clients' tokens before [`Self::admit`] is called. `None`: clients need no token.
     pub auth: Option<Arc<Jwt>>,
-    /// What their tokens allow them to subscribe to and publish on; without a token, what that leaves unsaid.
+    /// The topic rights that tokens grant; clients without a token get the default policy.
     pub acl: AclOptions,
-    /// Where sessions begin, by the paths of requests, with the settings of each: [`Self::admit`] is not asked. `None`:
-    /// it alone is.
+    /// The routes by request path, each with its own settings. If set, [`Self::admit`] is not called.
     pub routes: Option<Arc<Routes>>,
-    /// Who gets a session, with the settings of this configuration.
+    /// Decides about each request if there are no routes. Its sessions have the settings of this configuration.
     pub admit: Arc<Admit>,
-    /// Whose pages may connect to routes that say nothing else.
+    /// Origins of pages that may connect, for routes without their own setting.
     pub origins: Origins,
-    /// The subprotocols of routes that say nothing else, the preferred one first.
+    /// The subprotocols in order of preference, for routes without their own setting.
     pub subprotocols: Vec<String>,
-    /// Of what clients send.
+    /// Limits on the messages of clients.
     pub limits: Limits,
-    /// How permessage-deflate is accepted; `None`: it is not.
+    /// The settings of permessage-deflate; `None`: it is not accepted.
     pub compression: Option<negotiate::Config>,
-    /// How long a client may take from its connection to its session.
+    /// The maximum time from the connection to the session.
     pub open_timeout: Duration,
-    /// Between pings; `None`: none are sent.
+    /// The time between two pings; `None`: no pings are sent.
     pub ping_interval: Option<Duration>,
-    /// How long a pong may take.
+    /// The maximum time until a pong arrives.
     pub ping_timeout: Option<Duration>,
-    /// How long a client may take to do its part of the closing.
+    /// The maximum time for the client's part of the closing handshake.
     pub close_timeout: Duration,
-    /// Bytes that may wait for one session.
+    /// The maximum number of bytes in the outbox of one session.
     pub outbox_limit: usize,
-    /// Bytes of memory that may wait for all of them together, where a message that waits for many counts once, and
-    /// what waits for a worker does not: see [`Self::mailbox_limit`]. From
-    /// half of it on a session whose client takes nothing may have less than `outbox_limit`; beyond it those who hold
-    /// most of it meet the policy, and are cut off if that is not enough.
+    /// The maximum number of bytes in all outboxes together, where a message to many sessions counts once. Mailboxes do
+    /// not count: see [`Self::mailbox_limit`]. From half of this limit on, a session that reads nothing may hold less
+    /// than `outbox_limit`. Beyond it, the slow-consumer policy applies to the sessions that hold most, and closes them
+    /// if that is not enough.
     pub total_outbox_limit: usize,
-    /// What becomes of what is more.
+    /// The policy for messages that exceed the limits of an outbox.
     pub policy: Policy,
-    /// Sent messages, in bytes, that may wait for one worker: whoever sends more is refused. Long before that,
-    /// at an eighth of `outbox_limit`, there is no room for those who ask.
+    /// The maximum number of bytes of sent messages in the mailbox of one worker; further messages are refused. Senders
+    /// that wait for room wait much earlier, from an eighth of `outbox_limit` on.
     pub mailbox_limit: usize,
-    /// How long a worker that has nothing to do looks for something before it sleeps: what comes in that time finds it
-    /// awake, at the price of a busy core. Zero: it sleeps at once.
+    /// How long an idle worker polls before it sleeps. Polling reduces latency and keeps a core busy. Zero: it sleeps
+    /// at once.
     pub busy_poll: Duration,
-    /// Events that may wait to be taken; nothing is read while more do.
+    /// The maximum number of events in the queue. Reading from clients pauses while it is full.
     pub max_events: usize,
-    /// The same, in bytes of their messages.
+    /// The maximum number of bytes of the messages in the event queue.
     pub max_event_bytes: usize,
-    /// Topics, and patterns of topics, that one session may subscribe to.
+    /// The maximum number of topics and patterns that one session may subscribe to.
     pub max_subscriptions: usize,
-    /// What is answered over HTTP.
+    /// The HTTP endpoints.
     pub http: Http,
-    /// A Unix socket by which the next engine gets our listeners, and we got those of the one before.
+    /// The path of a Unix socket, by which this engine receives listeners from the previous engine and gives them to
+    /// the next one.
     pub handoff: Option<PathBuf>,
-    /// Where the TLS configuration of all listeners is from; `None`: it changes by [`crate::Engine::set_tls`] only.
+    /// The files of the TLS configuration of all listeners; `None`: only [`crate::Engine::set_tls`] replaces it.
     pub renewal: Option<Renewal>,
-    /// How it ends when the next engine has them.
+    /// The settings for draining after a handoff.
     pub drain: Drain,
-    /// How many clients there may be.
+    /// Limits on the number of clients.
     pub admission: admission::Limits,
-    /// What each session may send.
+    /// Limits on the rate of each session's messages.
     pub inbound: Inbound,
-    /// Who speaks for others.
+    /// The trusted proxies.
     pub proxies: admission::Proxies,
-    /// What connects it with other engines; `None`: nothing.
+    /// The broker that connects this engine with others; `None`: there is none.
     pub broker: Option<Arc<dyn Connect>>,
 }
 
@@ -161,7 +161,7 @@ impl Default for Config {
             reuse_port: false,
             workers: 0,
             auth: None,
-            acl: AclOptions { unsaid: DefaultPolicy::All, ..AclOptions::default() },
+            acl: AclOptions { default_policy: DefaultPolicy::All, ..AclOptions::default() },
             routes: None,
             origins: Origins::default(),
             subprotocols: Vec::new(),

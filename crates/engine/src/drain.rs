@@ -1,8 +1,7 @@
-//! The end of an engine, without haste: nobody is accepted, and sessions are closed a few at a time, so that
-//! their clients do not all connect elsewhere at once.
+//! The graceful shutdown of an engine: it stops accepting and closes sessions in batches, so that their clients do not
+//! all reconnect at once.
 //!
-//! Driven by whoever drains: he asks for a step and waits until the next is due, as it suits him. The workers are
-//! told by commands.
+//! The caller drives [`Draining`] step by step and waits between the steps as it likes. Workers receive commands.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,31 +12,31 @@ use wirespeed_driver::protocol::CloseCode;
 use crate::session::WorkerHandle;
 use crate::worker::{Command, EngineShared};
 
-/// Between batches at least.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The minimum time between two batches.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// Between batches at most: clients that come back are spread well enough, and a few sessions more than fit into one batch
-/// do not make the end much longer.
-const SPREAD: Duration = Duration::from_millis(500);
+/// The maximum time between two batches. It spreads the reconnecting clients well enough, and keeps the shutdown short
+/// if few sessions remain after the first batch.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// Between looks at who is left, once all batches have been told.
-const REST: Duration = Duration::from_millis(200);
+/// The time between two checks for remaining sessions, once all batches are closed.
+const FINAL_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What takes longer takes as long: a hundred years, which clocks can count.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// The maximum of a configured duration, a hundred years, which clocks can represent.
+const MAX_DURATION: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// How to end.
+/// The settings of a graceful shutdown.
 #[derive(Clone, Debug)]
 pub struct Drain {
-    /// All of it, at most: whoever is left then is cut off.
+    /// The maximum duration. Sessions that are still open then are disconnected.
     pub timeout: Duration,
-    /// Sessions that are closed at once, as far as the timeout allows.
+    /// The number of sessions that are closed at once. Larger if the timeout requires it.
     pub batch: usize,
-    /// Before anything else happens: `/ready` says so already, and clients are still accepted.
+    /// The time before the first step. `/ready` already fails, and clients are still accepted.
     pub notice: Duration,
     /// The code of the close frames.
     pub code: CloseCode,
-    /// Their reason.
+    /// The reason of the close frames.
     pub reason: String,
 }
 
@@ -54,26 +53,26 @@ impl Default for Drain {
     }
 }
 
-/// What has come of it.
+/// The result of a graceful shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Sessions that have ended by a closing handshake, or by themselves.
+    /// Sessions that ended by a closing handshake or on their own.
     pub ended: u64,
-    /// Sessions that were cut off when the time was over.
+    /// Sessions that were disconnected at the timeout.
     pub cut: u64,
 }
 
-/// What one needs to hold to end an engine.
+/// The parts of an engine that are needed to shut it down.
 #[derive(Clone)]
 pub(crate) struct EngineControl {
     pub(crate) shared: Arc<EngineShared>,
-    pub(crate) homes: Vec<Arc<WorkerHandle>>,
+    pub(crate) workers: Vec<Arc<WorkerHandle>>,
 }
 
 impl EngineControl {
-    fn notify(&self, command: impl Fn(usize) -> Command) {
-        for (number, worker) in self.homes.iter().enumerate() {
-            let _ = worker.mailbox.put(command(number), 0); // who has ended needs no telling
+    fn send(&self, command: impl Fn(usize) -> Command) {
+        for (number, worker) in self.workers.iter().enumerate() {
+            let _ = worker.mailbox.put(command(number), 0); // a worker that has ended needs no command
         }
     }
 
@@ -83,63 +82,64 @@ impl EngineControl {
 }
 
 enum Stage {
-    /// Clients are still accepted, until then.
+    /// Clients are still accepted until this time.
     Notice(Instant),
     Closing,
     Over,
 }
 
-/// An end that is under way: see the module.
+/// A graceful shutdown in progress. Call [`Self::step`] until it returns `None`, then [`Self::drained`]; or call
+/// [`Self::finish`], which blocks.
 pub struct Draining {
     control: EngineControl,
-    how: Drain,
+    settings: Drain,
     stage: Stage,
-    /// When all must be over.
+    /// When the shutdown must be complete.
     deadline: Instant,
-    /// When the next batch is due, and how many of each worker are in one.
+    /// When the next batch is due, and the number of each worker's sessions in it.
     next: Instant,
     shares: Vec<usize>,
-    /// Batches that are left, and what is between them.
+    /// The remaining batches, and the time between them.
     batches: u32,
     pause: Duration,
-    /// Sessions that there ever were, less those that were there at first.
-    before: u64,
+    /// The number of sessions that had ended before the shutdown began.
+    ended_before: u64,
     drained: Drained,
     handed_over: bool,
 }
 
 impl Draining {
-    /// `handed_over`: somebody else accepts from the same listeners.
-    pub(crate) fn begin(control: EngineControl, mut how: Drain, handed_over: bool, now: Instant) -> Self {
+    /// Starts the shutdown. `handed_over`: another engine accepts from the same listeners.
+    pub(crate) fn begin(control: EngineControl, mut settings: Drain, handed_over: bool, now: Instant) -> Self {
         control.shared.leaving.store(true, Ordering::Release);
-        how.timeout = how.timeout.min(LONGEST);
-        let notice = if handed_over { Duration::ZERO } else { how.notice.min(LONGEST) };
+        settings.timeout = settings.timeout.min(MAX_DURATION);
+        let notice = if handed_over { Duration::ZERO } else { settings.notice.min(MAX_DURATION) };
         let total = control.shared.figures().total();
         Self {
             stage: Stage::Notice(now + notice),
-            deadline: now + notice + how.timeout,
+            deadline: now + notice + settings.timeout,
             next: now,
             shares: Vec::new(),
             batches: 0,
-            pause: PAUSE,
+            pause: MIN_PAUSE,
             handed_over,
-            before: total.sessions_opened - total.sessions,
+            ended_before: total.sessions_opened - total.sessions,
             drained: Drained::default(),
             control,
-            how,
+            settings,
         }
     }
 
-    /// Does what is due. When the next step is; `None`: it is over.
+    /// Performs the steps that are due. Returns when the next one is; `None`: the shutdown is complete.
     pub fn step(&mut self, now: Instant) -> Option<Instant> {
         if let Stage::Notice(until) = self.stage {
             if now < until {
                 return Some(until);
             }
-            // What is kept to be handed over would keep the listeners open.
+            // The copies for a handoff would keep the listeners open.
             self.control.shared.take_listeners();
             let look = !self.handed_over;
-            self.control.notify(|_| Command::StopAccepting { accept_backlog: look });
+            self.control.send(|_| Command::StopAccepting { accept_backlog: look });
             self.stage = Stage::Closing;
             self.plan(now);
         }
@@ -149,7 +149,7 @@ impl Draining {
         let over = self.control.is_over();
         if over || now >= self.deadline {
             let total = self.control.shared.figures().total();
-            let all = total.sessions_opened.saturating_sub(self.before);
+            let all = total.sessions_opened.saturating_sub(self.ended_before);
             let cut = if over { 0 } else { total.sessions };
             self.drained = Drained { ended: all.saturating_sub(cut), cut };
             self.control.shared.end_workers();
@@ -159,42 +159,42 @@ impl Draining {
         if now >= self.next {
             let planned = self.batches > 0;
             self.batches = self.batches.saturating_sub(1);
-            self.next = if self.batches > 0 { (self.next + self.pause).max(now) } else { now + REST };
-            // Who had no session yet when it was planned may have one now.
+            self.next = if self.batches > 0 { (self.next + self.pause).max(now) } else { now + FINAL_CHECK_INTERVAL };
+            // Sessions that opened after the plan was made are in no batch: after the batches, all are closed.
             let share = |number: usize| if planned { self.shares.get(number).copied() } else { None };
-            let reason = self.how.reason.as_str();
+            let reason = self.settings.reason.as_str();
             self.control
-                .notify(|number| Command::Shed(share(number).unwrap_or(usize::MAX), self.how.code, reason.into()));
+                .send(|number| Command::Shed(share(number).unwrap_or(usize::MAX), self.settings.code, reason.into()));
         }
-        // Sessions end meanwhile, and the sooner it is known the better.
-        Some(self.next.min(now + PAUSE).min(self.deadline))
+        // Return early, to notice soon when the last session has ended.
+        Some(self.next.min(now + MIN_PAUSE).min(self.deadline))
     }
 
-    /// Spreads the batches over three quarters of the time at most: the last ones need some for their closing handshake.
+    /// Spreads the batches over at most three quarters of the timeout, to leave time for the last closing handshakes.
     fn plan(&mut self, now: Instant) {
         let figures = self.control.shared.figures();
-        let spread = self.how.timeout.mul_f64(0.75);
-        let most = u64::try_from(spread.as_nanos() / PAUSE.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let batches = figures.total().sessions.div_ceil(self.how.batch.max(1) as u64).clamp(1, most);
+        let spread = self.settings.timeout.mul_f64(0.75);
+        let most = u64::try_from(spread.as_nanos() / MIN_PAUSE.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let batches = figures.total().sessions.div_ceil(self.settings.batch.max(1) as u64).clamp(1, most);
         self.shares = figures.workers.iter().map(|worker| worker.sessions.div_ceil(batches) as usize).collect();
         self.batches = u32::try_from(batches).unwrap_or(u32::MAX);
-        self.pause = (spread / self.batches).min(SPREAD);
+        self.pause = (spread / self.batches).min(MAX_PAUSE);
         self.next = now;
     }
 
-    /// When all must be over.
+    /// Returns when the shutdown must be complete.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// What has come of it, once it is over.
+    /// Returns the result once the shutdown is complete.
     #[must_use]
     pub fn drained(&self) -> Drained {
         self.drained
     }
 
-    /// Goes on until it is over.
+    /// Blocks until the shutdown is complete.
     pub fn finish(&mut self) -> Drained {
         while let Some(next) = self.step(Instant::now()) {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));

@@ -118,8 +118,8 @@ impl Engine {
         let mut places = Vec::new();
         let mut opened = Opened::new(count, config.reuse_port);
         // Held until it serves: an engine that starts at the same moment then takes over from this one.
-        let _turn = config.handoff.as_deref().map(|path| takeover_lock::take(path, check)).transpose()?;
-        let mut received = config.handoff.as_deref().map(handoff::ask).transpose()?.flatten();
+        let _turn = config.handoff.as_deref().map(|path| takeover_lock::acquire(path, check)).transpose()?;
+        let mut received = config.handoff.as_deref().map(handoff::request_listeners).transpose()?.flatten();
         for listen in &config.listen {
             let certificate =
                 listen.tls.clone().map(|tls| Arc::new(Certificate::new(tls, config.renewal.clone(), start)));
@@ -151,7 +151,7 @@ impl Engine {
             invalid_messages: AtomicU64::new(0),
             memory: Arc::default(),
             sessions: SessionRegistry::new(count),
-            page: page::Kept::default(),
+            page: page::PageCache::default(),
             start,
             alive: AtomicUsize::new(count),
             next_worker: AtomicUsize::new(0),
@@ -214,7 +214,7 @@ impl Engine {
             lock(&engine.threads).push(std::thread::Builder::new().name(name).spawn(serve)?);
             gates.push(gate);
         }
-        let keep = |path| handoff::keep(path, engine.control(), shared.config.drain.clone());
+        let keep = |path| handoff::serve(path, engine.control(), shared.config.drain.clone());
         let mut handoff_server = shared.config.handoff.as_deref().map(keep).transpose()?;
         // The workers are about to accept: the other engine may close its listeners.
         let confirmed = received.is_some();
@@ -240,7 +240,7 @@ impl Engine {
     }
 
     fn control(&self) -> EngineControl {
-        EngineControl { shared: Arc::clone(&self.shared), homes: self.handles.clone() }
+        EngineControl { shared: Arc::clone(&self.shared), workers: self.handles.clone() }
     }
 
     /// Returns the address of [`crate::Http::at`].
@@ -271,7 +271,7 @@ impl Engine {
     /// before.
     #[must_use]
     pub fn handed_over(&self) -> Option<Receiver<Instant>> {
-        lock(&self.handoff_server).as_mut()?.given()
+        lock(&self.handoff_server).as_mut()?.drain_deadline()
     }
 
     /// Begins a graceful shutdown. The caller makes its steps.
@@ -534,7 +534,7 @@ impl Engine {
         if self.shared.may_shut_down() {
             drop(files);
         } else {
-            files.into_iter().for_each(SocketFile::leave);
+            files.into_iter().for_each(SocketFile::keep);
         }
         self.shared.take_listeners();
         // Under the lock, so that a second caller also waits until all have ended.

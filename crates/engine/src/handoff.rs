@@ -1,24 +1,24 @@
-//! The listening sockets go from an engine that ends to one that begins, in another process as a rule, so that
-//! no client is refused in between.
+//! Passes the listening sockets from an engine that shuts down to a new one, usually in another process, so that no
+//! client is refused in between.
 //!
-//! Listeners that share a port (`SO_REUSEPORT`) have queues of their own: when one is closed, who waits in its
-//! queue is reset, though another listener lives. So they are not closed: the new engine gets the very sockets
-//! over a Unix socket, and says when it is about to accept from them; then the old one lets go of them, and drains.
+//! Listeners that share a port (`SO_REUSEPORT`) have separate queues: closing one resets the clients in its queue, even
+//! if other listeners remain. So they are not closed: the new engine receives the sockets themselves over a Unix socket
+//! and reports when it is about to accept. Then the old engine closes its copies and drains.
 //!
 //! ```text
 //! new: wirespeed handoff 1
-//! old: {"tcp": "127.0.0.1:8765"} and its listeners      for each place; in reply to "next" but the first
+//! old: {"tcp": "127.0.0.1:8765"} and its listeners      for each place; after the first, in reply to "next"
 //! new: next
 //! old: end
-//! new: ready                                            its workers are about to accept
-//! old: gone                                             ours do not any more
+//! new: ready                                            the workers of the new engine are about to accept
+//! old: gone                                             the workers of the old engine stop accepting
 //! ```
 //!
-//! An old engine that dies on the way has let go as well.
+//! If the old engine dies during the handoff, its listeners are released as well.
 //!
-//! A new engine that fails before that changes nothing: the old one goes on, with all who wait in its queues. So the new
-//! one accepts nobody by then, and all that may fail is done, but to put its own socket in the place of the old one's:
-//! without, it serves, and nobody takes over from it.
+//! If the new engine fails before `ready`, nothing changes: the old one continues, with all clients in its queues. So
+//! the new engine accepts no client before `ready` and first performs every step that may fail, except one: it puts its
+//! own socket in the place of the old one's. Without that it serves, but no later engine can take over from it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -46,19 +46,19 @@ use crate::logs::{Cause, Level};
 
 const HELLO: &str = "wirespeed handoff 1";
 
-/// How long the other end may take for its part.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The maximum time for each step of the other engine.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Nanoseconds until somebody is accepted again after that has failed.
+/// The pause in nanoseconds after a failed accept.
 const ACCEPT_PAUSE: i64 = 100_000_000;
 
-/// Listeners in one message: fewer than the system allows (253 on Linux).
-const AT_ONCE: usize = 64;
+/// The number of listeners per message, below the limit of the system (253 on Linux).
+const MAX_LISTENERS_PER_MESSAGE: usize = 64;
 
-/// A line of the other end at most.
-const LINE: usize = 4096;
+/// The maximum length of a line in bytes.
+const MAX_LINE: usize = 4096;
 
-/// Listening sockets, and where they listen.
+/// Listening sockets and their address.
 pub(crate) struct ListenerSet {
     pub(crate) place: Place,
     pub(crate) listeners: Vec<OwnedFd>,
@@ -66,12 +66,12 @@ pub(crate) struct ListenerSet {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Named {
+enum PlaceName {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl Named {
+impl PlaceName {
     fn of(place: &Place) -> Self {
         match place {
             Place::Tcp(address) => Self::Tcp(*address),
@@ -87,133 +87,135 @@ impl Named {
     }
 }
 
-// ---- the new one ----
+// ---- the new engine ----
 
-/// What an engine that ends has given to us.
+/// The listeners that an engine which shuts down has sent.
 pub(crate) struct ReceivedListeners {
     stream: UnixStream,
-    offers: Vec<ListenerSet>,
+    sets: Vec<ListenerSet>,
 }
 
-/// Asks for the listeners of whoever is at the path; `None`: nobody is.
+/// Asks the engine at the path for its listeners; `None`: no engine listens there.
 ///
 /// # Errors
-/// Whoever is there does not answer as an engine does, or what is there is no socket.
-pub(crate) fn ask(path: &Path) -> io::Result<Option<ReceivedListeners>> {
-    ask_once(path).map_err(|error| explain_timeout(error, path))
+/// The process at the path does not follow the protocol, or the file there is not a socket.
+pub(crate) fn request_listeners(path: &Path) -> io::Result<Option<ReceivedListeners>> {
+    request_listeners_once(path).map_err(|error| explain_timeout(error, path))
 }
 
-/// A limit of the socket is reported as `WouldBlock`, which says nothing to those who start an engine.
+/// Replaces `WouldBlock`, as which a socket timeout is reported, by an error that names the cause.
 fn explain_timeout(error: io::Error, path: &Path) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            let text = format!("handoff: the process at {} has not answered for {PATIENCE:?}", path.display());
+            let text = format!("handoff: the process at {} has not answered for {STEP_TIMEOUT:?}", path.display());
             io::Error::new(io::ErrorKind::TimedOut, text)
         }
         _ => error,
     }
 }
 
-fn ask_once(path: &Path) -> io::Result<Option<ReceivedListeners>> {
+fn request_listeners_once(path: &Path) -> io::Result<Option<ReceivedListeners>> {
     let stream = match connect(path) {
         Ok(stream) => stream,
-        // Refused like where nobody listens; ours must not take its place.
+        // Connecting to a regular file is refused, as if no process listened. Such a file must not be replaced.
         Err(_) if std::fs::metadata(path).is_ok_and(|about| !about.file_type().is_socket()) => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "handoff: there is a file that is no socket"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "handoff: the file at the path is not a socket"));
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             return Ok(None);
         }
         Err(error) => return Err(error),
     };
-    if !is_ours(&stream) {
+    if !is_same_user(&stream) {
         let text = format!("handoff: {} is a socket of another user, whose listeners are not taken", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
-    limit(&stream)?;
-    say(&stream, HELLO)?;
-    let mut offers: Vec<ListenerSet> = Vec::new();
+    set_timeouts(&stream)?;
+    send_line(&stream, HELLO)?;
+    let mut sets: Vec<ListenerSet> = Vec::new();
     loop {
-        let (line, listeners) = receive(&stream)?;
+        let (line, listeners) = receive_listeners(&stream)?;
         if line == "end" {
-            return Ok(Some(ReceivedListeners { stream, offers }));
+            return Ok(Some(ReceivedListeners { stream, sets }));
         }
-        let named: Named = serde_json::from_str(&line).map_err(|_| unexpected(&line))?;
+        let named: PlaceName = serde_json::from_str(&line).map_err(|_| unexpected(&line))?;
         let place = named.place();
-        if !listeners.iter().all(|listener| listen::is_at(listener, &place)) {
-            let text = format!("handoff: what came from {} does not listen at {place:?}", path.display());
+        if !listeners.iter().all(|listener| listen::listens_at(listener, &place)) {
+            let text = format!("handoff: a socket from {} does not listen at {place:?}", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
-        match offers.iter_mut().find(|offer| offer.place == place) {
-            Some(offer) => offer.listeners.extend(listeners),
-            None => offers.push(ListenerSet { place, listeners }),
+        match sets.iter_mut().find(|set| set.place == place) {
+            Some(set) => set.listeners.extend(listeners),
+            None => sets.push(ListenerSet { place, listeners }),
         }
-        say(&stream, "next")?;
+        send_line(&stream, "next")?;
     }
 }
 
-/// Whether the other end was closed.
+/// Whether the error means that the other end was closed.
 fn is_hung_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
 }
 
-/// Whether nobody hands over at the path any more: not whoever waited for us in vain, and goes on.
-fn is_gone(path: &Path) -> bool {
-    match ask_once(path) {
-        Ok(inherited) => inherited.is_none(),
-        Err(error) => is_hung_up(&error), // it is just ending
+/// Whether no engine listens at the path any more. False for an engine whose wait for us timed out and which continues.
+fn has_ended(path: &Path) -> bool {
+    match request_listeners_once(path) {
+        Ok(received) => received.is_none(),
+        Err(error) => is_hung_up(&error), // it is shutting down
     }
 }
 
-/// Connects, unless whoever listens takes nobody for too long.
+/// Connects, with a timeout for a process that does not accept.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(STEP_TIMEOUT))?;
     socket.connect(&SockAddr::unix(path)?)?;
     Ok(OwnedFd::from(socket).into())
 }
 
 impl ReceivedListeners {
-    /// The listeners for a place; port 0 is any port of the address.
+    /// Takes the listeners for a place; port 0 matches any port of the address.
     pub(crate) fn take(&mut self, place: &Place) -> Option<ListenerSet> {
-        let fits = |offer: &ListenerSet| match (&offer.place, place) {
-            (Place::Tcp(theirs), Place::Tcp(ours)) if ours.port() == 0 => theirs.ip() == ours.ip(),
-            (theirs, ours) => theirs == ours,
+        let fits = |set: &ListenerSet| match (&set.place, place) {
+            (Place::Tcp(peer), Place::Tcp(ours)) if ours.port() == 0 => peer.ip() == ours.ip(),
+            (peer, ours) => peer == ours,
         };
-        let index = self.offers.iter().position(fits)?;
-        Some(self.offers.swap_remove(index))
+        let index = self.sets.iter().position(fits)?;
+        Some(self.sets.swap_remove(index))
     }
 
-    /// Our workers are about to accept: the old engine may let go. Returns when it has, or is no more.
+    /// Tells the old engine that the new workers are about to accept. Returns when it has released the listeners or
+    /// died.
     ///
     /// # Errors
-    /// It goes on, or may.
+    /// The old engine continues, or may continue.
     pub(crate) fn confirm(self, path: &Path) -> io::Result<()> {
-        match say(&self.stream, "ready").and_then(|()| hear(&self.stream)) {
+        match send_line(&self.stream, "ready").and_then(|()| receive_line(&self.stream)) {
             Ok(answer) if answer == "gone" => Ok(()),
             Ok(other) => Err(unexpected(&other)),
-            // It has heard us, or Linux would say that it has not; and then it ends without a word only if it dies.
+            // Linux reports an undelivered message as another error. So "ready" has arrived, and then only death
+            // explains it.
             Err(error) if cfg!(target_os = "linux") && error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-            Err(error) if is_hung_up(&error) && is_gone(path) => Ok(()),
+            Err(error) if is_hung_up(&error) && has_ended(path) => Ok(()),
             Err(error) => Err(explain_timeout(error, path)),
         }
     }
 }
 
-// ---- the old one ----
+// ---- the old engine ----
 
-/// Waits for an engine that takes over. Dropped, it waits no longer.
+/// Serves the next engine that takes over. Dropping it stops the server.
 pub(crate) struct HandoffServer {
-    /// Ended, the thread ends, unless somebody has taken over: then it drains first.
+    /// Closing it ends the thread. If another engine has taken over, the thread drains first.
     stop: UnixStream,
-    /// Removed after that.
+    /// The socket's file, which is removed when this is dropped.
     file: SocketFile,
-    /// Where the file is to be.
+    /// The final path of the file.
     path: PathBuf,
-    /// Its thread is of this process: a copy in a child has nothing to end.
+    /// The process of the thread: a copy in a forked child must not end it.
     process: u32,
-    /// From the thread, which ends: until when it drains, if somebody has taken over.
-    given: Option<Receiver<Instant>>,
+    /// Receives from the thread, if another engine has taken over, the time until which it drains.
+    drain_deadline: Option<Receiver<Instant>>,
 }
 
 impl Drop for HandoffServer {
@@ -221,64 +223,64 @@ impl Drop for HandoffServer {
         if self.process != std::process::id() {
             return;
         }
-        let _ = self.stop.shutdown(Shutdown::Both); // copies in children would keep it open; it may have ended before
+        let _ = self.stop.shutdown(Shutdown::Both); // closing is not enough: forked children have copies
     }
 }
 
 impl HandoffServer {
-    /// Puts its socket in the place of whoever had the path: from now on the next engine finds it.
+    /// Moves the socket to the path, in place of the old engine's. From now on the next engine finds it.
     ///
     /// # Errors
-    /// The directory has changed, or what is at the path cannot be replaced.
+    /// The directory has changed, or the file at the path cannot be replaced.
     pub(crate) fn take_place(&mut self) -> io::Result<()> {
         self.file.rename(&self.path)
     }
 
-    /// Of which is heard, once, until when the engine drains that somebody has taken over from; it has ended when
-    /// nobody can any more. `None`: somebody else has it.
-    pub(crate) fn given(&mut self) -> Option<Receiver<Instant>> {
-        self.given.take()
+    /// Returns a channel, once. After a handoff it receives the time until which the engine drains; it closes when no
+    /// handoff can happen any more. `None`: it was returned before.
+    pub(crate) fn drain_deadline(&mut self) -> Option<Receiver<Instant>> {
+        self.drain_deadline.take()
     }
 }
 
-/// Waits for an engine that takes over, at a socket beside the path until it [takes its place](Keeper::take_place): at
-/// no time is there nobody at the path.
-pub(crate) fn keep(path: &Path, control: EngineControl, how: Drain) -> io::Result<HandoffServer> {
+/// Starts a handoff server, at a socket beside the path until [`HandoffServer::take_place`] moves it there: so a
+/// socket is at the path at all times.
+pub(crate) fn serve(path: &Path, control: EngineControl, settings: Drain) -> io::Result<HandoffServer> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
-    let fresh = PathBuf::from(name);
-    let _ = std::fs::remove_file(&fresh); // left by a process that is gone
-    let listener = UnixListener::bind(&fresh)?;
-    let file = SocketFile::of(&fresh)?;
+    let temporary = PathBuf::from(name);
+    let _ = std::fs::remove_file(&temporary); // a leftover of a dead process
+    let listener = UnixListener::bind(&temporary)?;
+    let file = SocketFile::of(&temporary)?;
     let (stop, stopped) = UnixStream::pair()?;
     let (path, process) = (path.to_owned(), std::process::id());
-    let (give, given) = channel();
-    let keeper = HandoffServer { stop, file, path, process, given: Some(given) };
-    std::fs::set_permissions(keeper.file.path(), std::fs::Permissions::from_mode(0o600))?;
+    let (sender, receiver) = channel();
+    let server = HandoffServer { stop, file, path, process, drain_deadline: Some(receiver) };
+    std::fs::set_permissions(server.file.path(), std::fs::Permissions::from_mode(0o600))?;
     std::thread::Builder::new().name("wirespeed-handoff".to_owned()).spawn(move || {
-        let gave = wait(&listener, &stopped, &control);
-        end(&listener);
+        let handed_over = wait_for_handoff(&listener, &stopped, &control);
+        shut_down(&listener);
         drop(listener);
-        if gave {
-            let begun = || "the listeners were handed over: this engine drains".to_owned();
-            control.shared.logs.note(Cause::Handoff, Instant::now(), begun);
-            let mut draining = Draining::begin(control, how, true, Instant::now());
-            let _ = give.send(draining.deadline()); // nobody needs to want to know
+        if handed_over {
+            let text = || "the listeners were handed over: this engine drains".to_owned();
+            control.shared.logs.note(Cause::Handoff, Instant::now(), text);
+            let mut draining = Draining::begin(control, settings, true, Instant::now());
+            let _ = sender.send(draining.deadline()); // the receiver may be dropped
             draining.finish();
         }
     })?;
-    Ok(keeper)
+    Ok(server)
 }
 
-/// Also of copies in children made by `fork`, where whoever connects would wait for an answer in vain.
-fn end(listener: &UnixListener) {
+/// Shuts down the socket for forked children too, where clients would otherwise connect and wait in vain.
+fn shut_down(listener: &UnixListener) {
     if rustix::net::shutdown(listener, rustix::net::Shutdown::Both).is_ok() {
-        while listener.accept().is_ok() {} // whoever has connected meanwhile; then it says that it has ended
+        while listener.accept().is_ok() {} // drop waiting connections; then `accept` fails
     }
 }
 
-/// Whether somebody has taken over; else the engine ends without.
-fn wait(listener: &UnixListener, stopped: &UnixStream, control: &EngineControl) -> bool {
+/// Waits for a handoff. Returns true after one, and false when the engine ends without one.
+fn wait_for_handoff(listener: &UnixListener, stopped: &UnixStream, control: &EngineControl) -> bool {
     let note = |level, text: &dyn Fn() -> String| {
         control.shared.logs.note_as(Cause::HandoffFailed, level, Instant::now(), text);
     };
@@ -293,16 +295,16 @@ fn wait(listener: &UnixListener, stopped: &UnixStream, control: &EngineControl) 
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Too few descriptors, as a rule: the connection waits until there are some.
+                // Usually too few descriptors: the connection waits until some are free.
                 note(Level::Error, &|| format!("no engine can take over from this one for now: {error}"));
                 let pause = Timespec { tv_sec: 0, tv_nsec: ACCEPT_PAUSE };
                 let _ = poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&pause)); // a signal ends it earlier
                 continue;
             }
         };
-        // Whoever fails half-way has changed nothing.
-        if is_ours(&stream) {
-            match give(&stream, control) {
+        // A new engine that fails during the handoff has changed nothing.
+        if is_same_user(&stream) {
+            match transfer(&stream, control) {
                 Ok(()) => return true,
                 Err(error) => note(Level::Warning, &|| {
                     format!("an engine that was to take over has failed: {error}; this one goes on")
@@ -310,56 +312,58 @@ fn wait(listener: &UnixListener, stopped: &UnixStream, control: &EngineControl) 
             }
             control.shared.checked_out.store(false, Ordering::Release);
         } else {
-            note(Level::Warning, &|| "a process of another user has asked for the listeners, in vain".to_owned());
+            note(Level::Warning, &|| {
+                "a process of another user has asked for the listeners and was refused".to_owned()
+            });
         }
     }
 }
 
-/// Whether the other end is of our user, or the superuser.
-fn is_ours(stream: &UnixStream) -> bool {
+/// Whether the process at the other end runs as our user or as root.
+fn is_same_user(stream: &UnixStream) -> bool {
     #[cfg(target_os = "linux")]
     {
-        let theirs = rustix::net::sockopt::socket_peercred(stream).map(|theirs| theirs.uid);
-        theirs.is_ok_and(|theirs| theirs == rustix::process::geteuid() || theirs.is_root())
+        let peer = rustix::net::sockopt::socket_peercred(stream).map(|peer| peer.uid);
+        peer.is_ok_and(|peer| peer == rustix::process::geteuid() || peer.is_root())
     }
     #[cfg(not(target_os = "linux"))]
     {
-        let _ = stream; // who may connect, the file's mode says
+        let _ = stream; // the mode of the file restricts access
         true
     }
 }
 
-fn give(stream: &UnixStream, control: &EngineControl) -> io::Result<()> {
-    limit(stream)?;
-    let hello = hear(stream)?;
+fn transfer(stream: &UnixStream, control: &EngineControl) -> io::Result<()> {
+    set_timeouts(stream)?;
+    let hello = receive_line(stream)?;
     if hello != HELLO {
         return Err(unexpected(&hello));
     }
-    let offers: Vec<(Place, Vec<OwnedFd>)> = control.shared.copy_listeners()?;
-    for (place, listeners) in &offers {
-        let line = serde_json::to_string(&Named::of(place))?;
-        for some in listeners.chunks(AT_ONCE) {
-            send(stream, &line, some)?;
-            let next = hear(stream)?;
+    let sets: Vec<(Place, Vec<OwnedFd>)> = control.shared.copy_listeners()?;
+    for (place, listeners) in &sets {
+        let line = serde_json::to_string(&PlaceName::of(place))?;
+        for some in listeners.chunks(MAX_LISTENERS_PER_MESSAGE) {
+            send_listeners(stream, &line, some)?;
+            let next = receive_line(stream)?;
             if next != "next" {
                 return Err(unexpected(&next));
             }
         }
     }
-    drop(offers);
-    say(stream, "end")?;
-    let ready = hear(stream)?;
+    drop(sets);
+    send_line(stream, "end")?;
+    let ready = receive_line(stream)?;
     if ready != "ready" {
         return Err(unexpected(&ready));
     }
-    say(stream, "gone")
+    send_line(stream, "gone")
 }
 
 // ---- lines ----
 
-fn limit(stream: &UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+fn set_timeouts(stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
+    stream.set_write_timeout(Some(STEP_TIMEOUT))
 }
 
 fn unexpected(line: &str) -> io::Error {
@@ -367,12 +371,12 @@ fn unexpected(line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("handoff: unexpected {line:?}"))
 }
 
-fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
+fn send_line(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
-/// A signal that is handled ends a call on a socket with a timeout, whatever its handler says.
-fn restarting<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Retries interrupted calls: a signal interrupts calls on a socket with a timeout even with `SA_RESTART`.
+fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -381,11 +385,11 @@ fn restarting<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn hear(mut stream: &UnixStream) -> io::Result<String> {
+fn receive_line(mut stream: &UnixStream) -> io::Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
-    while line.len() < LINE {
-        if restarting(|| stream.read(&mut byte))? == 0 {
+    while line.len() < MAX_LINE {
+        if retry_interrupted(|| stream.read(&mut byte))? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if byte == *b"\n" {
@@ -396,30 +400,31 @@ fn hear(mut stream: &UnixStream) -> io::Result<String> {
     String::from_utf8(line).map_err(|_| unexpected("bytes"))
 }
 
-fn send(stream: &UnixStream, line: &str, listeners: &[OwnedFd]) -> io::Result<()> {
+fn send_listeners(stream: &UnixStream, line: &str, listeners: &[OwnedFd]) -> io::Result<()> {
     let listeners: Vec<BorrowedFd<'_>> = listeners.iter().map(AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS_PER_MESSAGE))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&listeners)) {
         return Err(io::Error::other("handoff: too many listeners"));
     }
     let bytes = format!("{line}\n");
-    let sent =
-        restarting(|| Ok(sendmsg(stream, &[IoSlice::new(bytes.as_bytes())], &mut control, SendFlags::empty())?))?;
+    let sent = retry_interrupted(|| {
+        Ok(sendmsg(stream, &[IoSlice::new(bytes.as_bytes())], &mut control, SendFlags::empty())?)
+    })?;
     let mut stream = stream;
     stream.write_all(bytes.as_bytes().get(sent..).unwrap_or_default())
 }
 
-/// A line, and the listeners that came with it.
-fn receive(stream: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
+/// Receives a line, and the listeners that came with it.
+fn receive_listeners(stream: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
     let mut listeners = Vec::new();
     let mut line = Vec::new();
-    // Each message is awaited before the next is asked for, so nothing follows a line.
+    // Each message is answered before the next one is sent, so no bytes follow the line.
     while line.last() != Some(&b'\n') {
-        let mut bytes = [0; LINE];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut bytes = [0; MAX_LINE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS_PER_MESSAGE))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = restarting(|| {
+        let received = retry_interrupted(|| {
             let got = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
             Ok(got.bytes)
         })?;
@@ -432,7 +437,7 @@ fn receive(stream: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         line.extend_from_slice(bytes.get(..received).unwrap_or_default());
-        if line.len() > LINE {
+        if line.len() > MAX_LINE {
             return Err(unexpected("line"));
         }
     }

@@ -1,8 +1,8 @@
-//! What is answered over HTTP: whether all is well, whether clients should come, and what is counted.
+//! The HTTP endpoints: health, readiness and metrics.
 //!
-//! Only to who asks for no WebSocket: a request that does goes where it would, whatever its path, so an
-//! application's paths are its own. Answered by a worker, before anybody is asked for a token, so nothing here
-//! tells what strangers should not know unless it was asked to. Called for each request; knows no socket.
+//! They answer only requests without a WebSocket upgrade, so an application may use the same paths. A worker answers
+//! before it asks for a token; so nothing here is confidential unless it is configured to be shown. Called for each
+//! request. Knows no sockets.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -20,24 +20,24 @@ use crate::page;
 use crate::routes;
 use crate::worker::EngineShared;
 
-/// What is answered, and where.
+/// The settings of the HTTP endpoints.
 #[derive(Clone)]
 pub struct Http {
-    /// The path that says whether all workers work: 200, else 503. `None`: there is none.
+    /// The path of the health check: 200 while all workers work, otherwise 503. `None`: disabled.
     pub health: Option<String>,
-    /// The path that says whether clients should come: 200; 503 while they are not accepted, or soon will not be.
+    /// The path of the readiness check: 200; 503 while clients are not accepted or soon will not be. `None`: disabled.
     pub ready: Option<String>,
-    /// The path of the metrics where clients connect. The default is none: they tell strangers.
+    /// The path of the metrics where clients connect. Default: none, because metrics reveal internals.
     pub metrics: Option<String>,
-    /// What `Authorization: Bearer` must say for the metrics, wherever they are.
+    /// The `Authorization: Bearer` token for the metrics, at both addresses.
     pub metrics_token: Option<Arc<str>>,
-    /// An address of its own, where `/metrics` and the two above are answered, and nothing else.
+    /// A separate address for `/metrics` and the two checks, which serves nothing else.
     pub at: Option<Place>,
-    /// The token of the page at `/_wirespeed/`. `None`: there is none.
+    /// The token of the page at `/_wirespeed/`. `None`: disabled.
     pub page: Option<Arc<str>>,
-    /// Clients should come though the broker cannot be reached, or not yet: they get what is published here.
+    /// Whether the readiness check passes without a connection to the broker: clients then get local messages only.
     pub ready_without_broker: bool,
-    /// How long a turn of a worker may take until it counts as stuck, and an event wait until clients should not come.
+    /// The time after which a busy worker counts as stuck, and a waiting event makes the readiness check fail.
     pub stuck_after: Duration,
 }
 
@@ -67,10 +67,10 @@ impl std::fmt::Debug for Http {
     }
 }
 
-/// What an answer is made of.
+/// An HTTP answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    pub(crate) kind: &'static str,
+    pub(crate) content_type: &'static str,
     pub(crate) body: Vec<u8>,
     pub(crate) fields: Vec<(&'static str, &'static str)>,
 }
@@ -80,25 +80,25 @@ impl Answer {
         Self::new(status, "text/plain; charset=utf-8", text.into().into_bytes())
     }
 
-    pub(crate) fn new(status: u16, kind: &'static str, body: Vec<u8>) -> Self {
-        Self { status, kind, body, fields: vec![("Cache-Control", "no-store")] }
+    pub(crate) fn new(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
+        Self { status, content_type, body, fields: vec![("Cache-Control", "no-store")] }
     }
 
-    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
+    pub(crate) fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
         self.fields.push((name, value));
         self
     }
 
     fn respond(self, handshake: &ServerHandshake) -> Response {
         let mut headers = HeaderList::new();
-        for (name, value) in [("Content-Type", self.kind)].into_iter().chain(self.fields) {
+        for (name, value) in [("Content-Type", self.content_type)].into_iter().chain(self.fields) {
             let _ = headers.push(name, value); // constants, and valid
         }
         handshake.reject(self.status, &headers, &self.body).unwrap_or_else(|error| handshake.reject_error(&error))
     }
 }
 
-/// The answer to a request of a client, if there is one here. `internal`: it came to the address of [`Http::at`].
+/// Answers a request, if it is for an endpoint. `internal`: it came to the address of [`Http::at`].
 pub(crate) fn answer(
     handshake: &ServerHandshake,
     remote: Option<SocketAddr>,
@@ -110,13 +110,13 @@ pub(crate) fn answer(
         return None;
     }
     let path = routes::path(request);
-    let found = find(request, path, remote, internal, shared);
+    let found = find_answer(request, path, remote, internal, shared);
     let found =
         if internal { found.or_else(|| Some(Answer::text(404, "There is nothing at this path.\n"))) } else { found };
     found.map(|answer| answer.respond(handshake))
 }
 
-fn find(
+fn find_answer(
     request: &Request,
     path: &str,
     remote: Option<SocketAddr>,
@@ -137,7 +137,7 @@ fn find(
         };
     if !matches!(request.method.as_str(), "GET" | "HEAD") {
         // RFC 9110 15.5.6: the server "MUST generate an Allow header field in a 405 response".
-        return Some(Answer::text(405, "GET and HEAD only.\n").with("Allow", "GET, HEAD"));
+        return Some(Answer::text(405, "GET and HEAD only.\n").with_header("Allow", "GET, HEAD"));
     }
     Some(answer(request, remote, shared))
 }
@@ -145,25 +145,25 @@ fn find(
 fn health(shared: &EngineShared) -> Answer {
     wirespeed_driver::protocol::failpoint::hit("engine.health");
     let now = Instant::now();
-    let mut ill = String::new();
+    let mut problems = String::new();
     for (number, metrics) in shared.metrics.iter().enumerate() {
         match metrics.state(now) {
             State::Busy(since) if since > shared.config.http.stuck_after => {
-                let _ = writeln!(ill, "worker {number} is stuck"); // a string takes everything
+                let _ = writeln!(problems, "worker {number} is stuck"); // cannot fail
             }
-            // Who is told to end does, at a time of its own.
+            // Workers that were asked to end do so at different times.
             State::Ended if shared.stop.load(Ordering::Acquire) => {}
             State::Ended => {
-                let _ = writeln!(ill, "worker {number} has ended");
+                let _ = writeln!(problems, "worker {number} has ended");
             }
             State::Busy(_) | State::Waits => {}
         }
     }
-    if ill.is_empty() { Answer::text(200, "ok\n") } else { Answer::text(503, ill) }
+    if problems.is_empty() { Answer::text(200, "ok\n") } else { Answer::text(503, problems) }
 }
 
 fn ready(shared: &EngineShared) -> Answer {
-    let full = shared.admission.foresee(None).is_some();
+    let full = shared.admission.would_reject(None).is_some();
     let stalled_for = shared.events.stalled_for(shared.since_start());
     let why = if shared.leaving.load(Ordering::Acquire) {
         "draining\n"
@@ -182,7 +182,7 @@ fn ready(shared: &EngineShared) -> Answer {
     Answer::text(503, why)
 }
 
-/// Whether what is published reaches other engines, if there is a broker.
+/// Whether messages reach other engines. True without a broker.
 fn has_broker(shared: &EngineShared) -> bool {
     shared.config.broker.is_none()
         || shared.broker.get().is_some_and(|broker| broker.status().state == broker::State::Connected)

@@ -1,4 +1,4 @@
-//! Listening sockets: one for each worker, at the same address.
+//! Listening sockets: one per worker, at the same address.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -13,28 +13,29 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use crate::config::Place;
 use crate::handoff::ListenerSet;
 
-/// Clients that may wait to be accepted, of each listener; the system's own limit may be less.
+/// The backlog of each listener; the system may limit it further.
 pub(crate) const BACKLOG: i32 = 4096;
 
-/// Of an address that others listen at, and are to go on with if we fail.
-pub(crate) struct Shared {
-    /// Of each worker: clients wait there.
+/// The listeners of an address that were received by handoff. The old engine must be able to continue if the start
+/// fails.
+pub(crate) struct SharedListeners {
+    /// The listeners of each worker. Clients may be waiting there.
     pub(crate) listeners: Vec<Vec<OwnedFd>>,
-    /// For the last workers, where there are too few listeners.
-    pub(crate) joining: Vec<Late>,
+    /// Further sockets for the last workers, if there are fewer listeners than workers.
+    pub(crate) joining: Vec<DeferredListener>,
 }
 
-/// A socket that joins a listener later, when the engine cannot fail any more: a client that waits at it would be lost
-/// with the engine, and the listener, which was alone, cannot be so again: Linux remembers that it had SO_REUSEPORT.
-pub(crate) struct Late {
+/// A socket that starts to listen only when the start of the engine can no longer fail. Otherwise a failure would reset
+/// the clients in its queue, and the received listener would keep SO_REUSEPORT, which Linux cannot take back.
+pub(crate) struct DeferredListener {
     pub(crate) socket: Socket,
     address: SocketAddr,
-    /// The listener.
+    /// The received listener that it joins.
     first: Option<OwnedFd>,
 }
 
-impl Late {
-    /// Has clients wait there.
+impl DeferredListener {
+    /// Binds the socket and starts to listen.
     pub(crate) fn listen(self) -> io::Result<OwnedFd> {
         if let Some(first) = &self.first {
             SockRef::from(first).set_reuse_port(true)?;
@@ -44,60 +45,61 @@ impl Late {
     }
 }
 
-/// Listeners for `count` workers at one place, some of which there are already: they are shared out, and more are
-/// made where they are too few.
-pub(crate) fn share(mut offer: ListenerSet, count: usize) -> io::Result<Shared> {
+/// Distributes received listeners of one place among `count` workers, and adds sockets if there are too few.
+pub(crate) fn distribute(mut set: ListenerSet, count: usize) -> io::Result<SharedListeners> {
     let mut shares: Vec<Vec<OwnedFd>> = (0..count).map(|_| Vec::new()).collect();
     let mut joining = Vec::new();
-    let missing = count.saturating_sub(offer.listeners.len());
+    let missing = count.saturating_sub(set.listeners.len());
     if missing > 0 {
-        match (&offer.place, offer.listeners.first()) {
+        match (&set.place, set.listeners.first()) {
             (Place::Tcp(address), first) => {
                 for _ in 0..missing {
                     let first = first.map(OwnedFd::try_clone).transpose()?;
-                    joining.push(Late { socket: tcp(*address, true)?, address: *address, first });
+                    joining.push(DeferredListener { socket: tcp(*address, true)?, address: *address, first });
                 }
             }
             (Place::Unix(_), Some(first)) => {
                 let more: Vec<_> = (0..missing).map(|_| first.try_clone()).collect::<io::Result<_>>()?;
-                offer.listeners.extend(more);
+                set.listeners.extend(more);
             }
             (Place::Unix(_), None) => return Err(io::Error::other("handoff: a place without listeners")),
         }
     }
-    for (number, listener) in offer.listeners.into_iter().enumerate() {
-        // As ours are; the flag is the socket's, but whoever made it may have been another.
+    for (number, listener) in set.listeners.into_iter().enumerate() {
+        // As our own are. The flag belongs to the socket, which another program may have made.
         let listener = Socket::from(listener);
         listener.set_nonblocking(true)?;
         if let Some(share) = shares.get_mut(number % count) {
             share.push(listener.into());
         }
     }
-    Ok(Shared { listeners: shares, joining })
+    Ok(SharedListeners { listeners: shares, joining })
 }
 
-/// Binds `count` listeners to one place. Where they really are comes with them: port 0 is replaced by one that
-/// is free. `shared`: others of this user may listen there as well, and get a part of the clients.
+/// Binds `count` listeners to one place, and returns them with their real address: port 0 is replaced by a free port.
+/// `shared`: other processes of this user may listen there as well and accept a part of the clients.
 pub(crate) fn bind(place: &Place, count: usize, shared: bool) -> io::Result<(Vec<OwnedFd>, Place)> {
     match place {
         Place::Tcp(address) => {
             let mut address = *address;
             let mut listeners = Vec::with_capacity(count);
-            let alone = cfg!(target_os = "linux") && !shared;
-            if !alone && !shared && address.port() != 0 {
-                // Elsewhere all must have the option before they are bound: a look beforehand has to do.
+            let exclusive = cfg!(target_os = "linux") && !shared;
+            if !exclusive && !shared && address.port() != 0 {
+                // Other systems require the option on all sockets before they are bound: only a check beforehand is
+                // possible.
                 drop(bind_tcp(address, false)?);
             }
             for number in 0..count {
-                // Listening without the option fails where anybody listens, with it or without; whoever comes at the
-                // same time fails too, as it is `listen` that decides.
-                let socket = bind_tcp(address, number > 0 || !alone)?;
+                // Listening without the option fails if another socket listens, with or without the option. This also
+                // detects a process that binds at the same time, as it is `listen` that decides.
+                let socket = bind_tcp(address, number > 0 || !exclusive)?;
                 if let Some(real) = socket.local_addr()?.as_socket() {
                     address = real;
                 }
                 let listener = listen(socket)?;
-                if number == 0 && alone && count > 1 {
-                    // Linux lets those join a listener that has it now. The system spreads clients over all of them.
+                if number == 0 && exclusive && count > 1 {
+                    // On Linux, others may join the listener once it has the option. The system spreads clients over
+                    // all of them.
                     SockRef::from(&listener).set_reuse_port(true)?;
                 }
                 listeners.push(listener);
@@ -109,7 +111,7 @@ pub(crate) fn bind(place: &Place, count: usize, shared: bool) -> io::Result<(Vec
             remove_stale(path);
             socket.bind(&SockAddr::unix(path)?)?;
             let first = listen(socket)?;
-            // A path has one socket; all workers accept from it.
+            // A path has only one socket; all workers accept from it.
             let mut listeners = Vec::with_capacity(count);
             for _ in 1..count {
                 listeners.push(first.try_clone()?);
@@ -126,7 +128,7 @@ fn bind_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket that can be bound to an address.
+/// Creates a socket that can be bound to an address.
 fn tcp(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -137,34 +139,34 @@ fn tcp(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Ends a listener in all processes that have a copy of it: a child made by `fork` would else keep the port, and take
-/// clients that nobody accepts.
-pub(crate) fn shut(listener: &OwnedFd) {
-    let _ = SockRef::from(listener).shutdown(Shutdown::Both); // a copy of it was shut before
+/// Shuts down a listener in all processes that have a copy. Otherwise a forked child would keep the port, and clients
+/// in its queue would never be accepted.
+pub(crate) fn shut_down(listener: &OwnedFd) {
+    let _ = SockRef::from(listener).shutdown(Shutdown::Both); // fails if a copy was shut down before
 }
 
-/// The file of a Unix socket that this process has bound: removed when it is dropped, unless another one has taken its
-/// place.
+/// The file of a Unix socket that this process has bound. Dropping it removes the file, unless another one has replaced
+/// it.
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Which file it is, and what keeps its number from being another's once it is replaced.
-    ours: ((u64, u64), Option<OwnedFd>),
-    /// A copy in a child process removes nothing.
+    /// The device and inode of the file, and a descriptor that prevents reuse of the inode once the file is replaced.
+    identity: ((u64, u64), Option<OwnedFd>),
+    /// The process that bound the socket: a copy in a forked child removes nothing.
     process: u32,
 }
 
 impl SocketFile {
-    /// The one at the path.
+    /// Returns the socket file at the path.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
-        Ok(Self { ours: (identity(&path)?, hold(&path)?), path, process: std::process::id() })
+        Ok(Self { identity: (file_identity(&path)?, hold(&path)?), path, process: std::process::id() })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Moves it to another path, and replaces the file there.
+    /// Moves the file to another path and replaces the file there.
     pub(crate) fn rename(&mut self, to: &Path) -> io::Result<()> {
         let to = std::path::absolute(to)?;
         std::fs::rename(&self.path, &to)?;
@@ -172,21 +174,21 @@ impl SocketFile {
         Ok(())
     }
 
-    /// It stays: another process listens there too.
-    pub(crate) fn leave(mut self) {
+    /// Keeps the file: another process listens there too.
+    pub(crate) fn keep(mut self) {
         self.process = 0;
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.process == std::process::id() && identity(&self.path).is_ok_and(|there| there == self.ours.0) {
-            let _ = std::fs::remove_file(&self.path); // what is left of it is replaced by the next one: see `remove_stale`
+        if self.process == std::process::id() && file_identity(&self.path).is_ok_and(|there| there == self.identity.0) {
+            let _ = std::fs::remove_file(&self.path); // on failure: see `remove_stale`
         }
     }
 }
 
-/// Holds a file without opening it: no other file gets its number before this is closed.
+/// Holds a file without opening it, so that its inode is not reused.
 fn hold(path: &Path) -> io::Result<Option<OwnedFd>> {
     #[cfg(target_os = "linux")]
     {
@@ -195,17 +197,17 @@ fn hold(path: &Path) -> io::Result<Option<OwnedFd>> {
     }
     #[cfg(not(target_os = "linux"))]
     {
-        let _ = path; // numbers are not given again as soon
+        let _ = path; // inodes are not reused as soon
         Ok(None)
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    std::fs::symlink_metadata(path).map(|about| (about.dev(), about.ino()))
+fn file_identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Whether a socket listens at a place.
-pub(crate) fn is_at(listener: &OwnedFd, place: &Place) -> bool {
+/// Whether the socket listens at the place.
+pub(crate) fn listens_at(listener: &OwnedFd, place: &Place) -> bool {
     let socket = SockRef::from(listener);
     #[cfg(target_os = "linux")]
     if !socket.is_listener().unwrap_or(false) {
@@ -220,7 +222,7 @@ pub(crate) fn is_at(listener: &OwnedFd, place: &Place) -> bool {
     }
 }
 
-/// Whether this is the address of a Unix socket at the path; on Linux it may be an abstract name.
+/// Whether this is the address of a Unix socket at the path. On Linux the path may stand for an abstract name.
 fn is_named(real: &SockAddr, path: &Path) -> bool {
     #[cfg(target_os = "linux")]
     if let Some(name) = real.as_abstract_namespace() {
@@ -229,27 +231,26 @@ fn is_named(real: &SockAddr, path: &Path) -> bool {
     real.as_pathname() == Some(path)
 }
 
-/// Has clients wait at a socket that is bound.
+/// Starts to listen at a socket that is bound.
 pub(crate) fn listen(socket: Socket) -> io::Result<OwnedFd> {
     socket.set_nonblocking(true)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// A socket that nobody listens at, left by a process that is gone, may be replaced. Nothing else: connecting to a
-/// file is refused like to such a socket.
+/// Removes a socket at which no process listens. Any other file stays, though connecting to it is refused as well.
 fn remove_stale(path: &Path) {
     if !std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         return;
     }
-    let left = SockAddr::unix(path).and_then(|at| {
+    let connected = SockAddr::unix(path).and_then(|at| {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // Whoever listens may have a queue that is full: then he is not waited for.
+        // Do not wait for a process whose queue is full.
         socket.set_nonblocking(true)?;
         socket.connect(&at)
     });
-    if left.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-        let _ = std::fs::remove_file(path); // binding says what is wrong
+    if connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        let _ = std::fs::remove_file(path); // on failure, binding returns the error
     }
 }
 
@@ -261,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory that is gone with it.
+    /// A directory that is removed when this is dropped.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_not_replaced() {
+    fn regular_file_is_not_replaced() {
         let directory = Directory::new("file");
         let path = directory.0.join("data");
         std::fs::write(&path, "kept").unwrap();
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_not_replaced() {
+    fn symbolic_link_is_not_replaced() {
         let directory = Directory::new("link");
         let (path, stale) = (directory.0.join("link"), directory.0.join("stale"));
         drop(UnixListener::bind(&stale).unwrap());
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_listens_with_a_full_queue_is_not_waited_for() {
+    fn socket_with_a_full_queue_is_not_replaced_nor_waited_for() {
         let directory = Directory::new("full");
         let path = directory.0.join("socket");
         let at = SockAddr::unix(&path).unwrap();
@@ -315,13 +316,13 @@ mod tests {
             }
             waiting.push(client);
         }
-        let (said, heard) = std::sync::mpsc::channel();
-        std::thread::spawn(move || said.send(bind(&Place::Unix(path), 1, false).unwrap_err().kind()));
-        assert_eq!(heard.recv_timeout(std::time::Duration::from_secs(30)).unwrap(), io::ErrorKind::AddrInUse);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(bind(&Place::Unix(path), 1, false).unwrap_err().kind()));
+        assert_eq!(receiver.recv_timeout(std::time::Duration::from_secs(30)).unwrap(), io::ErrorKind::AddrInUse);
     }
 
     #[test]
-    fn a_socket_is_replaced_if_nobody_listens() {
+    fn stale_socket_is_replaced() {
         let directory = Directory::new("socket");
         let path = directory.0.join("socket");
         let other = UnixListener::bind(&path).unwrap();

@@ -1,8 +1,7 @@
-//! What those who run an engine should hear of: one record for each cause and interval, with how many were left
-//! out.
+//! The log of an engine for its operators: one record per cause and interval, with the number of suppressed ones.
 //!
-//! Workers put records into a queue that is bounded, and never wait for whoever takes them. Nothing in a record
-//! is secret: neither paths nor queries, header fields nor messages.
+//! Workers put records into a bounded queue and never wait for the reader. Records contain no secrets: no paths,
+//! queries, header fields or messages.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,79 +13,79 @@ use crate::locks::lock;
 use crate::mailbox::Wake;
 use crate::reasons::Reason;
 
-/// Records that may wait to be taken; what is more is counted.
-const MOST: usize = 256;
+/// The maximum number of records in the queue. Further ones are only counted.
+const CAPACITY: usize = 256;
 
-/// Between two records of one cause.
+/// The minimum time between two records of one cause.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How much a record matters.
+/// The severity of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// What everybody meets who can be reached.
+    /// Normal events of any reachable server.
     Debug,
-    /// What clients do wrong.
+    /// Errors of clients.
     Info,
-    /// What limits have led to.
+    /// Effects of limits.
     Warning,
-    /// What somebody should look after.
+    /// Problems that an operator must solve.
     Error,
 }
 
-/// What a record is about: those of one cause are limited together.
+/// The cause of a record. Records of one cause are throttled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// A client got no session.
+    /// A client's handshake failed.
     Handshake(Reason),
-    /// A client does not read as fast as it is sent.
+    /// A client reads more slowly than messages are sent to it.
     SlowConsumer,
-    /// A client has sent what the application does not understand.
+    /// A client sent a message that the application does not understand.
     Invalid,
-    /// Events find no room: the application does not take them as fast as they come.
+    /// The event queue is full: the application takes events more slowly than they arrive.
     EventsFull,
-    /// Nobody can be accepted for a moment.
+    /// Accepting pauses because of an error.
     AcceptPause,
-    /// A defect of ours has ended a session.
+    /// A bug in the engine has ended a session.
     Panic,
-    /// A certificate was read again, or could not be.
+    /// A certificate was reloaded, or could not be.
     Certificate,
     /// The listeners were handed over.
     Handoff,
-    /// A client has no good token, by the [place](Denied::index) of the reason: a flood of one kind does not hide others.
+    /// A client's token is invalid. Each [reason](Denied::index) is throttled separately, so none hides the others.
     Token(usize),
-    /// A file of keys could not be read again.
+    /// The key file could not be reloaded.
     KeyFile,
-    /// It was.
+    /// The key file was reloaded.
     KeyFileRead,
-    /// Another engine was to take over, and could not.
+    /// A handoff to another engine failed.
     HandoffFailed,
-    /// A worker serves no more.
+    /// A worker has ended.
     WorkerEnded,
     /// A request for the metrics or the page had a wrong token.
     OperatorToken,
-    /// It had none.
+    /// A request for the metrics or the page had no token.
     OperatorTokenMissing,
     /// The application has taken no events for some time.
     EventsLate,
-    /// Something about the broker.
+    /// A state of the broker.
     Broker(Trouble),
 }
 
-/// What is wrong with a broker, or right again.
+/// A problem with a broker, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// There is no connection to it.
+    /// The connection is lost.
     Away,
-    /// There is one again.
+    /// The connection is established again.
     Back,
-    /// Messages of this engine are not taken.
+    /// Messages of this engine are refused.
     Refusing,
-    /// They are taken again.
+    /// Messages are accepted again.
     Taking,
-    /// A subscription is denied, or the broker has no such thing.
+    /// A subscription is denied or not supported.
     Denied,
-    /// Of messages of this engine it is not known whether the broker has them, or messages of others did not come.
+    /// Messages of this engine are unconfirmed, or messages of other engines were lost.
     Missing,
 }
 
@@ -154,44 +153,44 @@ impl Cause {
     }
 }
 
-/// One thing that has happened.
+/// A log record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// How much it matters.
+    /// The severity.
     pub level: Level,
-    /// What it says.
+    /// The message.
     pub text: String,
-    /// Others of the same cause since the one before, that were not told.
-    pub left_out: u64,
+    /// The number of suppressed records of the same cause since the previous record.
+    pub suppressed: u64,
 }
 
 #[derive(Default)]
 struct Slot {
-    /// When the last one was told, in nanoseconds since the start; 0: none was.
-    told: AtomicU64,
-    left_out: AtomicU64,
-    /// What the last one said that was told.
+    /// When the last record was logged, in nanoseconds since the start; 0 if there is none.
+    logged_at: AtomicU64,
+    suppressed: AtomicU64,
+    /// The last record that was logged.
     text: Mutex<Option<(Level, String)>>,
 }
 
 #[derive(Default)]
-enum Notify {
+enum WakerSlot {
     #[default]
-    Nobody,
-    Whom(Arc<dyn Wake>),
+    Unset,
+    Set(Arc<dyn Wake>),
     /// The engine has ended.
     Ended,
 }
 
-/// See the module.
+/// The log of an engine. Any thread calls [`Self::note`]; one reader calls [`Self::set_notify`] and [`Self::take`].
 pub struct Logs {
     start: Instant,
     interval: Duration,
     slots: [Slot; Cause::COUNT],
     queue: Mutex<VecDeque<Record>>,
-    /// Records that found no room.
+    /// The number of records that found the queue full.
     lost: AtomicU64,
-    notify: Mutex<Notify>,
+    waker: Mutex<WakerSlot>,
 }
 
 impl std::fmt::Debug for Logs {
@@ -201,7 +200,7 @@ impl std::fmt::Debug for Logs {
 }
 
 impl Logs {
-    /// With `interval` between two records of one cause.
+    /// Creates a log with `interval` between two records of one cause.
     #[must_use]
     pub fn new(start: Instant, interval: Duration) -> Self {
         Self {
@@ -210,37 +209,37 @@ impl Logs {
             slots: std::array::from_fn(|_| Slot::default()),
             queue: Mutex::default(),
             lost: AtomicU64::new(0),
-            notify: Mutex::default(),
+            waker: Mutex::default(),
         }
     }
 
-    /// Notes that something has happened; `text` is called if it is to be told.
+    /// Logs a record, unless it is suppressed. `text` is called only for records that are logged.
     pub fn note(&self, cause: Cause, now: Instant, text: impl FnOnce() -> String) {
         self.note_as(cause, cause.level(), now, text);
     }
 
-    /// The same, with another level than the cause has.
+    /// Logs a record with another severity than that of its cause.
     pub fn note_as(&self, cause: Cause, level: Level, now: Instant, text: impl FnOnce() -> String) {
         let Some(slot) = self.slots.get(cause.index()) else { return };
         let now = nanoseconds(now.saturating_duration_since(self.start)).max(1);
-        let told = slot.told.load(Ordering::Relaxed);
-        let recent = told != 0 && now.saturating_sub(told) < nanoseconds(self.interval);
-        if recent || slot.told.compare_exchange(told, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            // Whoever takes records has to look later, by himself.
-            if slot.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
+        let logged_at = slot.logged_at.load(Ordering::Relaxed);
+        let recent = logged_at != 0 && now.saturating_sub(logged_at) < nanoseconds(self.interval);
+        if recent || slot.logged_at.compare_exchange(logged_at, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            // The reader must call `take` again later: it is not woken when the interval ends.
+            if slot.suppressed.fetch_add(1, Ordering::Relaxed) == 0 {
                 self.wake();
             }
             return;
         }
         let text = text();
         *lock(&slot.text) = Some((level, text.clone()));
-        self.put(Record { level, text, left_out: slot.left_out.swap(0, Ordering::Relaxed) });
+        self.put(Record { level, text, suppressed: slot.suppressed.swap(0, Ordering::Relaxed) });
     }
 
     fn put(&self, record: Record) {
         let mut queue = lock(&self.queue);
         wirespeed_driver::protocol::failpoint::hit("engine.log");
-        if queue.len() >= MOST {
+        if queue.len() >= CAPACITY {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -253,62 +252,61 @@ impl Logs {
     }
 
     fn wake(&self) {
-        if let Notify::Whom(notify) = &*lock(&self.notify) {
-            notify.wake();
+        if let WakerSlot::Set(waker) = &*lock(&self.waker) {
+            waker.wake();
         }
     }
 
-    /// Takes what there is, and of causes that went on after they were told how often, once their interval is
-    /// over.
+    /// Takes the records in the queue. Adds one for each cause whose interval is over and which has suppressed records.
     pub fn take(&self, now: Instant) -> Vec<Record> {
         let mut records: Vec<_> = std::mem::take(&mut *lock(&self.queue)).into();
         let now = nanoseconds(now.saturating_duration_since(self.start)).max(1);
         for slot in &self.slots {
-            let told = slot.told.load(Ordering::Relaxed);
-            if told != 0
-                && now.saturating_sub(told) >= nanoseconds(self.interval)
-                && slot.left_out.load(Ordering::Relaxed) > 0
-                && slot.told.compare_exchange(told, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            let logged_at = slot.logged_at.load(Ordering::Relaxed);
+            if logged_at != 0
+                && now.saturating_sub(logged_at) >= nanoseconds(self.interval)
+                && slot.suppressed.load(Ordering::Relaxed) > 0
+                && slot.logged_at.compare_exchange(logged_at, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                let left_out = slot.left_out.swap(0, Ordering::Relaxed);
+                let suppressed = slot.suppressed.swap(0, Ordering::Relaxed);
                 if let Some((level, text)) = &*lock(&slot.text) {
-                    records.push(Record { level: *level, text: text.clone(), left_out });
+                    records.push(Record { level: *level, text: text.clone(), suppressed });
                 }
             }
         }
         let lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let text = format!("{lost} records were lost: they were not taken as fast as they came");
-            records.push(Record { level: Level::Warning, text, left_out: 0 });
+            let text = format!("{lost} records were lost: the queue was full");
+            records.push(Record { level: Level::Warning, text, suppressed: 0 });
         }
         records
     }
 
-    /// Whether there is, or will be, something to take that nobody is woken for.
+    /// Whether records were suppressed, which a later [`Self::take`] returns without waking the reader.
     #[must_use]
-    pub fn has_left_out(&self) -> bool {
-        self.slots.iter().any(|slot| slot.left_out.load(Ordering::Relaxed) > 0)
+    pub fn has_suppressed(&self) -> bool {
+        self.slots.iter().any(|slot| slot.suppressed.load(Ordering::Relaxed) > 0)
     }
 
-    /// Has somebody woken when there is something after there was nothing, or when [`Self::has_left_out`] is true after
-    /// it was not, until the end: then it is dropped, also if that was before.
+    /// Sets the waker that is called when the queue is no longer empty, or when [`Self::has_suppressed`] becomes true.
+    /// [`Self::end`] drops it; after that it is dropped at once.
     pub fn set_notify(&self, notify: Arc<dyn Wake>) {
         {
-            let mut there = lock(&self.notify);
-            if matches!(*there, Notify::Ended) {
+            let mut current = lock(&self.waker);
+            if matches!(*current, WakerSlot::Ended) {
                 return;
             }
-            *there = Notify::Whom(Arc::clone(&notify));
+            *current = WakerSlot::Set(Arc::clone(&notify));
         }
-        // Only now: what comes from here on tells of itself.
-        if !lock(&self.queue).is_empty() || self.has_left_out() {
+        // Checked after the waker is set: later records call it themselves.
+        if !lock(&self.queue).is_empty() || self.has_suppressed() {
             notify.wake();
         }
     }
 
-    /// Nobody is woken any more.
+    /// Drops the waker.
     pub fn end(&self) {
-        let before = std::mem::replace(&mut *lock(&self.notify), Notify::Ended);
+        let before = std::mem::replace(&mut *lock(&self.waker), WakerSlot::Ended);
         drop(before);
     }
 }
@@ -322,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_each_cause_and_interval() {
+    fn records_are_limited_to_one_per_cause_and_interval() {
         let start = Instant::now();
         let logs = Logs::new(start, Duration::from_secs(10));
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -330,18 +328,18 @@ mod tests {
             logs.note(Cause::SlowConsumer, at(second), || format!("slow {second}"));
             logs.note(Cause::Handshake(Reason::Full), at(second), || format!("full {second}"));
         }
-        let record = |level, text: &str, left_out| Record { level, text: text.to_owned(), left_out };
-        let warning = |text, left_out| record(Level::Warning, text, left_out);
+        let record = |level, text: &str, suppressed| Record { level, text: text.to_owned(), suppressed };
+        let warning = |text, suppressed| record(Level::Warning, text, suppressed);
         assert_eq!(logs.take(at(4)), [warning("slow 1", 0), warning("full 1", 0)]);
-        assert!(logs.has_left_out());
+        assert!(logs.has_suppressed());
         logs.note(Cause::SlowConsumer, at(11), || "slow 11".to_owned());
         assert_eq!(logs.take(at(12)), [warning("slow 11", 2), warning("full 1", 2)]);
-        assert!(!logs.has_left_out());
+        assert!(!logs.has_suppressed());
         assert!(logs.take(at(100)).is_empty());
     }
 
     #[test]
-    fn who_takes_is_told_that_something_was_left_out() {
+    fn reader_is_woken_once_for_suppressed_records() {
         let start = Instant::now();
         let logs = Logs::new(start, Duration::from_secs(10));
         let woken = Arc::new(AtomicU64::new(0));
@@ -354,14 +352,14 @@ mod tests {
             logs.take(start + Duration::from_secs(second));
             assert_eq!(woken.load(Ordering::Relaxed), expected, "second {second}");
         }
-        // It was told; the next one is left out again.
+        // The suppressed record was taken; the next one is suppressed again.
         assert_eq!(logs.take(start + Duration::from_secs(11)).len(), 1);
         logs.note(Cause::SlowConsumer, start + Duration::from_secs(12), String::new);
         assert_eq!(woken.load(Ordering::Relaxed), 3);
     }
 
     #[test]
-    fn who_comes_late_is_told_of_what_there_is() {
+    fn new_waker_is_called_for_existing_records() {
         let start = Instant::now();
         let logs = Logs::new(start, Duration::from_secs(10));
         let woken = Arc::new(AtomicU64::new(0));
@@ -377,14 +375,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_bounded_and_counted() {
+    fn queue_is_bounded_and_lost_records_are_counted() {
         let start = Instant::now();
         let logs = Logs::new(start, Duration::ZERO);
-        for number in 0..MOST as u64 + 5 {
+        for number in 0..CAPACITY as u64 + 5 {
             logs.note(Cause::Panic, start + Duration::from_secs(number), || number.to_string());
         }
         let taken = logs.take(start + Duration::from_secs(1000));
-        assert_eq!(taken.len(), MOST + 1);
-        assert!(taken[MOST].text.starts_with("5 records were lost"), "{:?}", taken[MOST]);
+        assert_eq!(taken.len(), CAPACITY + 1);
+        assert!(taken[CAPACITY].text.starts_with("5 records were lost"), "{:?}", taken[CAPACITY]);
     }
 }

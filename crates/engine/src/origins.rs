@@ -1,20 +1,20 @@
-//! Which pages may connect, by the `Origin` that browsers send (RFC 6455 10.2, RFC 6454). Knows no socket.
+//! Decides by `Origin` which pages may connect (RFC 6455 10.2, RFC 6454). Knows no sockets.
 
 use wirespeed_driver::protocol::handshake::Request;
 
-/// Which pages may connect. A client that sends no `Origin` is no browser, and may.
+/// The allowed origins. A client without `Origin` is not a browser and is always allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origins {
-    /// Those of the host that the request names.
+    /// Pages of the host that the request names.
     #[default]
     Same,
-    /// All.
+    /// Pages of all origins.
     Any,
-    /// These, as browsers write them: `https://example.com`, with a port if it is not the scheme's.
+    /// These origins, as browsers send them: `https://example.com`, with a port if it is not the default.
     Listed(Vec<String>),
 }
 
-/// An origin, or what is left of one: two that differ in case, or in a port that the scheme implies, are the same.
+/// The parts of an origin. Two origins are equal if they differ only in case or in an explicit default port.
 struct Parts<'a> {
     scheme: &'a str,
     host: &'a str,
@@ -43,7 +43,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// A host, which is not empty, and its port, if there is one; `None`: it is something else.
+/// Splits a non-empty host and its optional port; `None` if the text has another form.
 fn host_and_port(text: &str) -> Option<(&str, Option<u16>)> {
     if text.bytes().any(|byte| !byte.is_ascii_graphic() || b"/?#@\\*\"<>".contains(&byte)) {
         return None;
@@ -75,7 +75,7 @@ fn default_port(scheme: &str) -> Option<u16> {
     }
 }
 
-/// What is wrong with an origin that no browser sends.
+/// Returns why browsers never send this origin; `None` if they may.
 fn problem(origin: &str) -> Option<&'static str> {
     if origin == "null" || Parts::of(origin).is_some() {
         return None;
@@ -92,8 +92,8 @@ fn problem(origin: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns why a browser never sends exactly this text as an `Origin`, or `None` if one may. For a comparison of whole
-/// texts: [`Origins`] compares without case, and knows which port a scheme implies.
+/// Returns why a browser never sends exactly this text as `Origin`, or `None` if one may. For callers that compare
+/// whole texts; [`Origins`] ignores case and default ports.
 #[must_use]
 pub fn exact_origin_problem(origin: &str) -> Option<String> {
     if let Some(problem) = problem(origin) {
@@ -108,10 +108,10 @@ pub fn exact_origin_problem(origin: &str) -> Option<String> {
 }
 
 impl Origins {
-    /// Those of a list; `"*"` in it stands for all.
+    /// Returns the origins of a list; `"*"` in it allows all.
     ///
     /// # Errors
-    /// No browser sends one of them, so that it would never match: in words.
+    /// An origin can never match, because no browser sends it. The message explains why.
     pub fn listed(origins: Vec<String>) -> Result<Self, String> {
         if origins.iter().any(|origin| origin == "*") {
             return Ok(Self::Any);
@@ -122,13 +122,13 @@ impl Origins {
         }
     }
 
-    /// Whether the request may become a session.
+    /// Whether the request is allowed.
     #[must_use]
     pub fn admit(&self, request: &Request) -> bool {
         let mut origins = request.headers.all("Origin");
         let Some(origin) = origins.next() else { return true };
         if origins.next().is_some() {
-            return false; // RFC 6454 7.3: one at most
+            return false; // RFC 6454 7.3: at most one
         }
         if *self == Self::Any {
             return true;
@@ -146,16 +146,16 @@ impl Origins {
     }
 }
 
-/// Whether a page is one of this host. A proxy may have terminated TLS, so the page's scheme says which port is meant
-/// where the host names none. Some clients that are no browsers write `wss://` for `https://`.
+/// Whether a page belongs to this host. A proxy may have terminated TLS, so if the host has no port, the page's scheme
+/// determines it. Some clients other than browsers send `wss://` instead of `https://`.
 fn is_same(page: &Parts<'_>, host: &str) -> bool {
     let Some(default) = default_port(page.scheme) else { return false };
     host_and_port(host)
         .is_some_and(|(host, port)| host.eq_ignore_ascii_case(page.host) && page.port == port.or(Some(default)))
 }
 
-/// The host that a request is for. RFC 9112 3.2.2: of a target in absolute form, "an origin server MUST ignore the received
-/// Host".
+/// Returns the host of a request. RFC 9112 3.2.2: for a target in absolute form, "an origin server MUST ignore the
+/// received Host".
 fn host(request: &Request) -> &str {
     match request.target.split_once("://") {
         Some((_, rest)) if !request.target.starts_with('/') => rest.split(['/', '?', '#']).next().unwrap_or_default(),

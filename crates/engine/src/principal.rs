@@ -1,6 +1,6 @@
-//! Who a client is and what it may do: by its token, by what the application adds to that, and by later tokens.
+//! The identity and the rights of a client: from its token, from grants of the application, and from later tokens.
 //!
-//! Knows no session and no topic. Called by sessions, which keep one of these once there is anything to be known.
+//! Knows neither sessions nor topics. A session creates a [`Principal`] once it has a token or a grant.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,48 +9,48 @@ use crate::auth::Identity;
 use crate::auth::acl::{Acl, Rights};
 use crate::session::TopicPermission;
 
-/// Who it is, by its token.
+/// A user and its rights, according to a token.
 pub(crate) struct User {
     pub(crate) identity: Identity,
     pub(crate) rights: Rights,
-    /// When the token is good no longer.
+    /// When the token expires.
     pub(crate) expires: Option<Instant>,
 }
 
-/// See the module.
+/// A client: its identity if it has a token, and its rights.
 pub(crate) struct Principal {
     identity: Option<Arc<Identity>>,
     expires: Option<Instant>,
-    /// What its token allows.
-    by_token: Rights,
+    /// The rights that the token grants.
+    token_rights: Rights,
     added: Option<Box<Added>>,
 }
 
 struct Added {
-    /// What the application has added.
+    /// The grants of the application alone.
     own: Rights,
-    /// With what the token allows.
+    /// The grants of the application and of the token together.
     all: Rights,
 }
 
 impl From<User> for Principal {
     fn from(user: User) -> Self {
         let User { identity, rights, expires } = user;
-        Self { identity: Some(Arc::new(identity)), expires, by_token: rights, added: None }
+        Self { identity: Some(Arc::new(identity)), expires, token_rights: rights, added: None }
     }
 }
 
 impl Principal {
-    /// One without a token, who may do this.
-    pub(crate) fn nobody(rights: Rights) -> Self {
-        Self { identity: None, expires: None, by_token: rights, added: None }
+    /// Creates a principal without a token, with these rights.
+    pub(crate) fn anonymous(rights: Rights) -> Self {
+        Self { identity: None, expires: None, token_rights: rights, added: None }
     }
 
     pub(crate) fn identity(&self) -> Option<&Arc<Identity>> {
         self.identity.as_ref()
     }
 
-    /// The name by which tokens tell users apart; empty if there is none.
+    /// Returns the `sub` of the token; empty without one.
     pub(crate) fn user(&self) -> &str {
         self.identity.as_ref().map_or("", |identity| &identity.user)
     }
@@ -59,29 +59,29 @@ impl Principal {
         self.expires
     }
 
-    /// What its token allows; `None` without one.
-    pub(crate) fn by_token(&self) -> Option<&Rights> {
-        self.identity.is_some().then_some(&self.by_token)
+    /// Returns the rights that the token grants; `None` without a token.
+    pub(crate) fn token_rights(&self) -> Option<&Rights> {
+        self.identity.is_some().then_some(&self.token_rights)
     }
 
-    pub(crate) fn may(&self, deed: TopicPermission, pattern_or_topic: &str) -> bool {
-        let rights = self.added.as_ref().map_or(&self.by_token, |added| &added.all);
-        match deed {
+    pub(crate) fn may(&self, permission: TopicPermission, pattern_or_topic: &str) -> bool {
+        let rights = self.added.as_ref().map_or(&self.token_rights, |added| &added.all);
+        match permission {
             TopicPermission::Subscribe => rights.subscribe.may(pattern_or_topic),
             TopicPermission::Publish => rights.publish.may(pattern_or_topic),
         }
     }
 
-    /// Allows and denies more, for these deeds.
-    pub(crate) fn add(&mut self, deeds: &[TopicPermission], more: &Acl) {
-        let by_token = &self.by_token;
+    /// Adds allowed and denied patterns for these permissions.
+    pub(crate) fn add(&mut self, permissions: &[TopicPermission], more: &Acl) {
+        let token_rights = &self.token_rights;
         let added = self.added.get_or_insert_with(|| {
             let own = Rights { subscribe: Acl::default(), publish: Acl::default() };
-            Box::new(Added { own, all: by_token.clone() })
+            Box::new(Added { own, all: token_rights.clone() })
         });
-        for deed in deeds {
+        for permission in permissions {
             for rights in [&mut added.own, &mut added.all] {
-                match deed {
+                match permission {
                     TopicPermission::Subscribe => rights.subscribe.add(more.clone()),
                     TopicPermission::Publish => rights.publish.add(more.clone()),
                 }
@@ -89,7 +89,8 @@ impl Principal {
         }
     }
 
-    /// Another token of the same user: what the application has added stays. False: it is another user's, or nobody's.
+    /// Replaces the token; the grants of the application stay. Returns false if the new token has another user or no
+    /// user.
     pub(crate) fn renew(&mut self, user: User) -> bool {
         if user.identity.user.is_empty() || self.user() != user.identity.user {
             return false;
@@ -100,7 +101,7 @@ impl Principal {
             added.all.subscribe.add(added.own.subscribe.clone());
             added.all.publish.add(added.own.publish.clone());
         }
-        (self.identity, self.by_token, self.expires) = (Some(Arc::new(identity)), rights, expires);
+        (self.identity, self.token_rights, self.expires) = (Some(Arc::new(identity)), rights, expires);
         true
     }
 }

@@ -1,10 +1,10 @@
-//! Why a client got no session.
+//! The reasons why a client gets no session.
 
 use std::fmt;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
-        /// Why a client got no session.
+        /// Why a client gets no session.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Reason {
@@ -12,10 +12,10 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them, in the order of their numbers.
+            /// All reasons, in the order of [`Self::index`].
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// Its name, in metrics and logs.
+            /// Returns the name for metrics and logs.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -27,55 +27,55 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// It took longer than it may.
+    /// The handshake took too long.
     Timeout = "timeout",
     /// The TLS handshake failed.
     Tls = "tls",
-    /// What it sent is no HTTP, or breaks the rules of the opening handshake.
+    /// The request is not HTTP, or breaks the rules of the opening handshake.
     Malformed = "malformed",
-    /// It asked for no WebSocket.
+    /// The request does not ask for a WebSocket.
     NotWebSocket = "not_websocket",
-    /// It has no good token.
+    /// The token is missing or invalid.
     Unauthorized = "unauthorized",
-    /// It may not.
+    /// The client lacks permission.
     Forbidden = "forbidden",
-    /// A page of another origin.
+    /// The page's origin is not allowed.
     Origin = "origin",
-    /// Nothing is served at its path.
+    /// The path has no route.
     NotFound = "not_found",
-    /// There are as many clients as there may be.
+    /// The engine has the maximum number of sessions.
     Full = "full",
-    /// There are as many of its address as there may be.
+    /// The address has the maximum number of sessions.
     Address = "address",
-    /// There are as many of its user as there may be.
+    /// The user has the maximum number of sessions.
     User = "user",
-    /// Its address came too often.
+    /// The address connects too often.
     RateLimited = "rate_limited",
-    /// It did not go on, and there were others.
+    /// The handshake was idle and made room for others, because too many were pending.
     Crowded = "crowded",
-    /// What came first was no PROXY header, where there is to be one.
+    /// The connection does not begin with the required PROXY header.
     Proxy = "proxy",
-    /// It left before it was answered.
+    /// The client closed the connection before the handshake was complete.
     Reset = "reset",
-    /// The engine ends.
+    /// The engine shuts down.
     Stopping = "stopping",
-    /// A defect of ours.
+    /// A bug in the engine.
     Panic = "panic",
-    /// Anything else, refused by the application.
+    /// The application refused the client for another reason.
     Refused = "refused",
 }
 
 impl Reason {
-    /// How many there are.
+    /// The number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Its place among [`Self::ALL`].
+    /// Returns the index in [`Self::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// What an answer's status tells of the reason.
+    /// Returns the reason for an HTTP status.
     #[must_use]
     pub const fn of_status(status: u16) -> Self {
         match status {

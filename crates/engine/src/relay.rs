@@ -1,8 +1,7 @@
-//! Topics without an application: whoever connects to a path subscribes to the topic that it names, and publishes on
-//! it what he sends.
+//! Topics without an application: a client that connects to a path subscribes to the topic in it, and publishes its
+//! messages there.
 //!
-//! Owns which topic a path names, and what clients of it may do. What they send is moved in
-//! [`connection`](crate::connection).
+//! Owns the mapping from paths to topics and the permissions. [`connection`](crate::connection) forwards the messages.
 
 use wirespeed_driver::protocol::handshake::Request;
 
@@ -10,20 +9,20 @@ use crate::broker;
 use crate::routes::{self, Route};
 use crate::topics::Topic;
 
-/// The name of the segments that are the topic's.
+/// The name of the path parameter that contains the topic.
 const TOPIC: &str = "topic";
 
-/// What clients of a relay may do. Their topic is what the path says for `{topic}`, decoded: one segment; or for
-/// `{*topic}`: all that follow, with dots between them.
+/// The settings of a relay. The topic is the decoded path parameter `{topic}`, one segment, or `{*topic}`, all
+/// remaining segments with dots between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relay {
-    /// They publish what they send; else they are closed with code 1008 if they send anything.
+    /// Whether clients publish their messages. If not, a client that sends one is closed with code 1008.
     pub send: bool,
-    /// They subscribe to the topic.
+    /// Whether clients subscribe to the topic.
     pub receive: bool,
-    /// Each gets what it sends itself as well.
+    /// Whether clients receive their own messages.
     pub echo: bool,
-    /// What all topics begin with, before a dot: paths name no others.
+    /// The prefix of all topics, to which a dot is appended. Clients cannot reach topics outside it.
     pub prefix: Option<Topic>,
 }
 
@@ -34,11 +33,11 @@ impl Default for Relay {
 }
 
 impl Relay {
-    /// The topic that a request names; `None`: there is no such topic, or it is not for clients.
+    /// Returns the topic that a request names; `None` if it is invalid or reserved.
     pub(crate) fn topic(&self, route: &Route, request: &Request) -> Option<Topic> {
         let path = routes::path(request);
         let (_, raw) = route.params(path).into_iter().find(|(name, _)| *name == TOPIC)?;
-        // Segments of the path before they are decoded: a slash that is encoded is none.
+        // Slashes are replaced before decoding, so an encoded slash does not separate segments.
         let dotted = raw.replace('/', ".");
         let name = percent_encoding::percent_decode_str(&dotted).decode_utf8().ok()?;
         let topic = match &self.prefix {

@@ -1,15 +1,15 @@
-//! What a client has asked for when it opened, kept in as little as it takes: most applications look at the fields
-//! of a request once, or never, and idle sessions have them for days.
+//! The head of the opening request, stored compactly: most applications read the header fields once or never, and idle
+//! sessions keep them for days.
 
 use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 
 use crate::routes;
 
-/// See the module.
+/// The target and the header fields of a request.
 pub(crate) struct RequestHead {
-    /// The path, and the query behind a question mark.
+    /// The path, and the query after a question mark.
     target: Box<str>,
-    /// Lines of a name, a colon and a value, in which there is no line's end (RFC 9110 5.5).
+    /// Lines of a name, a colon and a value. Values contain no line breaks (RFC 9110 5.5).
     fields: Box<[u8]>,
 }
 
@@ -23,20 +23,20 @@ impl RequestHead {
             fields.extend_from_slice(field.value());
             fields.push(b'\n');
         }
-        Self { target: routes::local(request).into(), fields: fields.into_boxed_slice() }
+        Self { target: routes::path_and_query(request).into(), fields: fields.into_boxed_slice() }
     }
 
-    /// The path, not decoded.
+    /// Returns the path, percent-encoded.
     pub(crate) fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or_default()
     }
 
-    /// The query, not decoded and without its question mark.
+    /// Returns the query without its question mark, percent-encoded.
     pub(crate) fn query(&self) -> &str {
         self.target.split_once('?').map_or("", |(_, query)| query)
     }
 
-    /// The header fields.
+    /// Returns the header fields.
     pub(crate) fn headers(&self) -> HeaderList {
         let mut headers = HeaderList::new();
         for line in self.fields.split(|byte| *byte == b'\n') {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost() {
+    fn request_is_restored_completely() {
         let mut headers = HeaderList::new();
         for (name, value) in
             [("Host", "a:80"), ("X-Empty", ""), ("Cookie", "a=b; c=d"), ("Cookie", "e:f:"), ("X", "\u{e9}")]
@@ -71,10 +71,10 @@ mod tests {
             let (method, target) = ("GET".to_owned(), target.to_owned());
             RequestHead::new(&Request { method, target, version: Version::Http11, headers: headers.clone() })
         };
-        let asked = of("/a/b?c=d?e#f");
-        assert_eq!((asked.path(), asked.query()), ("/a/b", "c=d?e"));
-        assert_eq!(asked.headers(), headers);
-        let asked = of("http://host/a");
-        assert_eq!((asked.path(), asked.query()), ("/a", ""));
+        let head = of("/a/b?c=d?e#f");
+        assert_eq!((head.path(), head.query()), ("/a/b", "c=d?e"));
+        assert_eq!(head.headers(), headers);
+        let head = of("http://host/a");
+        assert_eq!((head.path(), head.query()), ("/a", ""));
     }
 }

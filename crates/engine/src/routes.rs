@@ -1,4 +1,4 @@
-//! Where sessions begin, by the paths of requests, and what holds for each path. Known once for all sessions of it.
+//! Routes: the paths of an engine, and the settings that all sessions of a path share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,38 +14,38 @@ use crate::inbound::Inbound;
 use crate::origins::Origins;
 use crate::outbox::Policy;
 
-/// A path as it was added, and what it names.
+/// A path pattern.
 #[derive(Clone, Default)]
 pub struct PathPattern {
     text: Box<str>,
-    /// The same alone.
+    /// Matches this pattern alone.
     matcher: Router<()>,
 }
 
-/// What is done with the clients of a path. [`Route::new`] has the settings of the engine.
+/// The settings of a path. [`Route::new`] copies those of the engine.
 #[derive(Clone)]
 pub struct Route {
-    /// The path: [`Routes::add`] sets it.
+    /// The pattern of the path, set by [`Routes::add`].
     pub pattern: PathPattern,
-    /// What is done with their messages.
+    /// The handling of the messages.
     pub role: Role,
-    /// Whatever the application says it is; 0: nothing.
+    /// A number for the application; 0: none.
     pub tag: u32,
-    /// Who they are, by their tokens. `None`: nobody is asked.
+    /// Verifies the clients' tokens. `None`: clients need no token.
     pub auth: Option<Arc<Jwt>>,
-    /// Whose pages may connect.
+    /// The origins of pages that may connect.
     pub origins: Origins,
-    /// Subprotocols, the preferred one first: the first that the client offers is chosen.
+    /// The subprotocols in order of preference: the first one that the client offers is chosen.
     pub subprotocols: Vec<String>,
-    /// How permessage-deflate is accepted; `None`: it is not.
+    /// The settings of permessage-deflate; `None`: it is not accepted.
     pub compression: Option<negotiate::Config>,
-    /// Of what they send.
+    /// Limits on the messages of clients.
     pub limits: Limits,
-    /// How much of it.
+    /// Limits on the rate of messages.
     pub inbound: Inbound,
-    /// Bytes that may wait for one of them.
+    /// The maximum number of bytes in the outbox of a session.
     pub outbox_limit: usize,
-    /// What becomes of what is more.
+    /// The policy for messages that exceed the limits of an outbox.
     pub policy: Policy,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Debug for Route {
 }
 
 impl Route {
-    /// With the settings of the engine.
+    /// Creates a route with the settings of the engine.
     #[must_use]
     pub fn new(role: Role, config: &Config) -> Self {
         Self {
@@ -74,37 +74,37 @@ impl Route {
         }
     }
 
-    /// The path, as it was [added](Routes::add); `None`: it has none of its own.
+    /// Returns the pattern as it was [added](Routes::add); `None` for the fallback.
     #[must_use]
     pub fn pattern(&self) -> Option<&str> {
         (!self.pattern.text.is_empty()).then_some(&*self.pattern.text)
     }
 
-    /// The segments that the pattern names, as they stand in a path that it matches: percent-encoded.
+    /// Returns the parameters of a path that matches the pattern, percent-encoded.
     pub fn params<'a>(&'a self, path: &'a str) -> Vec<(&'a str, &'a str)> {
         self.pattern.matcher.at(path).map(|found| found.params.iter().collect()).unwrap_or_default()
     }
 
-    /// The first of the subprotocols that the client offers.
+    /// Returns the first subprotocol of the route that the client offers.
     pub(crate) fn subprotocol(&self, headers: &HeaderList) -> Option<&str> {
-        // RFC 6455 4.1: values are compared as they are, not without case.
+        // RFC 6455 4.1: the comparison is case-sensitive.
         let offered = |name: &&String| headers.tokens("Sec-WebSocket-Protocol").any(|token| token == name.as_bytes());
         self.subprotocols.iter().find(offered).map(String::as_str)
     }
 }
 
-/// The paths of an engine.
+/// The routes of an engine. Call [`Self::add`] for each path and optionally [`Self::set_fallback`] at setup.
 #[derive(Clone, Default)]
 pub struct Routes {
     router: Router<Arc<Route>>,
-    /// The same, as they were added.
-    each: Vec<Arc<Route>>,
-    /// One has text beside a name in a segment. Where such a segment fits, and what follows it does not, the router does
-    /// not come back to try the others.
-    has_parts: bool,
-    /// Of all other paths.
+    /// All routes, in the order in which they were added.
+    all: Vec<Arc<Route>>,
+    /// Whether a pattern mixes text and a parameter in one segment. The router does not backtrack from such a segment,
+    /// so after a failed match all routes are tried one by one.
+    has_mixed_segments: bool,
+    /// The route of all other paths.
     fallback: Option<Arc<Route>>,
-    least_outbox: Option<usize>,
+    min_outbox_limit: Option<usize>,
 }
 
 impl fmt::Debug for Routes {
@@ -114,26 +114,26 @@ impl fmt::Debug for Routes {
 }
 
 impl Routes {
-    /// Without paths.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a path: `/feed`, or with names for a segment, `/feed/{symbol}`, or for all that follow,
-    /// `/files/{*rest}`; 25 names at most. What stands in it is compared with paths as they are sent, percent-encoded:
-    /// braces, which name something here, are `%7B` and `%7D`.
+    /// Adds a path: `/feed`; with a parameter for one segment, `/feed/{symbol}`; or for all remaining segments,
+    /// `/files/{*rest}`. It has at most 25 parameters. Literal text is compared with request paths as they are sent,
+    /// percent-encoded; literal braces are written `%7B` and `%7D`.
     ///
     /// # Errors
-    /// The path is none, or another one stands in its way; or it is a relay's and names no `topic`: in words.
+    /// The path is invalid or conflicts with another one, or it is a relay's and has no parameter `topic`.
     pub fn add(&mut self, path: &str, mut route: Route) -> Result<(), String> {
         if !path.starts_with('/') {
             return Err(format!("{path:?} does not begin with a slash"));
         }
-        let names = names(path).map_err(|why| format!("{path:?}: {why}"))?;
+        let names = param_names(path).map_err(|why| format!("{path:?}: {why}"))?;
         let refused = |error: matchit::InsertError| match error {
             matchit::InsertError::Conflict { with } => {
-                format!("{path:?}: {with:?} was added before, which stands in its way")
+                format!("{path:?} conflicts with {with:?}")
             }
             error => format!("{path:?}: {error}"),
         };
@@ -146,84 +146,84 @@ impl Routes {
         let outbox = route.outbox_limit;
         let route = Arc::new(route);
         self.router.insert(path, Arc::clone(&route)).map_err(refused)?;
-        self.each.push(route);
-        self.has_parts |= path.split('/').any(|segment| segment.contains('{') && !is_name(segment));
-        self.least_outbox = Some(self.least_outbox.map_or(outbox, |least| least.min(outbox)));
+        self.all.push(route);
+        self.has_mixed_segments |= path.split('/').any(|segment| segment.contains('{') && !is_param(segment));
+        self.min_outbox_limit = Some(self.min_outbox_limit.map_or(outbox, |least| least.min(outbox)));
         Ok(())
     }
 
-    /// What holds for all paths that were not added: its sessions know no pattern. Without, nobody is there.
+    /// Sets the route of all paths without a route; its sessions have no pattern. Without it such paths get 404.
     pub fn set_fallback(&mut self, route: Route) {
         let outbox = route.outbox_limit;
         self.fallback = Some(Arc::new(route));
-        self.least_outbox = Some(self.least_outbox.map_or(outbox, |least| least.min(outbox)));
+        self.min_outbox_limit = Some(self.min_outbox_limit.map_or(outbox, |least| least.min(outbox)));
     }
 
-    /// Where a request goes.
+    /// Returns the route of a request.
     pub(crate) fn find(&self, request: &Request) -> Option<Arc<Route>> {
         let path = path(request);
         if path.is_empty() {
-            return None; // a target that has none: `*`, or of CONNECT
+            return None; // a target without a path: `*`, or of CONNECT
         }
         let found = match self.router.at(path) {
             Ok(found) => Some(found.value),
-            Err(_) if self.has_parts => self.each.iter().find(|route| route.pattern.matcher.at(path).is_ok()),
+            Err(_) if self.has_mixed_segments => self.all.iter().find(|route| route.pattern.matcher.at(path).is_ok()),
             Err(_) => None,
         };
         found.or(self.fallback.as_ref()).map(Arc::clone)
     }
 
-    /// All that were added.
-    pub(crate) fn each(&self) -> &[Arc<Route>] {
-        &self.each
+    /// Returns all routes except the fallback.
+    pub(crate) fn all(&self) -> &[Arc<Route>] {
+        &self.all
     }
 
-    /// The least of the limits of all outboxes.
-    pub(crate) fn least_outbox(&self) -> Option<usize> {
-        self.least_outbox
+    /// Returns the smallest outbox limit of all routes.
+    pub(crate) fn min_outbox_limit(&self) -> Option<usize> {
+        self.min_outbox_limit
     }
 }
 
-/// Names in one path, at most: as many as the router takes without panicking.
-const NAMES: usize = 25;
+/// The maximum number of parameters in a path: with more, the router panics.
+const MAX_PARAMS: usize = 25;
 
-/// Whether a segment of a path is a name and nothing else.
-fn is_name(segment: &str) -> bool {
-    segment.strip_prefix('{').and_then(|rest| rest.split_once('}')).is_some_and(|(_, behind)| behind.is_empty())
+/// Whether a segment of a path is a parameter and nothing else.
+fn is_param(segment: &str) -> bool {
+    segment.strip_prefix('{').and_then(|rest| rest.split_once('}')).is_some_and(|(_, rest)| rest.is_empty())
 }
 
-/// What a path names: `a` and `b` in `/{a}/x/{*b}`.
-fn names(path: &str) -> Result<Vec<&str>, String> {
+/// Returns the names of the parameters: `a` and `b` in `/{a}/x/{*b}`.
+fn param_names(path: &str) -> Result<Vec<&str>, String> {
     if path.contains("{{") || path.contains("}}") {
-        return Err("braces that name nothing are to be written %7B and %7D".to_owned());
+        return Err("literal braces must be written as %7B and %7D".to_owned());
     }
     let parts = path.split('{').skip(1).filter_map(|part| part.split_once('}'));
     let mut names: Vec<&str> = Vec::new();
     for name in parts.map(|(name, _)| name.strip_prefix('*').unwrap_or(name)) {
         if names.contains(&name) {
-            return Err(format!("{name:?} stands twice"));
+            return Err(format!("{name:?} occurs twice"));
         }
         names.push(name);
     }
-    if names.len() > NAMES {
-        return Err(format!("it has more than {NAMES} names"));
+    if names.len() > MAX_PARAMS {
+        return Err(format!("it has more than {MAX_PARAMS} parameters"));
     }
     Ok(names)
 }
 
-/// The target of a request without what stands before its path (RFC 9112 3.2.2) and without a fragment, which is not
-/// sent: empty if it is of another form.
-pub(crate) fn local(request: &Request) -> &str {
+/// Returns the path and query of a request's target, without scheme, host (RFC 9112 3.2.2) and fragment. Empty for
+/// targets of other forms.
+pub(crate) fn path_and_query(request: &Request) -> &str {
     let target = request.path_and_query().unwrap_or_default();
     target.split_once('#').map_or(target, |(target, _)| target)
 }
 
-/// The path of a request's target, not decoded.
+/// Returns the path of a request's target, percent-encoded.
 pub(crate) fn path(request: &Request) -> &str {
-    local(request).split('?').next().unwrap_or_default()
+    path_and_query(request).split('?').next().unwrap_or_default()
 }
 
-/// The query of a request's target, not decoded and without its question mark.
+/// Returns the query of a request's target, percent-encoded and without its question mark.
 pub(crate) fn query(request: &Request) -> &str {
-    local(request).split_once('?').map_or("", |(_, query)| query)
+    path_and_query(request).split_once('?').map_or("", |(_, query)| query)
 }

@@ -16,7 +16,7 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
 use crate::auth::acl::{Acl, AclOptions, Rights};
 use crate::auth::{Denied, Error, Identity};
-use crate::authenticate::identify_again;
+use crate::authenticate::authenticate_token;
 use crate::capacity::{CapacityNotifier, Watch};
 use crate::locks::lock;
 use crate::logs::Logs;
@@ -208,7 +208,7 @@ impl Session {
     pub fn may(&self, permission: TopicPermission, pattern_or_topic: &str) -> bool {
         match self.0.principal.get() {
             Some(principal) => lock(principal).may(permission, pattern_or_topic),
-            None => self.0.worker.acl.unsaid.may(pattern_or_topic),
+            None => self.0.worker.acl.default_policy.may(pattern_or_topic),
         }
     }
 
@@ -221,7 +221,7 @@ impl Session {
         // Without a user, patterns with `{user}` are errors, and nothing is stored for them.
         let user = self.identity().map(|identity| identity.user.clone()).unwrap_or_default();
         let more = Acl::new(allow, deny, &user)?;
-        let default = || Box::new(Mutex::new(Principal::nobody(self.0.worker.acl.unsaid.rights())));
+        let default = || Box::new(Mutex::new(Principal::anonymous(self.0.worker.acl.default_policy.rights())));
         lock(self.0.principal.get_or_init(default)).add(permissions, &more);
         Ok(())
     }
@@ -239,7 +239,7 @@ impl Session {
             return Err(NotRefreshed::Closed);
         }
         let user =
-            identify_again(auth, &self.0.worker.acl, token, &self.0.worker.logs).map_err(NotRefreshed::Denied)?;
+            authenticate_token(auth, &self.0.worker.acl, token, &self.0.worker.logs).map_err(NotRefreshed::Denied)?;
         if !lock(principal).renew(user) {
             return Err(NotRefreshed::OtherUser);
         }
@@ -316,7 +316,7 @@ impl Session {
     /// Returns the permissions from its token; `None` where no token is required.
     #[must_use]
     pub fn rights(&self) -> Option<Rights> {
-        self.0.principal.get().and_then(|principal| lock(principal).by_token().cloned())
+        self.0.principal.get().and_then(|principal| lock(principal).token_rights().cloned())
     }
 
     pub(crate) fn expires(&self) -> Option<Instant> {

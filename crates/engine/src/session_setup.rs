@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::certificate::Certificate;
 use crate::config::Place;
 use crate::handoff::{ListenerSet, ReceivedListeners};
-use crate::listen::{self, Late, Shared, SocketFile};
+use crate::listen::{self, DeferredListener, SharedListeners, SocketFile};
 use crate::locks::lock;
 use crate::logs::{Cause, Level};
 use crate::worker::{self, EngineShared, Listener, ListenerOptions};
@@ -16,7 +16,7 @@ use crate::worker::{self, EngineShared, Listener, ListenerOptions};
 /// A listening socket of a worker that shares an address with others. It begins to listen once nothing can fail.
 pub(crate) struct Joining {
     worker: usize,
-    socket: Late,
+    socket: DeferredListener,
     /// A copy for a handoff.
     copy: OwnedFd,
     place: Place,
@@ -51,16 +51,16 @@ impl Opened {
         received: Option<&mut ReceivedListeners>,
     ) -> io::Result<Place> {
         let count = self.listeners.len();
-        let (Shared { listeners, joining }, place) = match received.and_then(|received| received.take(at)) {
+        let (SharedListeners { listeners, joining }, place) = match received.and_then(|received| received.take(at)) {
             Some(offer) => {
                 let place = offer.place.clone();
-                (listen::share(offer, count)?, place)
+                (listen::distribute(offer, count)?, place)
             }
             None => {
                 let (listeners, place) = listen::bind(at, count, self.reuse_port)?;
                 self.files.extend(file_of(&place));
                 let listeners = listeners.into_iter().map(|listener| vec![listener]).collect();
-                (Shared { listeners, joining: Vec::new() }, place)
+                (SharedListeners { listeners, joining: Vec::new() }, place)
             }
         };
         let first = count - joining.len();

@@ -1,4 +1,4 @@
-//! Who becomes a session: tokens over real sockets.
+//! Authentication over real sockets: tokens decide which clients get a session, and its rights.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use auth_support::{SECRET, hs256};
 use serde_json::json;
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::auth::acl::{AclOptions, DefaultPolicy};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
 use wirespeed_engine::driver::protocol::MessageKind;
@@ -28,7 +28,7 @@ fn engine(leeway: u64) -> Engine {
 }
 
 fn connected(engine: &Engine) -> Session {
-    let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+    let batches = engine.events().take(1, Some(Instant::now() + TIMEOUT)).unwrap();
     let (session, event) = batches[0].iter().next().unwrap();
     assert!(matches!(event, Event::Connected), "{event:?}");
     session.clone()
@@ -39,7 +39,7 @@ fn request(engine: &Engine, token: &str) -> Client {
 }
 
 #[test]
-fn a_token_says_who_it_is_and_what_he_may() {
+fn token_determines_identity_and_rights() {
     let engine = engine(30);
     let topics = json!({"allow": ["prices.*", "users.{user}.>"], "deny": ["prices.secret"]});
     let token = hs256(&json!({"sub": "ann", "exp": now() + 60, "topics": topics}));
@@ -63,7 +63,7 @@ fn a_token_says_who_it_is_and_what_he_may() {
 }
 
 #[test]
-fn without_a_good_token_there_is_no_session() {
+fn invalid_token_gets_no_session() {
     let engine = engine(0);
     for (token, status) in [
         (hs256(&json!({"sub": "ann", "exp": now() - 5})), 401),
@@ -82,26 +82,26 @@ fn without_a_good_token_there_is_no_session() {
 }
 
 #[test]
-fn nothing_comes_after_its_token() {
+fn expired_session_delivers_no_more_messages() {
     let engine = engine(0);
     let mut client = request(&engine, &hs256(&json!({"sub": "ann", "exp": now() + 2})));
     let session = connected(&engine);
     while session.is_open() {
         std::thread::sleep(Duration::from_millis(10));
     }
-    // It does not answer the close frame, and goes on.
+    // It does not answer the close frame and keeps sending.
     client.queue(MessageKind::Text, b"late");
     client.flush();
     std::thread::sleep(Duration::from_millis(100));
     client.stream.shutdown(std::net::Shutdown::Both).unwrap();
-    let batches = engine.events().take(10, Some(Instant::now() + PATIENCE)).unwrap();
+    let batches = engine.events().take(10, Some(Instant::now() + TIMEOUT)).unwrap();
     let events: Vec<_> = batches.iter().flat_map(|batch| batch.iter()).collect();
     assert!(matches!(events[..], [(_, Event::Disconnected(_))]), "{} events", events.len());
     assert_eq!(engine.figures().total().limited, 1);
 }
 
 #[test]
-fn a_session_ends_with_its_token() {
+fn session_ends_with_its_token() {
     let engine = engine(0);
     let token = hs256(&json!({"sub": "ann", "exp": now() + 2}));
     let mut client = request(&engine, &token);
@@ -112,12 +112,12 @@ fn a_session_ends_with_its_token() {
     assert!(!session.is_open());
 }
 
-/// Tokens count in whole seconds, and clients come at any time between them.
+/// Tokens have whole seconds, and clients connect at any time between them.
 #[test]
-fn a_session_ends_at_the_moment_when_its_token_does() {
+fn session_ends_at_the_exact_expiry_of_its_token() {
     let engine = engine(0);
     let since = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    // The token is good, and late in its second: a moment later by a second if the rest of the second were left out.
+    // The token is issued late in its second: ignoring the fraction would end the session up to 1 s too late.
     let begun = since();
     std::thread::sleep(Duration::from_millis(1800).saturating_sub(Duration::from_nanos(begun.subsec_nanos().into())));
     let expires = now() + 1;
@@ -128,7 +128,7 @@ fn a_session_ends_at_the_moment_when_its_token_does() {
 }
 
 #[test]
-fn the_application_allows_and_denies_beside_the_token() {
+fn application_rights_add_to_those_of_the_token() {
     let engine = engine(0);
     let topics = json!({
         "subscribe": {"allow": ["prices.*"], "deny": ["prices.secret"]},
@@ -148,14 +148,14 @@ fn the_application_allows_and_denies_beside_the_token() {
         ("news.internal.a", false),
         ("news.>", false),
         ("chat.ann", false),
-        ("prices.secret", false), // to deny wins, whoever does it
+        ("prices.secret", false), // deny wins, by token or application
     ] {
         assert_eq!(may(Subscribe, topic), subscribe, "{topic}");
         let pattern = Pattern::new(topic).unwrap();
         assert_eq!(session.subscribe(&pattern), if subscribe { Ok(true) } else { Err(Refusal::Denied) });
         assert!(!may(Publish, topic), "{topic}");
     }
-    // A slip changes nothing.
+    // An invalid pattern changes nothing.
     assert!(session.allow(&[Publish], &["good", "a..b"], &[]).is_err());
     assert!(!may(Publish, "good"));
     session.allow(&[Publish], &["prices.>"], &[]).unwrap();
@@ -170,9 +170,9 @@ fn the_application_allows_and_denies_beside_the_token() {
 }
 
 #[test]
-fn who_has_no_token_may_what_is_left_unsaid() {
-    for (unsaid, may) in [(DefaultPolicy::All, true), (DefaultPolicy::Nothing, false)] {
-        let acl = AclOptions { unsaid, ..AclOptions::default() };
+fn default_policy_applies_without_a_token() {
+    for (default_policy, may) in [(DefaultPolicy::All, true), (DefaultPolicy::Nothing, false)] {
+        let acl = AclOptions { default_policy, ..AclOptions::default() };
         let engine = Engine::start(Config { acl, ..config() }).unwrap();
         let _client = Client::open(&engine, "/");
         let session = connected(&engine);

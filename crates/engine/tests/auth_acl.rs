@@ -16,7 +16,7 @@ fn acl(allow: &[&str], deny: &[&str]) -> Acl {
 }
 
 #[test]
-fn topics() {
+fn topics_are_allowed_and_denied() {
     let acl = acl(&["prices.*", "news.>", "exact.topic"], &["prices.secret", "news.internal.>"]);
     for topic in ["prices.gold", "news.a", "news.a.b.c", "exact.topic", "news.internal"] {
         assert!(acl.may(topic), "{topic}");
@@ -38,7 +38,7 @@ fn topics() {
 }
 
 #[test]
-fn patterns() {
+fn pattern_is_allowed_if_all_its_topics_are() {
     let all_but = acl(&["prices.>"], &["prices.secret"]);
     for (pattern, granted) in [
         ("prices.>", false),
@@ -71,7 +71,7 @@ fn patterns() {
 }
 
 #[test]
-fn patterns_that_cover_together() {
+fn several_patterns_cover_one_together() {
     let acl = acl(&["a.*", "a.*.*", "a.*.*.>", "b.x", "b.*.>"], &[]);
     assert!(acl.may("a.>"));
     assert!(acl.may("a.*.>"));
@@ -91,7 +91,7 @@ fn deny_wins() {
 }
 
 #[test]
-fn all_and_nothing() {
+fn default_policies_allow_all_or_nothing() {
     for text in ["a", "a.b", ">", "*", "a.*.>"] {
         assert!(Acl::all().may(text));
         assert!(!Acl::default().may(text));
@@ -99,7 +99,7 @@ fn all_and_nothing() {
 }
 
 #[test]
-fn what_is_no_pattern() {
+fn invalid_patterns_are_refused() {
     let long = vec!["a"; 129].join(".");
     for text in
         ["", ".", "a.", ".a", "a..b", ">.a", "a.>.b", ">.>", "a*", "*a", "a.b>", "**", ">>", "a.*>", long.as_str()]
@@ -116,9 +116,9 @@ fn what_is_no_pattern() {
     }
 }
 
-/// None is refused for a form that a list cannot have.
+/// Every valid topic can be in a list.
 #[test]
-fn whatever_may_be_a_topic_may_be_allowed() {
+fn every_valid_topic_can_be_allowed() {
     for segments in 1..=128 {
         let text = vec!["a"; segments].join(".");
         assert!(Topic::new(&text).is_ok());
@@ -131,7 +131,7 @@ fn whatever_may_be_a_topic_may_be_allowed() {
 }
 
 #[test]
-fn the_user_is_one_segment() {
+fn user_is_encoded_as_one_segment() {
     let of = |user: &str| Acl::new(&["users.{user}.>", "inbox-{user}", "{user}.{user}"], &[], user).unwrap();
     assert!(of("alice").may("users.alice.a.b") && of("alice").may("inbox-alice") && of("alice").may("alice.alice"));
     assert!(!of("alice").may("users.bob.a") && !of("alice").may("users.*.a") && !of("alice").may("users.>"));
@@ -146,7 +146,7 @@ fn the_user_is_one_segment() {
     assert_eq!(segment("*>%.ü"), "%2A%3E%25%2Eü");
     // A name that looks like a placeholder is not replaced again.
     assert!(of("{user}").may("users.{user}.x") && !of("{user}").may("users.alice.x"));
-    // Nobody owns the empty segment.
+    // The empty segment belongs to no user.
     assert!(Acl::new(&["users.{user}"], &[], "").is_err());
     assert!(Acl::new(&["inbox.{user}"], &["inbox.{user}.old"], "al").unwrap().may("inbox.al"));
 }
@@ -159,8 +159,8 @@ fn identity(user: &str, topics: Option<Value>) -> Identity {
     jwt(|options| options.required.clear()).verify_token(&hs256(&claims), NOW).unwrap()
 }
 
-fn rights(unsaid: DefaultPolicy, topics: Value) -> Result<Rights, Denied> {
-    AclOptions { unsaid, ..AclOptions::default() }.rights(&identity("alice", Some(topics)))
+fn rights(default_policy: DefaultPolicy, topics: Value) -> Result<Rights, Denied> {
+    AclOptions { default_policy, ..AclOptions::default() }.rights(&identity("alice", Some(topics)))
 }
 
 fn both(acl: Acl) -> Result<Rights, Denied> {
@@ -168,9 +168,11 @@ fn both(acl: Acl) -> Result<Rights, Denied> {
 }
 
 #[test]
-fn no_claim_is_the_default() {
+fn missing_claim_gives_the_default() {
     for topics in [None, Some(Value::Null)] {
-        let of = |unsaid| AclOptions { unsaid, ..AclOptions::default() }.rights(&identity("alice", topics.clone()));
+        let of = |default_policy| {
+            AclOptions { default_policy, ..AclOptions::default() }.rights(&identity("alice", topics.clone()))
+        };
         assert_eq!(of(DefaultPolicy::All), both(Acl::all()));
         assert_eq!(of(DefaultPolicy::Nothing), both(Acl::default()));
         assert_eq!(AclOptions::default().rights(&identity("alice", topics.clone())), both(Acl::default()));
@@ -178,17 +180,17 @@ fn no_claim_is_the_default() {
 }
 
 #[test]
-fn one_claim_for_both_rights() {
+fn one_claim_grants_both_rights() {
     let claim = json!({"allow": ["prices.>", "users.{user}"], "deny": ["prices.secret"]});
-    for unsaid in [DefaultPolicy::All, DefaultPolicy::Nothing] {
+    for default_policy in [DefaultPolicy::All, DefaultPolicy::Nothing] {
         let expected = acl(&["prices.>", "users.alice"], &["prices.secret"]);
-        assert_eq!(rights(unsaid, claim.clone()), both(expected));
-        assert_eq!(rights(unsaid, json!({"allow": []})), both(Acl::default()));
+        assert_eq!(rights(default_policy, claim.clone()), both(expected));
+        assert_eq!(rights(default_policy, json!({"allow": []})), both(Acl::default()));
     }
 }
 
 #[test]
-fn what_the_claim_leaves_out() {
+fn missing_parts_of_the_claim_get_the_default() {
     assert_eq!(rights(DefaultPolicy::All, json!({})), both(Acl::all()));
     assert_eq!(rights(DefaultPolicy::Nothing, json!({})), both(Acl::default()));
     assert_eq!(rights(DefaultPolicy::All, json!({"deny": ["a"]})), both(acl(&[">"], &["a"])));
@@ -203,7 +205,7 @@ fn what_the_claim_leaves_out() {
 }
 
 #[test]
-fn separate_rights() {
+fn rights_may_be_separate() {
     let claim =
         json!({"subscribe": {"allow": ["news.>"]}, "publish": {"allow": ["chat.{user}"], "deny": ["chat.alice"]}});
     let rights = rights(DefaultPolicy::All, claim).unwrap();
@@ -212,7 +214,7 @@ fn separate_rights() {
 }
 
 #[test]
-fn a_claim_of_another_form_denies() {
+fn malformed_claim_denies() {
     for wrong in [
         json!("prices.>"),
         json!(["prices.>"]),
@@ -234,17 +236,17 @@ fn a_claim_of_another_form_denies() {
         json!({"subscribe": {"subscribe": {}}}),
         json!({"publish": {"allow": ["a"]}, "receive": {}}),
     ] {
-        for unsaid in [DefaultPolicy::All, DefaultPolicy::Nothing] {
-            assert_eq!(rights(unsaid, wrong.clone()), Err(Denied::BadClaim("topics".to_owned())), "{wrong}");
+        for default_policy in [DefaultPolicy::All, DefaultPolicy::Nothing] {
+            assert_eq!(rights(default_policy, wrong.clone()), Err(Denied::BadClaim("topics".to_owned())), "{wrong}");
         }
     }
     let options = AclOptions::default();
-    let nobody = identity("", Some(json!({"allow": ["users.{user}.>"]})));
-    assert_eq!(options.rights(&nobody), Err(Denied::BadClaim("topics".to_owned())));
+    let anonymous = identity("", Some(json!({"allow": ["users.{user}.>"]})));
+    assert_eq!(options.rights(&anonymous), Err(Denied::BadClaim("topics".to_owned())));
 }
 
 #[test]
-fn another_claim() {
+fn name_of_the_claim_is_configurable() {
     let options = AclOptions { claim: "https://example.com/acl".to_owned(), ..AclOptions::default() };
     let mut identity = identity("alice", Some(json!({"allow": [">"]})));
     assert_eq!(options.rights(&identity), both(Acl::default()));
@@ -252,7 +254,7 @@ fn another_claim() {
     assert_eq!(options.rights(&identity), both(acl(&["a"], &[])));
 }
 
-/// The obvious reading of a pattern, by recursion over lists of segments.
+/// The definition of a match, by recursion over lists of segments.
 fn matches(pattern: &[&str], topic: &[&str]) -> bool {
     match (pattern, topic) {
         ([], []) => true,
@@ -263,7 +265,7 @@ fn matches(pattern: &[&str], topic: &[&str]) -> bool {
     }
 }
 
-/// Every topic of up to six segments of two words that patterns have, and one that none has.
+/// All topics of up to six segments, with two words that patterns contain and one that they do not.
 fn universe() -> &'static [Vec<&'static str>] {
     static TOPICS: std::sync::OnceLock<Vec<Vec<&str>>> = std::sync::OnceLock::new();
     TOPICS.get_or_init(|| {
@@ -278,7 +280,7 @@ fn universe() -> &'static [Vec<&'static str>] {
     })
 }
 
-/// A pattern of up to four segments; so `>` and two segments more reach beyond the longest.
+/// A pattern of up to four segments, so that topics of six segments are longer than any `>` requires.
 fn pattern() -> impl Strategy<Value = String> {
     let word = prop_oneof![2 => Just("a"), 2 => Just("b"), 3 => Just("*")];
     (proptest::collection::vec(word, 0..4), any::<bool>()).prop_map(|(mut segments, rest)| {
@@ -297,15 +299,15 @@ fn may(allow: &[String], deny: &[String], question: &str) -> bool {
     let any = |patterns: &[Vec<String>], topic: &[&str]| {
         patterns.iter().any(|pattern| matches(&pattern.iter().map(String::as_str).collect::<Vec<_>>(), topic))
     };
-    let mut asked = universe().iter().filter(|topic| matches(&question, topic));
-    asked.all(|topic| any(&allow, topic) && !any(&deny, topic))
+    let mut matching = universe().iter().filter(|topic| matches(&question, topic));
+    matching.all(|topic| any(&allow, topic) && !any(&deny, topic))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn as_if_each_topic_were_asked(
+    fn covering_equals_a_check_of_each_topic(
         allow in proptest::collection::vec(pattern(), 0..6),
         deny in prop_oneof![Just(vec![]), proptest::collection::vec(pattern(), 1..3)],
         question in pattern(),
@@ -315,7 +317,7 @@ proptest! {
     }
 
     #[test]
-    fn covering_by_several(parts in proptest::collection::vec(prop_oneof![Just("*"), Just("*.*"), Just("*.*.*"), Just(">"), Just("*.>"), Just("*.*.>"), Just("*.*.*.>"), Just("a.>"), Just("a")], 1..6), prefix in prop_oneof![Just(""), Just("a."), Just("*.")], question in prop_oneof![Just(">"), Just("*.>"), Just("a.>"), Just("*.*.>")]) {
+    fn covering_by_several_patterns_equals_a_check_of_each_topic(parts in proptest::collection::vec(prop_oneof![Just("*"), Just("*.*"), Just("*.*.*"), Just(">"), Just("*.>"), Just("*.*.>"), Just("*.*.*.>"), Just("a.>"), Just("a")], 1..6), prefix in prop_oneof![Just(""), Just("a."), Just("*.")], question in prop_oneof![Just(">"), Just("*.>"), Just("a.>"), Just("*.*.>")]) {
         let allow: Vec<String> = parts.iter().map(|part| format!("{prefix}{part}")).collect();
         let question = format!("{prefix}{question}");
         let acl = Acl::new(&allow, &[], "").unwrap();
@@ -323,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn a_granted_pattern_grants_its_topics(allow in proptest::collection::vec(pattern(), 0..6), deny in proptest::collection::vec(pattern(), 0..2), question in pattern(), topic in proptest::collection::vec("[abz]", 1..9)) {
+    fn granted_pattern_grants_its_topics(allow in proptest::collection::vec(pattern(), 0..6), deny in proptest::collection::vec(pattern(), 0..2), question in pattern(), topic in proptest::collection::vec("[abz]", 1..9)) {
         let acl = Acl::new(&allow, &deny, "").unwrap();
         let question_segments: Vec<&str> = question.split('.').collect();
         let topic: Vec<&str> = topic.iter().map(String::as_str).collect();
@@ -333,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_gets_an_answer(text in ".{0,80}", patterns in proptest::collection::vec(r"[ab*>.{}]{0,12}", 0..4), user in ".{0,8}") {
+    fn arbitrary_text_causes_no_panic(text in ".{0,80}", patterns in proptest::collection::vec(r"[ab*>.{}]{0,12}", 0..4), user in ".{0,8}") {
         let _ = Acl::all().may(&text);
         if let Ok(acl) = Acl::new(&patterns, &[], &user) {
             prop_assert!(!acl.may(&text) || Acl::all().may(&text));

@@ -1,4 +1,4 @@
-//! Tokens: algorithms, forms, claims.
+//! The verification of tokens: algorithms, forms and claims.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -16,10 +16,10 @@ const A2: &str = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzO
 const A2_N: &str = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
 const A3: &str = "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
 const ED: &str = "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc.hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg";
-/// When the tokens of RFC 7515 expire.
+/// The `exp` of the tokens in RFC 7515.
 const RFC_EXP: u64 = 1_300_819_380;
 
-/// A verifier with one JWK and no demands on claims.
+/// A verifier with one JWK that requires no claims.
 fn of_jwk(name: &str, algorithm: Algorithm, jwk: Value) -> Jwt {
     let path = std::env::temp_dir().join(format!("auth_jwt-{}-{name}.json", std::process::id()));
     std::fs::write(&path, json!({"keys": [jwk]}).to_string()).unwrap();
@@ -62,14 +62,14 @@ fn rfc_7515_appendix_a_3() {
 fn rfc_8037_appendix_a_4() {
     let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
     let jwt = of_jwk("ed", Algorithm::EdDSA, json!({"kty": "OKP", "crv": "Ed25519", "x": x}));
-    // The payload of the example is no claims: past the signature, that is what is wrong with it.
+    // The payload of the example contains no claims, so verification fails only after the signature.
     assert_eq!(jwt.verify_token(ED, NOW), Err(Denied::Malformed));
     assert_eq!(jwt.verify_token(&ED.replace(".hgyY", ".igyY"), NOW), Err(Denied::Signature));
     assert_eq!(jwt.verify_token(&ED.replace(".RXhh", ".RXhi"), NOW), Err(Denied::Signature));
 }
 
 #[test]
-fn each_algorithm_accepts_its_tokens_alone() {
+fn each_algorithm_accepts_only_its_own_tokens() {
     let all = all();
     for (algorithm, _, key) in &all {
         let jwt = Jwt::new(JwtOptions::new([*algorithm], key.clone())).unwrap();
@@ -91,7 +91,7 @@ fn each_algorithm_accepts_its_tokens_alone() {
 }
 
 #[test]
-fn algorithms_of_one_family_together() {
+fn algorithms_of_one_family_can_be_combined() {
     let jwt = Jwt::new(JwtOptions::new([Algorithm::RS256, Algorithm::PS512], rsa().key())).unwrap();
     for (algorithm, good) in [(Algorithm::RS256, true), (Algorithm::PS512, true), (Algorithm::RS512, false)] {
         assert_eq!(jwt.verify_token(&signed(algorithm, &rsa().signing, &claims()), NOW).is_ok(), good);
@@ -99,7 +99,7 @@ fn algorithms_of_one_family_together() {
 }
 
 #[test]
-fn a_public_key_is_no_secret() {
+fn public_key_is_not_accepted_as_a_secret() {
     for (pair, algorithm) in [(rsa(), Algorithm::RS256), (p256(), Algorithm::ES256), (ed(), Algorithm::EdDSA)] {
         let jwt = Jwt::new(JwtOptions::new([algorithm], pair.key())).unwrap();
         let pem = pair.public.as_bytes();
@@ -123,7 +123,7 @@ fn der_of(pem: &str) -> Vec<u8> {
 }
 
 #[test]
-fn none_is_refused() {
+fn algorithm_none_is_refused() {
     for (algorithm, _, key) in all() {
         let jwt = Jwt::new(JwtOptions::new([algorithm], key)).unwrap();
         for name in ["none", "None", "NONE", "nOnE", ""] {
@@ -152,7 +152,7 @@ fn trivial_signatures_are_refused() {
 }
 
 #[test]
-fn odd_headers() {
+fn unusual_headers_are_handled() {
     let key = EncodingKey::from_secret(SECRET).unwrap();
     let jwt = jwt(|_| {});
     let verify = |header: &str| {
@@ -195,7 +195,7 @@ fn odd_headers() {
 }
 
 #[test]
-fn a_token_does_not_bring_its_own_key() {
+fn keys_in_a_token_are_ignored() {
     let jwt = Jwt::new(JwtOptions::new([Algorithm::ES256], p256().key())).unwrap();
     let stranger = new_p256();
     let jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&stranger.signing, library(Algorithm::ES256)).unwrap();
@@ -231,7 +231,7 @@ fn every_flipped_bit_is_refused() {
                 let mut flipped = b"Bearer ".to_vec();
                 flipped.extend_from_slice(token.as_bytes());
                 flipped[7 + position] ^= 1 << bit;
-                // Whitespace around a token is not part of it, as in every field; within it is refused.
+                // Whitespace around a token is ignored as in every field; within a token it is refused.
                 let request = Request::to("/").with("Authorization", &flipped);
                 assert!(jwt.verify(&request, NOW).is_err(), "{algorithm}: bit {bit} of {position}");
             }
@@ -267,7 +267,7 @@ fn each_token_has_one_form() {
         }
     }
     assert_eq!(jwt.verify_token("", NOW), Err(Denied::Missing));
-    // 32 bytes are 43 characters, the last of which has two bits to spare.
+    // 32 bytes are 43 characters; the last one has two unused bits.
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     for last in alphabet.iter().map(|&byte| char::from(byte)) {
         let other = format!("{}{last}", &token[..token.len() - 1]);
@@ -276,7 +276,7 @@ fn each_token_has_one_form() {
 }
 
 #[test]
-fn huge_tokens() {
+fn length_of_tokens_is_limited() {
     let sized = |len: usize| {
         let mut padding = len;
         loop {
@@ -300,7 +300,7 @@ fn huge_tokens() {
 }
 
 #[test]
-fn deep_json() {
+fn deeply_nested_json_is_handled() {
     let jwt = jwt(|options| options.max_token = 1 << 20);
     let key = EncodingKey::from_secret(SECRET).unwrap();
     for deep in ["[".repeat(300_000), "{\"a\":".repeat(100_000), format!("{}{}", "[".repeat(200), "]".repeat(200))] {
@@ -309,13 +309,13 @@ fn deep_json() {
         assert_eq!(jwt.verify_token(&token, NOW), Err(Denied::Malformed));
         let header = format!(r#"{{"alg":"HS256","x":{deep}}}"#);
         let token = raw(&header, claims().to_string(), &key, Algorithm::HS256);
-        // What the header holds besides is passed over, however deep; it must only be JSON.
+        // Other members of the header are ignored at any depth, but must be valid JSON.
         assert_eq!(jwt.verify_token(&token, NOW).is_ok(), deep.ends_with(']'));
     }
 }
 
 #[test]
-fn odd_payloads() {
+fn unusual_payloads_are_handled() {
     let key = EncodingKey::from_secret(SECRET).unwrap();
     let jwt = jwt(|_| {});
     let exp = NOW + 9;
@@ -346,7 +346,7 @@ fn odd_payloads() {
 }
 
 #[test]
-fn expiry() {
+fn expiry_is_checked() {
     let at = |exp: Value, leeway: u64, now: u64| {
         let claims = json!({"sub": "a", "exp": exp});
         jwt(|options| options.leeway = leeway).verify_token(&hs256(&claims), now).map(|identity| identity.expires)
@@ -370,7 +370,7 @@ fn expiry() {
     for wrong in [json!("1700009999"), json!(true), json!([NOW]), json!({})] {
         assert_eq!(at(wrong, 30, NOW), Err(Denied::BadClaim("exp".to_owned())));
     }
-    // Where it is not required, it still counts.
+    // It is checked even if it is not required.
     let lax = |claims: Value| check(|options| options.required.clear(), &claims).map(|identity| identity.expires);
     assert_eq!(lax(json!({})), Ok(None));
     assert_eq!(lax(json!({"exp": null})), Ok(None));
@@ -379,7 +379,7 @@ fn expiry() {
 }
 
 #[test]
-fn not_before() {
+fn not_before_is_checked() {
     let at = |nbf: Value, leeway: u64, now: u64| {
         let claims = json!({"sub": "a", "exp": u64::MAX, "nbf": nbf});
         jwt(|options| options.leeway = leeway).verify_token(&hs256(&claims), now).map(drop)
@@ -397,7 +397,7 @@ fn not_before() {
 }
 
 #[test]
-fn issuer() {
+fn issuer_is_checked() {
     let wanted = |options: &mut JwtOptions| options.issuer = Some("https://issuer.example".to_owned());
     let of = |iss: Value| check(wanted, &claims_and(json!({"iss": iss}))).map(|identity| identity.user);
     assert_eq!(of(json!("https://issuer.example")), Ok("alice".to_owned()));
@@ -411,7 +411,7 @@ fn issuer() {
 }
 
 #[test]
-fn audience() {
+fn audience_is_checked() {
     let of = |ours: &[&str], aud: Value| {
         check(
             |options| options.audience = ours.iter().map(ToString::to_string).collect(),
@@ -432,14 +432,14 @@ fn audience() {
     for wrong in [json!(1), json!({"chat": 1}), json!(["chat", 1]), json!([["chat"]]), json!(true)] {
         assert_eq!(of(&["chat"], wrong), Err(Denied::BadClaim("aud".to_owned())));
     }
-    // RFC 7519 section 4.1.3: who is not in it must reject it, and we have no name at all.
+    // RFC 7519 section 4.1.3: a recipient that is not named must reject the token; without options we have no name.
     assert_eq!(of(&[], json!("chat")), Err(Denied::Audience));
     assert_eq!(of(&[], json!([])), Err(Denied::Audience));
     assert_eq!(of(&[], Value::Null), Ok(()));
 }
 
 #[test]
-fn required_claims() {
+fn required_claims_are_checked() {
     let missing = |name: &str| Err(Denied::MissingClaim(name.to_owned()));
     let user = |claims: Value| check(|_| {}, &claims).map(|identity| identity.user);
     assert_eq!(user(json!({"exp": NOW + 1})), missing("sub"));
@@ -488,13 +488,13 @@ fn denials_have_a_status_and_texts() {
     assert_eq!(Denied::Missing.challenge(), Some("Bearer"));
     assert_eq!(Denied::Expired.challenge(), Some("Bearer error=\"invalid_token\""));
     assert_eq!(Denied::MissingClaim("a\nb".to_owned()).to_string(), r#"the token lacks the claim "a\nb""#);
-    // Whoever probes for keys learns nothing from the text.
+    // The texts reveal nothing about the keys.
     let texts = [Denied::Malformed, Denied::Algorithm, Denied::KeyId, Denied::Signature].map(|d| d.client_text());
     assert!(texts.iter().all(|text| *text == texts[0]));
 }
 
 #[test]
-fn nothing_shows_secrets_or_tokens() {
+fn debug_and_display_hide_secrets_and_tokens() {
     let secret = std::str::from_utf8(SECRET).unwrap();
     let previous = std::str::from_utf8(OTHER_SECRET).unwrap();
     let mut options = options();
@@ -533,14 +533,14 @@ fn nothing_shows_secrets_or_tokens() {
 }
 
 #[test]
-fn threads_share_it() {
+fn verifier_is_shared_between_threads() {
     fn shared<T: Send + Sync + 'static>(_: &T) {}
     shared(&jwt(|_| {}));
 }
 
 proptest! {
     #[test]
-    fn nonsense_never_passes(token in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn random_text_is_never_accepted(token in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let jwt = jwt(|_| {});
         prop_assert!(jwt.verify_token(&token, NOW).is_err());
         let request = Request::to(&token).with("authorization", [b"Bearer ", &bytes[..]].concat());
@@ -548,14 +548,14 @@ proptest! {
     }
 
     #[test]
-    fn parts_of_nonsense_never_pass(header in ".{0,60}", payload in ".{0,60}", signature in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn random_parts_are_never_accepted(header in ".{0,60}", payload in ".{0,60}", signature in proptest::collection::vec(any::<u8>(), 0..80)) {
         let token = format!("{}.{}.{}", encode(header), encode(payload), encode(signature));
         let result = jwt(|_| {}).verify_token(&token, NOW);
         prop_assert!(result.is_err());
     }
 
     #[test]
-    fn any_signed_payload_gives_an_answer(payload in r#"\{("(sub|exp|nbf|aud|iss)":(-?[0-9]{1,25}(\.[0-9]{1,3})?|"x"|null|\[\]|\{\}),){0,4}"sub":"u"\}"#, now in any::<u64>(), leeway in any::<u64>()) {
+    fn arbitrary_signed_payload_causes_no_panic(payload in r#"\{("(sub|exp|nbf|aud|iss)":(-?[0-9]{1,25}(\.[0-9]{1,3})?|"x"|null|\[\]|\{\}),){0,4}"sub":"u"\}"#, now in any::<u64>(), leeway in any::<u64>()) {
         let token = raw(r#"{"alg":"HS256"}"#, payload, &EncodingKey::from_secret(SECRET).unwrap(), Algorithm::HS256);
         let jwt = jwt(|options| { options.leeway = leeway; options.audience = vec!["x".to_owned()]; });
         if let Ok(identity) = jwt.verify_token(&token, now) {

@@ -1,4 +1,4 @@
-//! Keys: what is refused as one, two at a time, files of them.
+//! Keys: invalid ones, two at a time, and files of keys.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -29,7 +29,7 @@ tmYFnSiitIotxPk1he0zQ00HLnzaxe2zSu5gBFU7qbLEsuB8jpAv81t3Uws11ZQ+
 69oz4jNEfkteROXuYNY=
 -----END PUBLIC KEY-----
 ";
-/// Of the same size as P-256.
+/// A curve with the same size as P-256.
 const SECP256K1: &str = "-----BEGIN PUBLIC KEY-----
 MFYwEAYHKoZIzj0CAQYFK4EEAAoDQgAEUYkTKvCuN8sK/xMoOFl1/IxwUHvWVV+H
 NizONWeUVRJ2bF/JUitc+TT78pNCq8tTmtDHdE5wDbSxESId3UZYSg==
@@ -45,14 +45,14 @@ fn pem(text: &str) -> Key {
 }
 
 #[test]
-fn algorithm_names() {
+fn algorithm_names_are_parsed() {
     for (algorithm, ..) in all() {
         assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
     }
     assert_eq!("Ed25519".parse(), Ok(EdDSA), "RFC 9864");
     for none in ["none", "None"] {
         let error = none.parse::<Algorithm>().unwrap_err().to_string();
-        assert_eq!(error, "algorithms: `none` would accept tokens that nobody signed");
+        assert_eq!(error, "algorithms: `none` would accept unsigned tokens");
     }
     for other in ["", "hs256", "ES521", "ES256K", "ed25519", "RS1", "HS256 "] {
         let error = other.parse::<Algorithm>().unwrap_err().to_string();
@@ -74,7 +74,7 @@ fn one_key_has_one_family() {
 }
 
 #[test]
-fn a_secret_is_as_long_as_the_hash() {
+fn secret_must_be_as_long_as_the_hash() {
     for (algorithm, len) in [(HS256, 32), (HS384, 48), (HS512, 64)] {
         let of = |len: usize| Jwt::new(JwtOptions::new([algorithm], Key::Secret(SECRET[..len].to_vec())));
         assert!(of(len).is_ok());
@@ -90,21 +90,21 @@ fn a_secret_is_as_long_as_the_hash() {
 }
 
 #[test]
-fn a_public_key_is_not_taken_for_a_secret() {
+fn public_key_as_a_secret_is_refused() {
     for pair in [rsa(), p256(), ed()] {
         for text in [pair.public.clone(), format!("\n\n{}", pair.public), pair.private.clone()] {
             let error = refusal(JwtOptions::new([HS256], Key::Secret(text.into_bytes())));
-            assert_eq!(error, "key: the secret is a PEM file, which others may know");
+            assert_eq!(error, "key: the secret is a PEM file, which may be public");
         }
         let error = refusal(JwtOptions::new([HS256], pair.key()));
-        assert_eq!(error, "key: a public key is no secret for HMAC: everybody could sign");
+        assert_eq!(error, "key: a public key is not a secret for HMAC: anyone could sign");
     }
     let error = refusal(JwtOptions::new([RS256], Key::Secret(SECRET.to_vec())));
     assert_eq!(error, "key: RS256 takes a public key and no secret");
 }
 
 #[test]
-fn pem_of_another_kind() {
+fn pem_of_another_kind_is_refused() {
     let wrong = "key: not a public key of the kind that the algorithms need";
     for (algorithm, key) in
         [(RS256, p256()), (RS256, ed()), (ES256, rsa()), (ES256, ed()), (EdDSA, rsa()), (EdDSA, p256())]
@@ -141,7 +141,7 @@ fn pem_of_another_kind() {
 }
 
 #[test]
-fn every_broken_pem_is_answered() {
+fn broken_pem_is_an_error() {
     for (algorithm, pair) in [(RS256, rsa()), (ES256, p256()), (EdDSA, ed())] {
         for position in 0..pair.public.len() {
             let mut bytes = pair.public.clone().into_bytes();
@@ -154,7 +154,7 @@ fn every_broken_pem_is_answered() {
 }
 
 #[test]
-fn options_that_make_no_sense() {
+fn contradictory_options_are_refused() {
     let with = |change: &dyn Fn(&mut JwtOptions)| {
         let mut options = options();
         change(&mut options);
@@ -200,7 +200,7 @@ fn previous_key() {
 }
 
 #[test]
-fn key_ids_of_fixed_keys() {
+fn key_ids_restrict_fixed_keys() {
     let (new, old) = (EncodingKey::from_secret(SECRET).unwrap(), EncodingKey::from_secret(OTHER_SECRET).unwrap());
     let mut options = options();
     let kid = |options: &JwtOptions, key: &EncodingKey, kid: &str| {
@@ -222,7 +222,7 @@ fn key_ids_of_fixed_keys() {
     assert_eq!(kid(&options, &new, "2"), Ok(()));
 }
 
-/// A file of keys that is removed at the end.
+/// A file of keys that is removed when this is dropped.
 struct Set(PathBuf);
 
 impl Set {
@@ -232,7 +232,7 @@ impl Set {
         set
     }
 
-    /// As an operator should: a new file takes the place of the old.
+    /// Replaces the file by a new one, as an operator should.
     fn replace(&self, text: &str) {
         let fresh = self.0.with_extension("new");
         fs::write(&fresh, text).unwrap();
@@ -273,12 +273,12 @@ fn jwk(pair: &Pair, algorithm: Algorithm, kid: &str, more: Value) -> Value {
 }
 
 fn verdict(jwt: &Jwt, token: &str, now: u64) -> Result<(), Denied> {
-    // The time at which the file is looked at is not that at which tokens expire.
+    // Tokens are checked at another time than the file.
     jwt.verify_token(token, now).map(drop)
 }
 
 #[test]
-fn a_set_of_several_keys() {
+fn set_of_several_keys_is_used_by_kid() {
     let second = new_p256();
     let set = Set::new(
         "several",
@@ -307,7 +307,7 @@ fn a_set_of_several_keys() {
     assert_eq!(of(ES256, p256(), "E1"), Err(Denied::KeyId));
     let secret = EncodingKey::from_secret(SECRET).unwrap();
     assert_eq!(verdict(&jwt, &with_kid(HS256, &secret, "unknown", &claims()), NOW), Err(Denied::Algorithm));
-    // Without a kid each key that fits is tried.
+    // Without a kid, each fitting key is tried.
     assert_eq!(verdict(&jwt, &signed(ES256, &second.signing, &claims()), NOW), Ok(()));
     assert_eq!(verdict(&jwt, &signed(ES256, &new_p256().signing, &claims()), NOW), Err(Denied::Signature));
     assert_eq!(
@@ -317,7 +317,7 @@ fn a_set_of_several_keys() {
 }
 
 #[test]
-fn key_id_picks_one_of_a_set() {
+fn key_id_option_selects_one_key_of_a_set() {
     let second = new_p256();
     let set = Set::new("pick", &[jwk(p256(), ES256, "1", json!({})), jwk(&second, ES256, "2", json!({}))]);
     let mut options = set.options([ES256]);
@@ -329,7 +329,7 @@ fn key_id_picks_one_of_a_set() {
 }
 
 #[test]
-fn one_kid_for_two_keys() {
+fn two_keys_may_share_a_kid() {
     let set = Set::new("same", &[jwk(rsa(), RS256, "k", json!({})), jwk(p256(), ES256, "k", json!({}))]);
     let jwt = set.jwt([RS256, ES256]);
     assert_eq!(verdict(&jwt, &with_kid(RS256, &rsa().signing, "k", &claims()), NOW), Ok(()));
@@ -337,7 +337,7 @@ fn one_kid_for_two_keys() {
 }
 
 #[test]
-fn secrets_in_a_set() {
+fn secrets_in_a_set_are_used() {
     let oct = |len: usize, kid: &str| json!({"kty": "oct", "k": encode(&SECRET[..len]), "kid": kid});
     let set = Set::new("oct", &[oct(64, "long"), oct(32, "short"), oct(31, "none")]);
     let jwt = set.jwt([HS256, HS512]);
@@ -354,7 +354,7 @@ fn secrets_in_a_set() {
 }
 
 #[test]
-fn unusable_keys_are_passed_over() {
+fn unusable_keys_are_ignored() {
     let good = jwk(p256(), ES256, "good", json!({}));
     let unusable = [
         jwk(p256(), ES256, "enc", json!({"use": "enc"})),
@@ -391,7 +391,7 @@ fn unusable_keys_are_passed_over() {
 }
 
 #[test]
-fn a_set_may_hold_a_private_key_but_it_is_not_needed() {
+fn private_part_of_a_key_in_a_set_is_ignored() {
     let set = Set::new("private", &[jwk(p256(), ES256, "k", json!({"d": encode([1; 32])}))]);
     let jwt = set.jwt([ES256]);
     assert_eq!(verdict(&jwt, &signed(ES256, &p256().signing, &claims()), NOW), Ok(()));
@@ -399,7 +399,7 @@ fn a_set_may_hold_a_private_key_but_it_is_not_needed() {
 }
 
 #[test]
-fn files_that_are_no_sets() {
+fn invalid_files_are_refused() {
     let set = Set::new("bad", &[]);
     let problem = |text: &str| {
         set.replace(text);
@@ -425,7 +425,7 @@ fn files_that_are_no_sets() {
 }
 
 #[test]
-fn rotation_by_an_unknown_kid() {
+fn unknown_kid_reloads_the_file() {
     let second = new_p256();
     let (first_key, second_key) = (jwk(p256(), ES256, "1", json!({})), jwk(&second, ES256, "2", json!({})));
     let set = Set::new("rotation", std::slice::from_ref(&first_key));
@@ -434,36 +434,36 @@ fn rotation_by_an_unknown_kid() {
         (with_kid(ES256, &p256().signing, "1", &claims()), with_kid(ES256, &second.signing, "2", &claims()));
     assert_eq!(verdict(&jwt, &new, NOW), Err(Denied::KeyId));
     set.put(&[first_key, second_key.clone()]);
-    assert_eq!(verdict(&jwt, &new, NOW), Err(Denied::KeyId), "looked at in this second already");
+    assert_eq!(verdict(&jwt, &new, NOW), Err(Denied::KeyId), "already checked in this second");
     assert_eq!(verdict(&jwt, &old, NOW), Ok(()));
     assert_eq!(verdict(&jwt, &new, NOW + 1), Ok(()));
     assert_eq!(verdict(&jwt, &old, NOW + 1), Ok(()));
-    // A key that goes is accepted until the file is looked at.
+    // A removed key is accepted until the file is checked.
     set.put(std::slice::from_ref(&second_key));
     assert_eq!(verdict(&jwt, &old, NOW + 2), Ok(()));
     assert_eq!(jwt.refresh(NOW + 2), Ok(true));
     assert_eq!(verdict(&jwt, &old, NOW + 2), Err(Denied::KeyId));
     assert_eq!(verdict(&jwt, &new, NOW + 2), Ok(()));
-    // All of them withdrawn.
+    // All keys are withdrawn.
     set.put(&[]);
     assert_eq!(jwt.refresh(NOW + 2), Ok(false));
     assert_eq!(jwt.refresh(NOW + 3), Ok(true));
     assert_eq!(verdict(&jwt, &new, NOW + 3), Err(Denied::KeyId));
-    // The clock goes back.
+    // The clock is set back.
     set.put(&[second_key]);
     assert_eq!(jwt.refresh(NOW - 100), Ok(true));
     assert_eq!(verdict(&jwt, &new, NOW), Ok(()));
 }
 
 #[test]
-fn only_a_changed_file_is_read() {
+fn only_a_changed_file_is_reloaded() {
     let key = jwk(p256(), ES256, "1", json!({}));
     let set = Set::new("unchanged", std::slice::from_ref(&key));
     let jwt = set.jwt([ES256]);
     for later in 0..5 {
         assert_eq!(jwt.refresh(NOW + later), Ok(false));
     }
-    // The same content in another file is a change, for only reading it tells.
+    // The same content in another file counts as a change, because only reading it shows that it is the same.
     set.put(&[key]);
     assert_eq!(jwt.refresh(NOW + 5), Ok(true));
     assert_eq!(jwt.refresh(NOW + 6), Ok(false));
@@ -471,7 +471,7 @@ fn only_a_changed_file_is_read() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_written_in_place_with_its_old_time() {
+fn file_written_in_place_with_its_old_time_is_reloaded() {
     let other = new_p256();
     let set = Set::new("inplace", &[jwk(p256(), ES256, "1", json!({}))]);
     let jwt = set.jwt([ES256]);
@@ -489,7 +489,7 @@ fn a_file_written_in_place_with_its_old_time() {
 }
 
 #[test]
-fn a_bad_file_keeps_the_keys() {
+fn invalid_file_keeps_the_keys() {
     let second = new_p256();
     let set = Set::new("keeps", &[jwk(p256(), ES256, "1", json!({}))]);
     let jwt = set.jwt([ES256]);
@@ -501,13 +501,13 @@ fn a_bad_file_keeps_the_keys() {
         set.replace(bad);
         now += 1;
         let error = jwt.refresh(now).unwrap_err();
-        assert_eq!(jwt.refresh(now), Err(error.clone()), "the same answer in the same second");
+        assert_eq!(jwt.refresh(now), Err(error.clone()), "the same error in the same second");
         assert_eq!(jwt.key_file_error(), Some(error));
         assert_eq!(verdict(&jwt, &old, now), Ok(()));
         assert_eq!(verdict(&jwt, &new, now), Err(Denied::KeyId));
     }
     fs::remove_file(&set.0).unwrap();
-    // Found by a client's token, not by the timer.
+    // Detected by a client's token, not by `refresh`.
     assert_eq!(verdict(&jwt, &new, now + 1), Err(Denied::KeyId));
     assert!(jwt.key_file_error().unwrap().to_string().contains("No such file"));
     assert_eq!(verdict(&jwt, &old, now + 1), Ok(()));
@@ -518,7 +518,7 @@ fn a_bad_file_keeps_the_keys() {
 }
 
 #[test]
-fn a_file_that_was_away_for_a_while() {
+fn missing_file_is_reloaded_when_it_is_back() {
     let set = Set::new("away", &[jwk(p256(), ES256, "1", json!({}))]);
     let folder = set.0.with_extension("folder");
     let elsewhere = set.0.with_extension("elsewhere");
@@ -527,7 +527,7 @@ fn a_file_that_was_away_for_a_while() {
     let jwt = Jwt::new(JwtOptions::new([ES256], Key::Jwks(folder.join("keys.json")))).unwrap();
     fs::rename(&folder, &elsewhere).unwrap();
     assert!(jwt.refresh(NOW).is_err());
-    // Nothing about the file itself has changed.
+    // The file itself has not changed.
     fs::rename(&elsewhere, &folder).unwrap();
     assert_eq!(jwt.refresh(NOW + 1), Ok(true));
     assert_eq!((jwt.key_file_error(), jwt.refresh(NOW + 2)), (None, Ok(false)));
@@ -537,14 +537,14 @@ fn a_file_that_was_away_for_a_while() {
 
 #[cfg(unix)]
 #[test]
-fn an_unreadable_file_keeps_the_keys() {
+fn unreadable_file_keeps_the_keys() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     let set = Set::new("unreadable", &[jwk(p256(), ES256, "1", json!({}))]);
     let jwt = set.jwt([ES256]);
     let old = with_kid(ES256, &p256().signing, "1", &claims());
     set.put(&[]);
     fs::set_permissions(&set.0, fs::Permissions::from_mode(0o000)).unwrap();
-    // root may read it all the same.
+    // root can read it anyway.
     if fs::File::open(&set.0).is_err() {
         assert!(jwt.refresh(NOW).unwrap_err().to_string().contains("Permission denied"));
     }

@@ -1,4 +1,4 @@
-//! Where tokens are found in the head of a handshake, and in which order.
+//! The sources of tokens in the head of a request, and their order.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -39,7 +39,7 @@ fn alice() -> Result<String, Denied> {
 }
 
 #[test]
-fn bearer() {
+fn bearer_tokens_are_found() {
     let token = of("alice");
     let with = |value: &str| found(Source::Bearer, &Request::to("/").with("Authorization", value));
     for value in [
@@ -67,7 +67,7 @@ fn bearer() {
 }
 
 #[test]
-fn two_authorizations_are_ambiguous() {
+fn two_authorization_fields_are_refused() {
     let request =
         |first: &str, second: &str| Request::to("/").with("Authorization", first).with("authorization", second);
     let token = format!("Bearer {}", of("alice"));
@@ -79,7 +79,7 @@ fn two_authorizations_are_ambiguous() {
 }
 
 #[test]
-fn cookies() {
+fn cookies_are_parsed() {
     let token = of("alice");
     let with = |value: &str| found(cookie(), &Request::to("/").with("Cookie", value));
     for value in [
@@ -108,7 +108,7 @@ fn cookies() {
     ] {
         assert_eq!(with(&value), Err(Denied::Malformed), "{value:?}");
     }
-    // HTTP/2 to HTTP/1 gateways may leave several fields.
+    // Gateways from HTTP/2 to HTTP/1 may leave several fields.
     let request = Request::to("/").with("cookie", "a=b").with("cookie", format!("session={token}"));
     assert_eq!(found(cookie(), &request), alice());
     let request =
@@ -117,13 +117,13 @@ fn cookies() {
 }
 
 #[test]
-fn the_first_cookie_decides() {
+fn first_cookie_is_used() {
     let value = format!("session=wrong; session={}", of("alice"));
     assert_eq!(found(cookie(), &Request::to("/").with("Cookie", value)), Err(Denied::Malformed));
 }
 
 #[test]
-fn query_parameters() {
+fn query_parameters_are_parsed() {
     let token = of("alice");
     let encoded: String = token.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let with = |target: &str| found(query(), &Request::to(target));
@@ -173,7 +173,7 @@ fn query_parameters() {
 }
 
 #[test]
-fn subprotocols() {
+fn subprotocols_are_parsed() {
     let token = of("alice");
     let with = |value: &str| found(subprotocol(), &Request::to("/").with("Sec-WebSocket-Protocol", value));
     for value in [
@@ -211,7 +211,7 @@ fn entries_with_tokens_are_not_subprotocols() {
 }
 
 #[test]
-fn the_first_source_with_a_token_decides() {
+fn first_source_with_a_token_is_used() {
     let all = [cookie(), Source::Bearer, query(), subprotocol()];
     let request = |skip: usize| {
         let mut request = Request::to("/");
@@ -234,7 +234,7 @@ fn the_first_source_with_a_token_decides() {
         assert_eq!((identity.user, identity.source), (format!("user-{skip}"), Some(all[skip].clone())));
     }
     assert_eq!(looking_at(&all).verify(&request(4), NOW), Err(Denied::Missing));
-    // In every order it is the first one of the list.
+    // In any order, the first source of the list is used.
     for rotation in 0..4 {
         let mut sources = all.to_vec();
         sources.rotate_left(rotation);
@@ -244,7 +244,7 @@ fn the_first_source_with_a_token_decides() {
 }
 
 #[test]
-fn a_bad_token_is_not_made_up_for_by_a_later_source() {
+fn invalid_token_is_not_replaced_by_a_later_source() {
     let jwt = looking_at(&[cookie(), Source::Bearer]);
     let bearer = format!("Bearer {}", of("alice"));
     let with = |session: &str| {
@@ -253,13 +253,13 @@ fn a_bad_token_is_not_made_up_for_by_a_later_source() {
     };
     assert_eq!(with("nonsense"), Err(Denied::Malformed));
     assert_eq!(with(&hs256(&json!({"sub": "a", "exp": NOW - 99}))), Err(Denied::Expired));
-    // A cookie that was emptied is none.
+    // An empty cookie counts as missing.
     assert_eq!(with(""), alice());
     assert_eq!(with("\"\""), alice());
 }
 
 #[test]
-fn places_that_are_not_configured_do_not_count() {
+fn unconfigured_sources_are_ignored() {
     let request = Request::to(&format!("/?token={}", of("a")))
         .with("Cookie", format!("session={}; other={}", of("a"), of("a")))
         .with("Sec-WebSocket-Protocol", format!("bearer.{}", of("a")));
@@ -268,7 +268,7 @@ fn places_that_are_not_configured_do_not_count() {
 }
 
 #[test]
-fn long_tokens_are_refused_wherever_they_are() {
+fn long_tokens_are_refused_from_every_source() {
     let long = "x".repeat(9000);
     let requests = [
         Request::to("/").with("Cookie", format!("session={long}")),

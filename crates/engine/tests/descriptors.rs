@@ -1,4 +1,4 @@
-//! Sessions leave some of the process's descriptors to others. In a file of its own: the limit holds for the process.
+//! Sessions leave descriptors to others. A test file of its own, because the limit applies to the whole process.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -10,14 +10,14 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::{Config, Engine, Reason};
 
 const MOST: u64 = 256;
 
 fn status_of(engine: &Engine, path: &str) -> String {
     let mut stream = TcpStream::connect(address(engine)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -25,11 +25,11 @@ fn status_of(engine: &Engine, path: &str) -> String {
 }
 
 #[test]
-fn when_sessions_have_taken_all_that_they_may_clients_are_answered_and_the_application_goes_on() {
+fn exhausted_descriptors_give_503_and_leave_some_to_the_application() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(MOST), maximum }).unwrap();
     let engine = Engine::start(Config { workers: 1, ..config() }).unwrap();
-    // Clients have descriptors of the same process.
+    // The clients use descriptors of the same process.
     let mut clients = Vec::new();
     let refused = loop {
         let client = Client::request(&engine, "/", "");
@@ -50,16 +50,16 @@ fn when_sessions_have_taken_all_that_they_may_clients_are_answered_and_the_appli
         assert_eq!(Client::request(&engine, "/", "").status, 503);
     }
     let full = || engine.figures().total().failures_by_reason().find(|(reason, _)| *reason == Reason::Full).unwrap().1;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while full() < 21 {
         assert!(Instant::now() < deadline, "{} refusals were counted", full());
         std::thread::yield_now();
     }
-    // One that leaves makes room for one that comes.
+    // A client that disconnects makes room for another one.
     let sessions = clients.len() as u64;
     for _ in 0..20 {
         drop(clients.pop());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while engine.figures().total().sessions >= sessions {
             assert!(Instant::now() < deadline);
             std::thread::yield_now();
@@ -67,7 +67,7 @@ fn when_sessions_have_taken_all_that_they_may_clients_are_answered_and_the_appli
         clients.push(Client::open(&engine, "/"));
         assert_eq!(Client::request(&engine, "/", "").status, 503);
     }
-    // Those that got a place last are served as all others are.
+    // The last sessions are served like all others.
     for (number, session) in engine.sessions().into_iter().enumerate().take(20) {
         session.send(wirespeed_engine::driver::protocol::MessageKind::Text, number.to_string().as_bytes()).unwrap();
     }

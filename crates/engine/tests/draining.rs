@@ -1,4 +1,4 @@
-//! What goes on while an engine drains: all that went on before, until its last session is over.
+//! An engine serves as usual while it drains, until its last session has ended.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
 use wirespeed_engine::mailbox::Refused;
@@ -21,17 +21,17 @@ fn internal() -> Http {
     Http { at: Some(Place::Tcp("127.0.0.1:0".parse().unwrap())), ..Http::default() }
 }
 
-fn inside_of(engine: &Engine) -> SocketAddr {
+fn internal_address(engine: &Engine) -> SocketAddr {
     match engine.http_place().unwrap() {
         Place::Tcp(address) => *address,
         Place::Unix(_) => panic!("a path"),
     }
 }
 
-/// The answer to a question for the health; `None`: nobody gives one.
+/// Returns the response of the health check; `None` without one.
 fn health(at: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(at).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -42,8 +42,8 @@ fn topic(name: &str) -> Topic {
     Topic::new(name).unwrap()
 }
 
-/// All that an application may ask of an engine, and what each has answered that it should not have.
-fn use_it(engine: &Engine, number: u64) -> Result<(), String> {
+/// Calls every function of an engine, and returns those that gave a wrong result.
+fn call_everything(engine: &Engine, number: u64) -> Result<(), String> {
     let topic = topic(["room.1", "room.2", "nobody"][(number % 3) as usize]);
     let (kind, text) = (MessageKind::Text, b"tick");
     let soon = Some(Instant::now() + Duration::from_millis(1));
@@ -71,19 +71,19 @@ fn use_it(engine: &Engine, number: u64) -> Result<(), String> {
 }
 
 #[test]
-fn a_worker_without_sessions_changes_nothing_for_those_of_others() {
+fn worker_without_sessions_does_not_affect_others() {
     let engine = Engine::start(Config { workers: 4, http: internal(), ..config() }).unwrap();
-    let at = inside_of(&engine);
-    let mut client = Client::open(&engine, "/"); // it does not read, and so its session goes on
-    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    let at = internal_address(&engine);
+    let mut client = Client::open(&engine, "/"); // it does not read, so its session stays open
+    let mut draining = engine.begin_drain(Drain { timeout: TIMEOUT, ..Drain::default() });
     let drained = std::thread::scope(|scope| {
         let drain = scope.spawn(move || draining.finish());
-        // Longer than the workers take that have nobody.
+        // Longer than workers without sessions take to end.
         let until = Instant::now() + Duration::from_millis(500);
         let mut number = 0;
         while Instant::now() < until {
             number += 1;
-            use_it(&engine, number).unwrap();
+            call_everything(&engine, number).unwrap();
             let answer = health(at).unwrap();
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         }
@@ -96,11 +96,11 @@ fn a_worker_without_sessions_changes_nothing_for_those_of_others() {
     assert_eq!(engine.broadcast(MessageKind::Text, b"", None), Err(Refusal::Closed));
 }
 
-/// Numbers that are the same in each run.
+/// Random numbers that are the same in each run.
 struct Dice(u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    fn below(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -108,11 +108,12 @@ impl Dice {
     }
 }
 
-/// A client of one kind or another, for as long as it likes, or until the engine ends it. False: nobody lets it in.
+/// Connects as a client of some kind, until it leaves or the engine disconnects it. Returns false if it was not
+/// accepted.
 fn visit(at: SocketAddr, dice: &mut Dice) -> bool {
-    let target = ["/", "/", "/echo", "/relay/room.1", "/relay/room.2"][dice.roll(5) as usize];
+    let target = ["/", "/", "/echo", "/relay/room.1", "/relay/room.2"][dice.below(5) as usize];
     let Ok(mut stream) = TcpStream::connect(at) else { return false };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!(
         "GET {target} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -120,21 +121,21 @@ fn visit(at: SocketAddr, dice: &mut Dice) -> bool {
     if stream.write_all(request.as_bytes()).is_err() || stream.read(&mut [0; 4]).is_err() {
         return true;
     }
-    // Masked with zeros: text, and at last the close.
-    for _ in 0..dice.roll(20) {
-        let _ = stream.write_all(b"\x81\x82\0\0\0\0hi"); // it may have been ended
-        std::thread::sleep(Duration::from_millis(dice.roll(3)));
+    // Masked with zeros: a text message, and a close frame at the end.
+    for _ in 0..dice.below(20) {
+        let _ = stream.write_all(b"\x81\x82\0\0\0\0hi"); // it may be closed already
+        std::thread::sleep(Duration::from_millis(dice.below(3)));
     }
-    if dice.roll(3) > 0 {
+    if dice.below(3) > 0 {
         let _ = stream.write_all(b"\x88\x82\0\0\0\0\x03\xe8");
         while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
     } else {
-        std::thread::sleep(Duration::from_millis(dice.roll(400))); // it goes without a word
+        std::thread::sleep(Duration::from_millis(dice.below(400))); // it disconnects without a close frame
     }
     true
 }
 
-/// Takes the events, as an application does: sessions go into rooms, and are answered.
+/// Takes events as an application does: subscribes sessions to rooms and answers messages.
 fn serve(engine: &Engine, failed: &Mutex<Vec<String>>) {
     let over = |session: &Session| !session.is_open();
     while let Ok(batches) = engine.events().take(64, None) {
@@ -153,29 +154,29 @@ fn serve(engine: &Engine, failed: &Mutex<Vec<String>>) {
     }
 }
 
-/// Drains an engine at some moment of some traffic.
+/// Drains an engine at a random moment of random traffic.
 fn drain_some_time(seed: u64) {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let timeout = Duration::from_millis(300 + dice.roll(3000));
-    let how = Drain { timeout, batch: 1 + dice.roll(3) as usize, ..Drain::default() };
-    let config = Config { workers: 1 + dice.roll(4) as usize, http: internal(), ..config() };
+    let timeout = Duration::from_millis(300 + dice.below(3000));
+    let how = Drain { timeout, batch: 1 + dice.below(3) as usize, ..Drain::default() };
+    let config = Config { workers: 1 + dice.below(4) as usize, http: internal(), ..config() };
     let mut routes = Routes::new();
     routes.add("/", Route::new(Role::Events, &config)).unwrap();
     routes.add("/echo", Route::new(Role::Echo, &config)).unwrap();
     routes.add("/relay/{topic}", Route::new(Role::Relay(Relay::default()), &config)).unwrap();
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap();
-    let (at, internal) = (address(&engine), inside_of(&engine));
+    let (at, internal) = (address(&engine), internal_address(&engine));
     let failed = Mutex::new(Vec::new());
     let (over, uses) = (AtomicBool::new(false), AtomicU64::new(0));
     let deadline = Mutex::new(None);
-    // Whether the engine may say that it is over: nobody is there, or whoever is was cut off.
+    // Whether the engine may report its end: no session is left, or all have been disconnected.
     let ended = || {
         let cut = deadline.lock().unwrap().is_some_and(|deadline| Instant::now() >= deadline);
         cut || deadline.lock().unwrap().is_some() && engine.figures().total().sessions == 0
     };
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            let mut dice = Dice(dice.roll(u64::MAX) | 1);
+            let mut dice = Dice(dice.below(u64::MAX) | 1);
             scope.spawn(move || while visit(at, &mut dice) {});
         }
         scope.spawn(|| serve(&engine, &failed));
@@ -183,7 +184,7 @@ fn drain_some_time(seed: u64) {
             let (engine, failed, over, uses, ended) = (&engine, &failed, &over, &uses, &ended);
             scope.spawn(move || {
                 for number in first.. {
-                    if let Err(why) = use_it(engine, number) {
+                    if let Err(why) = call_everything(engine, number) {
                         if !ended() {
                             failed.lock().unwrap().push(why);
                         }
@@ -208,7 +209,7 @@ fn drain_some_time(seed: u64) {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        std::thread::sleep(Duration::from_millis(dice.roll(300)));
+        std::thread::sleep(Duration::from_millis(dice.below(300)));
         *deadline.lock().unwrap() = Some(Instant::now() + timeout);
         engine.begin_drain(how).finish();
         over.store(true, Ordering::Release);
@@ -220,20 +221,20 @@ fn drain_some_time(seed: u64) {
 }
 
 #[test]
-fn what_may_be_asked_of_an_engine_may_be_asked_until_it_has_drained() {
+fn engine_can_be_used_until_it_has_drained() {
     (1..=8).for_each(drain_some_time);
 }
 
-/// How long the end of an engine takes that has no sessions, from the drain on.
-fn end(engine: Engine) -> Duration {
+/// Returns how long an engine without sessions takes to drain.
+fn drain_time(engine: Engine) -> Duration {
     let began = Instant::now();
-    engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() }).finish();
+    engine.begin_drain(Drain { timeout: TIMEOUT, ..Drain::default() }).finish();
     engine.join().unwrap();
     began.elapsed()
 }
 
 #[test]
-fn a_session_more_than_a_batch_takes_little_longer() {
+fn one_session_more_than_a_batch_takes_little_longer() {
     let engine = Engine::start(config()).unwrap();
     let clients: Vec<_> = (0..4).map(|_| Client::open(&engine, "/")).collect();
     let began = Instant::now();
@@ -246,10 +247,10 @@ fn a_session_more_than_a_batch_takes_little_longer() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
-/// A connection with so much of a request, which has been accepted.
+/// Connects, sends a part of a request, and waits until the connection is accepted.
 fn dial(engine: &Engine, said: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address(engine)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(said).unwrap();
     while engine.figures().total().connections == 0 {
         std::thread::sleep(Duration::from_millis(1));
@@ -258,24 +259,24 @@ fn dial(engine: &Engine, said: &[u8]) -> TcpStream {
 }
 
 #[test]
-fn openings_do_not_hold_up_the_end() {
-    let settings = || Config { open_timeout: PATIENCE, workers: 1, ..config() };
+fn pending_handshakes_do_not_delay_the_drain() {
+    let settings = || Config { open_timeout: TIMEOUT, workers: 1, ..config() };
     let engine = Engine::start(settings()).unwrap();
     let _silent = dial(&engine, b"");
-    std::thread::sleep(Duration::from_millis(1100)); // as long as one may be silent who means well
-    let took = end(engine);
+    std::thread::sleep(Duration::from_millis(1100)); // longer than a handshake may be idle before it can be evicted
+    let took = drain_time(engine);
     assert!(took < Duration::from_millis(800), "{took:?}");
     for said in [&b""[..], b"GET / HTTP/1.1\r\n"] {
         let engine = Engine::start(settings()).unwrap();
         let _slow = dial(&engine, said);
-        let took = end(engine);
+        let took = drain_time(engine);
         assert!(took > Duration::from_millis(500) && took < Duration::from_secs(3), "{took:?}");
     }
-    // Of those too who come where sessions never begin, and no door is closed.
+    // Also of clients at an address without sessions, whose listener is not closed.
     let engine = Engine::start(Config { http: internal(), ..settings() }).unwrap();
-    let at = inside_of(&engine);
+    let at = internal_address(&engine);
     let _client = Client::open(&engine, "/");
-    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    let mut draining = engine.begin_drain(Drain { timeout: TIMEOUT, ..Drain::default() });
     draining.step(Instant::now());
     let mut silent = TcpStream::connect(at).unwrap();
     silent.set_read_timeout(Some(Duration::from_secs(4))).unwrap();
@@ -283,10 +284,10 @@ fn openings_do_not_hold_up_the_end() {
 }
 
 #[test]
-fn who_has_just_come_when_the_doors_close_has_time_to_ask() {
+fn client_accepted_just_before_the_drain_can_send_its_request() {
     let engine = Engine::start(Config { workers: 1, ..config() }).unwrap();
     let mut draining_input = dial(&engine, b"");
-    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    let mut draining = engine.begin_drain(Drain { timeout: TIMEOUT, ..Drain::default() });
     draining.step(Instant::now());
     std::thread::sleep(Duration::from_millis(300));
     let request = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

@@ -1,4 +1,4 @@
-//! How sessions end: in their time, whole as far as possible, and told.
+//! Sessions end in time, deliver their messages as far as possible, and report their end.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
 use wirespeed_engine::outbox::Policy;
@@ -23,8 +23,8 @@ enum Seen {
 }
 
 fn take(engine: &Engine, most: usize) -> Vec<(Session, Seen)> {
-    let batches = engine.events().take(most, Some(Instant::now() + PATIENCE)).unwrap();
-    assert!(!batches.is_empty(), "nothing happens");
+    let batches = engine.events().take(most, Some(Instant::now() + TIMEOUT)).unwrap();
+    assert!(!batches.is_empty(), "no event arrives");
     let seen = |event: Event<'_>| match event {
         Event::Connected => Seen::Connected,
         Event::Message { data, .. } => Seen::Message(data.len()),
@@ -34,13 +34,13 @@ fn take(engine: &Engine, most: usize) -> Vec<(Session, Seen)> {
 }
 
 #[test]
-fn the_time_for_closing_begins_when_it_is_closed() {
+fn close_timeout_starts_with_the_close() {
     let close_timeout = Duration::from_millis(1500);
     let engine =
         Engine::start(Config { close_timeout, policy: Policy::DropNewest, outbox_limit: 8 << 20, ..config() }).unwrap();
     let mut client = Client::open(&engine, "/");
     let (session, _) = take(&engine, 1).remove(0);
-    // Far more than the kernel holds; and nothing of it is read for longer than closing may take.
+    // Far more than the kernel buffers; the client reads nothing for longer than the close timeout.
     for _ in 0..100 {
         session.send(MessageKind::Binary, &[0; 64 * 1024]).unwrap();
     }
@@ -53,7 +53,7 @@ fn the_time_for_closing_begins_when_it_is_closed() {
 }
 
 #[test]
-fn whoever_takes_it_drop_by_drop_does_not_take_it_for_ever() {
+fn slow_reading_does_not_extend_the_close_timeout() {
     let close_timeout = Duration::from_millis(700);
     let engine = Engine::start(Config { close_timeout, outbox_limit: 64 << 20, ..config() }).unwrap();
     let mut client = Client::open(&engine, "/");
@@ -63,19 +63,19 @@ fn whoever_takes_it_drop_by_drop_does_not_take_it_for_ever() {
     let began = Instant::now();
     let mut some = [0; 256 * 1024];
     while engine.figures().total().sessions > 0 {
-        assert!(began.elapsed() < Duration::from_secs(5), "each read gave it more time");
+        assert!(began.elapsed() < Duration::from_secs(5), "each read extended the timeout");
         let _ = client.stream.read(&mut some);
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_told_though_events_had_no_room() {
+fn messages_before_the_end_become_events_after_a_full_queue() {
     let close_timeout = Duration::from_millis(500);
     let engine = Engine::start(Config { close_timeout, max_events: 2, workers: 1, ..config() }).unwrap();
     let mut client = Client::open(&engine, "/");
     let (session, _) = take(&engine, 1).remove(0);
-    // Events have no room for what follows.
+    // The event queue has no room for the next messages.
     for _ in 0..3 {
         client.send_text("filling");
         std::thread::sleep(Duration::from_millis(30));
@@ -93,25 +93,25 @@ fn what_was_sent_before_the_end_is_told_though_events_had_no_room() {
     assert_eq!(seen, expected);
 }
 
-fn eventually(what: &str, is: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_until(what: &str, is: impl Fn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !is() {
-        assert!(Instant::now() < deadline, "not {what}");
+        assert!(Instant::now() < deadline, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn an_opening_that_was_begun_is_answered_once_events_have_room() {
-    // Nothing else has anything sent in the time of the test.
-    let (open_timeout, ping_interval) = (PATIENCE * 2, None);
+fn pending_handshake_is_answered_once_events_have_room() {
+    // No other client sends during the test.
+    let (open_timeout, ping_interval) = (TIMEOUT * 2, None);
     let engine = Engine::start(Config { max_events: 2, open_timeout, ping_interval, workers: 1, ..config() }).unwrap();
     let head = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
     let mut opening = TcpStream::connect(support::address(&engine)).unwrap();
-    opening.set_read_timeout(Some(PATIENCE)).unwrap();
+    opening.set_read_timeout(Some(TIMEOUT)).unwrap();
     opening.write_all(&head.as_bytes()[..20]).unwrap();
-    eventually("accepted", || engine.figures().total().connections == 1);
+    wait_until("accepted", || engine.figures().total().connections == 1);
     let mut client = Client::open(&engine, "/");
     for _ in 0..3 {
         client.send_text("filling");
@@ -120,17 +120,17 @@ fn an_opening_that_was_begun_is_answered_once_events_have_room() {
     opening.write_all(&head.as_bytes()[20..]).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let (events, _) = engine.events().waiting();
-    assert!(events >= 2, "events have room");
+    assert!(events >= 2, "the event queue has room");
     assert_eq!(engine.figures().total().sessions, 1);
     take(&engine, 10);
-    // The answer leaves though there may be no room again.
+    // The response is sent, although the event queue may be full again.
     let mut answer = [0; 12];
     opening.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 101");
 }
 
 #[test]
-fn who_is_ended_adds_few_events_however_small_the_messages() {
+fn ending_session_adds_few_events_for_small_messages() {
     const SENT: usize = 200_000;
     let close_timeout = Duration::from_secs(1);
     let engine = Engine::start(Config { close_timeout, max_events: 2, workers: 1, ..config() }).unwrap();
@@ -142,16 +142,16 @@ fn who_is_ended_adds_few_events_however_small_the_messages() {
     let bytes = client.peer.send_half.take_output();
     let mut stream = client.stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || stream.write_all(&bytes));
-    eventually("full", || engine.events().waiting().0 > 2);
+    wait_until("full", || engine.events().waiting().0 > 2);
     session.close(CloseCode(1000), "").unwrap();
-    eventually("ended", || engine.figures().total().sessions == 0);
+    wait_until("ended", || engine.figures().total().sessions == 0);
     let (events, _) = engine.events().waiting();
     assert!(events < SENT / 10, "{events} events wait, of 2");
-    let _ = writing.join().unwrap(); // it was cut off
+    let _ = writing.join().unwrap(); // it was disconnected
 }
 
 #[test]
-fn an_end_that_comes_with_the_request_is_seen() {
+fn end_of_stream_with_the_request_is_noticed() {
     let path = std::env::temp_dir().join(format!("wirespeed-endings-{}", std::process::id()));
     let at = Place::Unix(path.clone());
     let listen = vec![Listen { at, tls: None }];
@@ -162,7 +162,7 @@ fn an_end_that_comes_with_the_request_is_seen() {
                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
         stream.write_all(&head.as_bytes()[..20]).unwrap();
         std::thread::sleep(Duration::from_millis(20));
-        // The rest, messages that are more than one read, and the end, as one.
+        // The rest of the request, messages that need more than one read, and the end of the stream, all at once.
         let mut rest = head.as_bytes()[20..].to_vec();
         for _ in 0..1000 {
             rest.extend_from_slice(&[0x82, 0xfe, 0, 200, 0, 0, 0, 0]);
@@ -185,15 +185,15 @@ fn an_end_that_comes_with_the_request_is_seen() {
 }
 
 #[test]
-fn small_messages_count_for_more_than_their_bytes() {
+fn small_messages_count_with_their_overhead() {
     let engine = Engine::start(Config { outbox_limit: 100_000, workers: 1, ..config() }).unwrap();
     let client = Client::open(&engine, "/");
     let (session, _) = take(&engine, 1).remove(0);
-    session.send(MessageKind::Binary, &vec![0; 32 << 20]).unwrap(); // the kernel is full from here on
+    session.send(MessageKind::Binary, &vec![0; 32 << 20]).unwrap(); // fills the socket buffers
     let mut sent = 0;
     while session.send(MessageKind::Binary, b"x").is_ok() {
         sent += 1;
-        assert!(sent < 50_000, "they take far more than a byte");
+        assert!(sent < 50_000, "each takes far more than a byte");
         if sent % 100 == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -202,13 +202,13 @@ fn small_messages_count_for_more_than_their_bytes() {
 }
 
 #[test]
-fn last_words_that_are_many_are_read_in_turns() {
+fn long_final_input_is_read_in_turns() {
     let engine = Engine::start(Config { max_events: 1, workers: 1, ..config() }).unwrap();
     let mut client = Client::open(&engine, "/");
     let (session, _) = take(&engine, 1).remove(0);
     client.send_text("filling");
     std::thread::sleep(Duration::from_millis(50));
-    // More events than there is room for, and as many as are read of one that is ending.
+    // More events than the queue holds, and the maximum that is read from a session that is ending.
     for _ in 0..900 {
         client.queue(MessageKind::Text, b"last");
     }
@@ -216,9 +216,9 @@ fn last_words_that_are_many_are_read_in_turns() {
     std::thread::sleep(Duration::from_millis(50));
     session.close(CloseCode(1000), "").unwrap();
     assert_eq!(client.end(), Some((1000, String::new())));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while engine.figures().total().sessions > 0 {
-        assert!(Instant::now() < deadline, "it waits for what nobody reads");
+        assert!(Instant::now() < deadline, "it waits for messages that are never read");
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut messages = 0;
@@ -232,9 +232,10 @@ fn last_words_that_are_many_are_read_in_turns() {
     }
 }
 
-/// Whoever handles its messages is behind, and they are read for its answer: no more of them than when events have no room.
+/// The handler is behind, and the input is read to find the close frame: no more messages of it become events than with
+/// a full event queue.
 #[test]
-fn who_is_ended_while_its_handler_is_behind_adds_few_events() {
+fn ending_session_with_a_slow_handler_adds_few_events() {
     const SENT: usize = 200_000;
     let close_timeout = Duration::from_secs(1);
     let engine = Engine::start(Config { close_timeout, workers: 1, ..config() }).unwrap();
@@ -260,5 +261,5 @@ fn who_is_ended_while_its_handler_is_behind_adds_few_events() {
         }
     }
     assert!(messages < SENT / 10, "{messages} events of {SENT}");
-    let _ = writing.join().unwrap(); // it was cut off
+    let _ = writing.join().unwrap(); // it was disconnected
 }

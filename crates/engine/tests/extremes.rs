@@ -1,4 +1,4 @@
-//! Settings that are as large as their types.
+//! Settings with the largest values of their types.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -7,12 +7,12 @@ mod support;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::{Config, Drain, Engine, Listen, Place};
 
 #[test]
-fn there_are_so_many_workers_and_no_more() {
+fn number_of_workers_is_limited() {
     for workers in [257, usize::MAX] {
         let refused = Engine::start(Config { workers, ..config() }).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput);
@@ -20,7 +20,7 @@ fn there_are_so_many_workers_and_no_more() {
 }
 
 #[test]
-fn times_beyond_the_clock_are_for_ever() {
+fn times_beyond_the_clock_never_expire() {
     let most = Duration::MAX;
     let engine = Engine::start(Config {
         open_timeout: most,
@@ -33,9 +33,9 @@ fn times_beyond_the_clock_are_for_ever() {
     })
     .unwrap();
     let client = Client::open(&engine, "/");
-    let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+    let batches = engine.events().take(1, Some(Instant::now() + TIMEOUT)).unwrap();
     let session = batches[0].iter().next().unwrap().0.clone();
-    // More than the kernel takes: the client does not read, and closing waits for it.
+    // More than the kernel buffers: the client does not read, so closing waits for it.
     let large = vec![0; 1 << 20];
     for _ in 0..32 {
         session.send(MessageKind::Binary, &large).unwrap();
@@ -52,7 +52,7 @@ fn times_beyond_the_clock_are_for_ever() {
 }
 
 #[test]
-fn files_where_sockets_are_to_be_are_kept() {
+fn regular_files_at_socket_paths_are_kept() {
     let directory = std::env::temp_dir().join(format!("wirespeed-files-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     let path = directory.join("data");

@@ -1,4 +1,4 @@
-//! What is published quickly leaves as one: nobody who receives it can tell.
+//! Messages that are published in quick succession are sent as a batch; receivers notice no difference.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
 use wirespeed_engine::outbox::Policy;
@@ -33,7 +33,7 @@ fn steps() -> impl Strategy<Value = Vec<(Step, usize)>> {
         1 => (0..CLIENTS).prop_map(Step::Send),
     ];
     let size = prop_oneof![20 => 8..200_usize, 4 => 200..4100_usize, 1 => 4100..70_000_usize];
-    // What follows is often the same as what was before.
+    // Consecutive steps are often equal.
     let several = (step, size, 1..60_usize).prop_map(|(step, size, count)| vec![(step, size); count]);
     proptest::collection::vec(several, 1..20).prop_map(|all| all.concat())
 }
@@ -41,7 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<(Step, usize)>> {
 fn open(engine: &Engine) -> Vec<(Client, Session)> {
     let open = |_| {
         let client = Client::open(engine, "/");
-        let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+        let batches = engine.events().take(1, Some(Instant::now() + TIMEOUT)).unwrap();
         let (session, event) = batches.iter().flat_map(|batch| batch.iter()).next().unwrap();
         assert!(matches!(event, Event::Connected));
         (client, session.clone())
@@ -60,13 +60,13 @@ fn number(data: &[u8]) -> usize {
     u64::from_le_bytes(data[..8].try_into().unwrap()) as usize
 }
 
-/// What was sent to each: the client subscribes to topic `t` if its bit is set there.
+/// The messages for each client: it subscribes to topic `t` if its bit is set there.
 fn send(engine: &Engine, clients: &[(Client, Session)], steps: &[(Step, usize)]) -> Vec<Vec<(usize, usize)>> {
     let topics = [Topic::new("one").unwrap(), Topic::new("two").unwrap()];
     for (index, (_, session)) in clients.iter().enumerate() {
         session.subscribe(&Pattern::new("one").unwrap()).unwrap();
         if index == 0 {
-            session.subscribe(&Pattern::new("*").unwrap()).unwrap(); // it gets each once all the same
+            session.subscribe(&Pattern::new("*").unwrap()).unwrap(); // it still receives each message once
         }
     }
     let mut sent = vec![Vec::new(); CLIENTS];
@@ -96,7 +96,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn everybody_gets_what_was_for_them_in_order(steps in steps()) {
+    fn clients_receive_their_messages_in_order(steps in steps()) {
         let limits = Config { outbox_limit: 64 << 20, workers: 1, ..config() };
         let engine = Engine::start(limits).unwrap();
         let mut clients = open(&engine);
@@ -110,11 +110,11 @@ proptest! {
     }
 
     #[test]
-    fn what_is_dropped_of_what_waits_is_counted_and_the_rest_is_in_order(steps in steps(), newest: bool) {
+    fn dropped_messages_are_counted_and_the_rest_is_in_order(steps in steps(), newest: bool) {
         let policy = if newest { Policy::DropNewest } else { Policy::DropOldest };
         let engine = Engine::start(Config { outbox_limit: 20_000, workers: 1, policy, ..config() }).unwrap();
         let mut clients = open(&engine);
-        // More than the kernel takes, so that something waits.
+        // More than the kernel buffers, so that messages are queued.
         let fill = vec![0; 64 * 1024];
         for _ in 0..FILL {
             engine.broadcast(MessageKind::Text, &fill, None).unwrap();
@@ -136,7 +136,7 @@ proptest! {
         }
         let all = CLIENTS * FILL + sent.iter().map(Vec::len).sum::<usize>();
         let dropped = || engine.figures().total().dropped.iter().sum::<u64>() as usize;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while received + dropped() != all && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }

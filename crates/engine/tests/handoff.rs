@@ -1,4 +1,4 @@
-//! Listeners change hands, and whoever fails on the way takes no client with it.
+//! The handoff of listeners: no client is lost, whichever engine fails.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::broker::{Broker, Connect, Sink};
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::{Admission, Config, Engine, Place, Role};
@@ -34,7 +34,7 @@ fn echo(at: Option<SocketAddr>, workers: usize, path: &Path) -> Config {
     config
 }
 
-/// An engine that hands over, by hand.
+/// An old engine, whose side of the protocol the test performs itself.
 struct Old {
     clients: TcpListener,
     asked: UnixListener,
@@ -50,10 +50,10 @@ impl Old {
     }
 
     /// Gives its listener to whoever asks, who is yet to say that he is ready.
-    fn give(&self) -> UnixStream {
+    fn transfer(&self) -> UnixStream {
         let (stream, _) = self.asked.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert_eq!(hear(&stream), "wirespeed handoff 1");
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        assert_eq!(receive_line(&stream), "wirespeed handoff 1");
         let line = format!("{{\"tcp\":\"{}\"}}\n", self.at());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -61,13 +61,13 @@ impl Old {
         assert!(control.push(SendAncillaryMessage::ScmRights(&listeners)));
         let sent = sendmsg(&stream, &[IoSlice::new(line.as_bytes())], &mut control, SendFlags::empty()).unwrap();
         assert_eq!(sent, line.len());
-        assert_eq!(hear(&stream), "next");
+        assert_eq!(receive_line(&stream), "next");
         (&stream).write_all(b"end\n").unwrap();
         stream
     }
 }
 
-fn hear(mut stream: &UnixStream) -> String {
+fn receive_line(mut stream: &UnixStream) -> String {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {
         let mut byte = [0];
@@ -77,10 +77,10 @@ fn hear(mut stream: &UnixStream) -> String {
     String::from_utf8(line).unwrap().trim_end().to_owned()
 }
 
-/// Connects, and asks for a session.
-fn ask(at: SocketAddr) -> TcpStream {
+/// Connects and requests a session.
+fn request_session(at: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
         .write_all(
             b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -94,7 +94,7 @@ fn begin(config: Config) -> std::thread::JoinHandle<io::Result<Engine>> {
     std::thread::spawn(|| Engine::start(config))
 }
 
-/// One that cannot be had, which takes a while to be found.
+/// A place that cannot be bound, which takes a while to find out.
 struct Nowhere;
 
 impl Connect for Nowhere {
@@ -105,32 +105,32 @@ impl Connect for Nowhere {
 }
 
 #[test]
-fn one_with_more_workers_that_fails_takes_no_client_with_it() {
+fn failed_start_with_more_workers_loses_no_client() {
     let path = socket("fails");
     let old = Engine::start(echo(None, 1, &path)).unwrap();
     let at = address(&old);
     let new = begin(Config { broker: Some(Arc::new(Nowhere)), ..echo(Some(at), 8, &path) });
     std::thread::sleep(Duration::from_millis(200));
-    let clients: Vec<_> = (0..64).map(|_| ask(at)).collect();
+    let clients: Vec<_> = (0..64).map(|_| request_session(at)).collect();
     assert_eq!(new.join().unwrap().unwrap_err().kind(), ErrorKind::NotFound);
     for mut client in clients {
         let mut head = [0; 12];
         client.read_exact(&mut head).unwrap();
         assert_eq!(&head, b"HTTP/1.1 101");
     }
-    // The address is still that of one engine: nothing else may join it.
+    // The listener still belongs to one engine only: no other socket may join it.
     let other = Engine::start(Config { reuse_port: true, handoff: None, ..echo(Some(at), 1, &path) });
     assert_eq!(other.unwrap_err().kind(), ErrorKind::AddrInUse);
 }
 
 #[test]
-fn one_that_nobody_lets_go_for_accepts_nobody() {
+fn new_engine_accepts_no_client_before_the_old_one_lets_go() {
     let path = socket("kept");
     let old = Old::new(&path);
     let new = begin(echo(Some(old.at()), 2, &path));
-    let mut stream = old.give();
-    assert_eq!(hear(&stream), "ready");
-    let mut client = ask(old.at());
+    let mut stream = old.transfer();
+    assert_eq!(receive_line(&stream), "ready");
+    let mut client = request_session(old.at());
     std::thread::sleep(Duration::from_millis(200));
     stream.write_all(b"no\n").unwrap();
     assert_eq!(new.join().unwrap().unwrap_err().kind(), ErrorKind::InvalidData);
@@ -143,12 +143,12 @@ fn one_that_nobody_lets_go_for_accepts_nobody() {
 }
 
 #[test]
-fn one_that_never_says_that_it_has_let_go_is_named_by_the_error() {
+fn timeout_error_names_the_handoff_path() {
     let path = socket("silent");
     let old = Old::new(&path);
     let new = begin(echo(Some(old.at()), 2, &path));
-    let stream = old.give();
-    assert_eq!(hear(&stream), "ready");
+    let stream = old.transfer();
+    assert_eq!(receive_line(&stream), "ready");
     let error = new.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.to_string().contains("has not answered"), "{error}");
@@ -157,13 +157,13 @@ fn one_that_never_says_that_it_has_let_go_is_named_by_the_error() {
 }
 
 #[test]
-fn one_that_dies_when_it_has_heard_that_the_next_is_ready_has_let_go() {
+fn old_engine_that_dies_after_ready_has_let_go() {
     let path = socket("dies");
     let old = Old::new(&path);
     let at = old.at();
     let new = begin(echo(Some(at), 2, &path));
-    let stream = old.give();
-    assert_eq!(hear(&stream), "ready");
+    let stream = old.transfer();
+    assert_eq!(receive_line(&stream), "ready");
     drop((stream, old));
     let new = new.join().unwrap().unwrap();
     let mut client = Client::open(&new, "/");
@@ -172,16 +172,16 @@ fn one_that_dies_when_it_has_heard_that_the_next_is_ready_has_let_go() {
     assert!(path.exists());
 }
 
-/// It hears nothing any more, and whether it lives shows at the path.
+/// The old engine does not answer any more, and the path shows whether it is alive.
 #[test]
-fn one_that_ends_before_that_has_let_go_if_it_is_gone() {
+fn old_engine_that_dies_before_ready_has_let_go() {
     for lives in [false, true] {
         let path = socket("ends");
         let old = Old::new(&path);
         let new = begin(echo(Some(old.at()), 2, &path));
-        drop(old.give());
+        drop(old.transfer());
         if lives {
-            drop(old.give()); // it is asked again
+            drop(old.transfer()); // the path is checked again
             let refused = new.join().unwrap().unwrap_err().kind();
             assert!(matches!(refused, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{refused:?}");
         } else {
@@ -193,15 +193,15 @@ fn one_that_ends_before_that_has_let_go_if_it_is_gone() {
 }
 
 #[test]
-fn more_workers_than_before_all_get_clients_and_so_do_those_that_follow() {
+fn more_workers_than_before_all_get_clients() {
     let path = socket("more");
     let mut engine = Engine::start(echo(None, 1, &path)).unwrap();
     let at = address(&engine);
     for workers in [4, 4, 6] {
         let new = Engine::start(echo(Some(at), workers, &path)).unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while engine.events().take(1, Some(deadline)).is_ok() {
-            assert!(Instant::now() < deadline, "the old one goes on");
+            assert!(Instant::now() < deadline, "the old engine continues");
         }
         let clients: Vec<_> = (0..256).map(|_| Client::open(&new, "/")).collect();
         let opened: Vec<_> = new.figures().workers.iter().map(|worker| worker.sessions_opened).collect();
@@ -213,16 +213,16 @@ fn more_workers_than_before_all_get_clients_and_so_do_those_that_follow() {
 }
 
 #[test]
-fn of_two_that_start_at_the_same_moment_one_takes_over_from_the_other() {
+fn engines_that_start_at_once_take_over_one_after_the_other() {
     let path = socket("both");
     let old = Engine::start(echo(None, 2, &path)).unwrap();
     let at = address(&old);
     let both = [(); 2].map(|()| begin(echo(Some(at), 2, &path)));
     let both = both.map(|new| new.join().unwrap().unwrap());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let has_ended = |engine: &Engine| engine.events().take(1, Some(Instant::now())).is_err();
     while !has_ended(&old) || both.iter().filter(|new| has_ended(new)).count() != 1 {
-        assert!(Instant::now() < deadline, "only the last one goes on");
+        assert!(Instant::now() < deadline, "an older engine continues");
         std::thread::sleep(Duration::from_millis(5));
     }
     let last = both.iter().find(|new| !has_ended(new)).unwrap();
@@ -234,13 +234,13 @@ fn of_two_that_start_at_the_same_moment_one_takes_over_from_the_other() {
 }
 
 #[test]
-fn one_that_has_drained_leaves_the_socket_of_who_came_after_the_next() {
+fn drained_engine_keeps_the_socket_of_a_later_one() {
     let path = socket("number");
     let first = Engine::start(echo(None, 1, &path)).unwrap();
     let at = address(&first);
-    let client = Client::open(&first, "/"); // it drains for as long as this one stays
+    let client = Client::open(&first, "/"); // keeps the engine draining
     let second = Engine::start(echo(Some(at), 1, &path)).unwrap();
-    let third = Engine::start(echo(Some(at), 1, &path)).unwrap(); // its file may have the number that the first one's had
+    let third = Engine::start(echo(Some(at), 1, &path)).unwrap(); // its file may reuse the inode of the first
     drop(client);
     drop(first);
     assert!(path.exists());

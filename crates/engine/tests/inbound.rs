@@ -1,4 +1,4 @@
-//! How much a session may send, over real sockets.
+//! Limits on the rate of a session's messages, over real sockets.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::admission::Rate;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
@@ -25,11 +25,11 @@ fn engine(messages: Option<Rate>, bytes: Option<Rate>, policy: RatePolicy) -> En
     Engine::start(Config { inbound, admit: Arc::new(admit), workers: 1, ..config() }).unwrap()
 }
 
-/// The messages that come until there are so many, or the session is over.
+/// Returns the messages until their number reaches `count` or the session ends.
 fn messages(engine: &Engine, most: usize) -> (Option<Session>, Vec<Vec<u8>>) {
     let (mut last, mut all) = (None, Vec::new());
     while all.len() < most {
-        let batches = engine.events().take(most - all.len(), Some(Instant::now() + PATIENCE)).unwrap();
+        let batches = engine.events().take(most - all.len(), Some(Instant::now() + TIMEOUT)).unwrap();
         assert!(!batches.is_empty(), "only {}", all.len());
         for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
             match event {
@@ -50,7 +50,7 @@ fn send(client: &mut Client, count: usize, size: usize) {
 }
 
 #[test]
-fn delayed_messages_all_come_in_their_time_and_nobody_else_waits() {
+fn delayed_messages_arrive_on_time_and_delay_no_other_client() {
     for (rate, bytes, seconds) in
         [(Rate::new(200.0, Some(50.0)), None, 1.0), (None, Rate::new(20_000.0, Some(5000.0)), 1.0)]
     {
@@ -85,7 +85,7 @@ fn delayed_messages_all_come_in_their_time_and_nobody_else_waits() {
 }
 
 #[test]
-fn a_flood_fills_the_client_and_not_us() {
+fn flood_fills_the_buffers_of_the_client_only() {
     let engine = engine(None, Rate::new(1e6, None), RatePolicy::Delay);
     let mut client = Client::open(&engine, "/echo");
     client.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -103,10 +103,10 @@ fn a_flood_fills_the_client_and_not_us() {
     assert!(sent < 40 << 20, "{sent}");
 }
 
-/// Pings count against no rate, and are read though no pong is: the last of those that pile up is answered (RFC 6455
-/// 5.5.3).
+/// Pings count against no rate. They are read even if the client reads no pongs, and only the latest one is answered
+/// (RFC 6455 5.5.3).
 #[test]
-fn pings_fill_nothing() {
+fn pings_use_no_memory() {
     const COUNT: u32 = 200_000; // 26 MB, and their pongs as much
     let engine = engine(None, None, RatePolicy::Delay);
     let mut client = Client::open(&engine, "/");
@@ -132,14 +132,14 @@ fn pings_fill_nothing() {
 }
 
 #[test]
-fn who_is_delayed_can_be_closed_at_once() {
+fn delayed_session_can_be_closed_at_once() {
     let engine = engine(Rate::new(0.1, Some(1.0)), None, RatePolicy::Delay);
     let mut client = Client::open(&engine, "/");
     send(&mut client, 10, 5);
     let (session, all) = messages(&engine, 1);
     assert_eq!(all.len(), 1);
     let session = session.unwrap();
-    // What is sent to it is not delayed.
+    // Sending to the client is not delayed.
     session.send(MessageKind::Text, b"hello").unwrap();
     assert_eq!(client.receive_text(), "hello");
     let begin = Instant::now();
@@ -163,7 +163,7 @@ fn dropped_messages_are_counted() {
         };
         assert!((20..25).contains(&all.len()), "{}", all.len());
         assert_eq!(all[..20], (0..20).map(|number| format!("{number:0>5}").into_bytes()).collect::<Vec<_>>());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while engine.figures().total().limited as usize + all.len() != 1000 {
             assert!(Instant::now() < deadline);
             std::thread::yield_now();
@@ -172,7 +172,7 @@ fn dropped_messages_are_counted() {
 }
 
 #[test]
-fn too_much_ends_the_session() {
+fn exceeded_rate_ends_the_session() {
     for (messages_rate, bytes) in [(Rate::new(1.0, Some(20.0)), None), (None, Rate::new(1.0, Some(200.0)))] {
         let engine = engine(messages_rate, bytes, RatePolicy::Disconnect);
         let mut client = Client::open(&engine, "/");
@@ -185,9 +185,9 @@ fn too_much_ends_the_session() {
     }
 }
 
-/// What comes while it is being closed is read for the answer, and no more of it is told than its rate allows.
+/// Input is read during the closing handshake, but no more of it becomes events than the rate allows.
 #[test]
-fn who_is_delayed_stays_so_while_it_is_closed() {
+fn delayed_session_stays_delayed_while_closing() {
     let inbound = Inbound { messages: Rate::new(1.0, Some(5.0)), bytes: None, policy: RatePolicy::Delay };
     let close_timeout = Duration::from_secs(1);
     let engine = Engine::start(Config { inbound, close_timeout, workers: 1, ..config() }).unwrap();
@@ -196,7 +196,7 @@ fn who_is_delayed_stays_so_while_it_is_closed() {
     let (session, all) = messages(&engine, 5);
     assert_eq!(all.len(), 5);
     session.unwrap().close(CloseCode(4000), "enough").unwrap();
-    // It does not answer.
+    // The client does not answer.
     let (_, rest) = messages(&engine, usize::MAX);
     assert!(rest.len() < 10, "{} more", rest.len());
     assert!(engine.figures().total().limited > 1900);

@@ -1,4 +1,4 @@
-//! How many may come in: of all, of an address, of a user; and who goes when openings do not go on.
+//! Limits on clients: in total, per address and per user, and on pending handshakes.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use auth_support::{SECRET, hs256};
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::admission::{Limits, Networks, Proxies, Rate};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
 use wirespeed_engine::driver::protocol::CloseCode;
@@ -25,14 +25,14 @@ fn limited(limits: Limits) -> Engine {
     Engine::start(Config { admission: limits, ..config() }).unwrap()
 }
 
-/// A connection from this address of the loopback.
+/// Connects from this loopback address.
 fn dial(engine: &Engine, from: [u8; 4]) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((Ipv4Addr::from(from), 0)).into()).unwrap();
     socket.connect(&address(engine).into()).unwrap();
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -43,8 +43,8 @@ fn head(fields: &str) -> String {
     )
 }
 
-/// Asks for a session: the status of the answer, and its head. 0: it was closed.
-fn ask(stream: &mut TcpStream, fields: &str) -> (u16, String) {
+/// Requests a session. Returns the status and the head of the response; 0 if the connection was closed.
+fn request_session(stream: &mut TcpStream, fields: &str) -> (u16, String) {
     let _ = stream.write_all(head(fields).as_bytes());
     let mut answer = Vec::new();
     let mut byte = [0];
@@ -57,14 +57,14 @@ fn ask(stream: &mut TcpStream, fields: &str) -> (u16, String) {
 
 fn open(engine: &Engine, from: [u8; 4]) -> (TcpStream, u16) {
     let mut stream = dial(engine, from);
-    let (status, _) = ask(&mut stream, "");
+    let (status, _) = request_session(&mut stream, "");
     (stream, status)
 }
 
-fn until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_until(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "it did not happen");
+        assert!(Instant::now() < deadline, "the condition did not become true");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -77,7 +77,7 @@ fn failed(engine: &Engine, failed: Reason) -> u64 {
     engine.figures().total().failures[failed.index()]
 }
 
-/// Whether the other end has closed.
+/// Whether the server has closed the connection.
 fn is_closed(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     match (&mut &*stream).read(&mut [0]) {
@@ -87,17 +87,17 @@ fn is_closed(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn one_too_many_is_told_when_to_come_back() {
+fn rejected_client_gets_retry_after() {
     let engine = limited(Limits { max_connections: 2, retry_after: Duration::from_millis(6500), ..Limits::default() });
     let mut clients = [open(&engine, [127, 0, 0, 1]), open(&engine, [127, 0, 0, 1])];
     assert!(clients.iter().all(|(_, status)| *status == 101));
-    let (status, answer) = ask(&mut dial(&engine, [127, 0, 0, 1]), "");
+    let (status, answer) = request_session(&mut dial(&engine, [127, 0, 0, 1]), "");
     assert_eq!(status, 503, "{answer}");
     assert!(answer.contains("Retry-After: 7\r\n"), "{answer}");
-    until(|| failed(&engine, Reason::Full) == 1);
-    // Whatever ends a session, its place is free: the client, and we.
+    wait_until(|| failed(&engine, Reason::Full) == 1);
+    // Any end of a session frees its place, whether client or server ends it.
     clients[0].0.shutdown(Shutdown::Both).unwrap();
-    until(|| sessions(&engine) == 1);
+    wait_until(|| sessions(&engine) == 1);
     clients[0] = open(&engine, [127, 0, 0, 1]);
     assert_eq!(clients[0].1, 101);
     engine.drain(CloseCode::GOING_AWAY, "");
@@ -107,7 +107,7 @@ fn one_too_many_is_told_when_to_come_back() {
 }
 
 #[test]
-fn a_request_that_waits_takes_nobodys_place() {
+fn waiting_request_takes_no_place() {
     let engine = limited(Limits { max_connections: 1, ..Limits::default() });
     let mut slow: Vec<_> = (0..50).map(|_| dial(&engine, [127, 0, 0, 2])).collect();
     for stream in &mut slow {
@@ -115,38 +115,38 @@ fn a_request_that_waits_takes_nobodys_place() {
     }
     let (_kept, status) = open(&engine, [127, 0, 0, 1]);
     assert_eq!(status, 101);
-    // Those are refused that come after it.
+    // The limit applies to the clients that come later.
     let mut draining_input = slow.pop().unwrap();
     draining_input.write_all(&head("").as_bytes()[16..]).unwrap();
-    let (status, _) = ask(&mut draining_input, "");
+    let (status, _) = request_session(&mut draining_input, "");
     assert_eq!(status, 503);
 }
 
 #[test]
-fn answers_that_refuse_are_few_at_once() {
+fn concurrent_rejections_are_limited() {
     let engine = limited(Limits { max_connections: 1, ..Limits::default() });
     let (kept, status) = open(&engine, [127, 0, 0, 1]);
     assert_eq!(status, 101);
     let silent: Vec<_> = (0..200).map(|_| dial(&engine, [127, 0, 0, 2])).collect();
-    // Some gave their places to those who came after them.
-    until(|| failed(&engine, Reason::Full) + failed(&engine, Reason::Crowded) == 136);
+    // Some had to make room for later ones.
+    wait_until(|| failed(&engine, Reason::Full) + failed(&engine, Reason::Crowded) == 136);
     assert_eq!(engine.figures().total().connections, 65);
-    until(|| silent.iter().filter(|stream| is_closed(stream)).count() == 136);
-    // Who is told nothing is not held against anybody once there is room.
+    wait_until(|| silent.iter().filter(|stream| is_closed(stream)).count() == 136);
+    // The connections without a response do not count once there is room.
     drop(kept);
-    until(|| sessions(&engine) == 0);
+    wait_until(|| sessions(&engine) == 0);
     assert_eq!(open(&engine, [127, 0, 0, 1]).1, 101);
 }
 
 #[test]
-fn silence_takes_no_answer_from_those_who_ask() {
+fn silent_connections_do_not_block_rejections() {
     let limits = Limits { max_connections: 1, ..Limits::default() };
     let open_timeout = Duration::from_secs(3600);
     let engine = Engine::start(Config { admission: limits, open_timeout, workers: 1, ..config() }).unwrap();
     let (_kept, status) = open(&engine, [127, 0, 0, 1]);
     assert_eq!(status, 101);
     let silent: Vec<_> = (0..64).map(|number| dial(&engine, [127, 0, 1, number])).collect();
-    until(|| engine.figures().total().connections == 65);
+    wait_until(|| engine.figures().total().connections == 65);
     std::thread::sleep(Duration::from_millis(50));
     for _ in 0..3 {
         assert_eq!(open(&engine, [127, 0, 0, 3]).1, 503);
@@ -157,15 +157,15 @@ fn silence_takes_no_answer_from_those_who_ask() {
     probe.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(failed(&engine, Reason::Crowded) <= 4);
-    // What will be refused anyway is not waited for long.
+    // Connections that will be rejected do not have to be waited for.
     let began = Instant::now();
-    until(|| silent.iter().all(is_closed));
+    wait_until(|| silent.iter().all(is_closed));
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
-/// What is asked and answered does not stand in the way of others, however long it takes to go.
+/// A connection that was answered but stays open does not count against the limit.
 #[test]
-fn whoever_lingers_takes_no_answer_from_those_who_ask() {
+fn lingering_connections_do_not_block_rejections() {
     let engine = limited(Limits { max_connections: 1, ..Limits::default() });
     let (_kept, status) = open(&engine, [127, 0, 0, 1]);
     assert_eq!(status, 101);
@@ -177,7 +177,7 @@ fn whoever_lingers_takes_no_answer_from_those_who_ask() {
 }
 
 #[test]
-fn slow_openings_of_one_address_lock_nobody_out() {
+fn slow_handshakes_of_one_address_do_not_lock_others_out() {
     let engine = limited(Limits { max_pending: 64, ..Limits::default() });
     let mut slow = Vec::new();
     let mut slowest = Duration::ZERO;
@@ -193,62 +193,62 @@ fn slow_openings_of_one_address_lock_nobody_out() {
             slowest = slowest.max(begin.elapsed());
         }
     }
-    assert!(slowest < Duration::from_millis(500), "{slowest:?}"); // 100 ms, but for the load of test machines
-    // One that takes its time, from elsewhere, is not driven out by those.
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}"); // 100 ms, plus the load of test machines
+    // A slow handshake from another address is not evicted by them.
     let mut honest = dial(&engine, [127, 0, 0, 4]);
     honest.write_all(&head("").as_bytes()[..30]).unwrap();
-    until(|| failed(&engine, Reason::Crowded) >= 2000 - 64 - 2);
-    until(|| engine.figures().total().connections <= 66);
+    wait_until(|| failed(&engine, Reason::Crowded) >= 2000 - 64 - 2);
+    wait_until(|| engine.figures().total().connections <= 66);
     honest.write_all(&head("").as_bytes()[30..]).unwrap();
     let mut answer = [0; 12];
     honest.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 101");
     drop(slow);
-    until(|| engine.figures().total().connections == 1);
+    wait_until(|| engine.figures().total().connections == 1);
 }
 
 #[test]
-fn a_burst_that_means_well_is_served_whole() {
+fn honest_burst_is_served_completely() {
     let engine = limited(Limits { max_pending: 8, ..Limits::default() });
     let mut streams: Vec<_> = (0..90).map(|_| dial(&engine, [127, 0, 0, 2])).collect();
     std::thread::sleep(Duration::from_millis(100));
     for stream in &mut streams {
-        assert_eq!(ask(stream, "").0, 101);
+        assert_eq!(request_session(stream, "").0, 101);
     }
     assert_eq!(sessions(&engine), 90);
 }
 
 #[test]
-fn sessions_of_one_address() {
+fn sessions_per_address_are_limited() {
     let engine = limited(Limits { max_connections_per_address: 3, ..Limits::default() });
     let clients: Vec<_> = (0..3).map(|_| open(&engine, [127, 0, 0, 2])).collect();
     assert!(clients.iter().all(|(_, status)| *status == 101));
-    let (status, answer) = ask(&mut dial(&engine, [127, 0, 0, 2]), "");
+    let (status, answer) = request_session(&mut dial(&engine, [127, 0, 0, 2]), "");
     assert!(status == 429 && answer.contains("Retry-After: 5\r\n"), "{answer}");
     assert_eq!(open(&engine, [127, 0, 0, 3]).1, 101);
-    until(|| failed(&engine, Reason::Address) == 1);
+    wait_until(|| failed(&engine, Reason::Address) == 1);
     drop(clients);
-    until(|| sessions(&engine) == 0);
+    wait_until(|| sessions(&engine) == 0);
     assert_eq!(open(&engine, [127, 0, 0, 2]).1, 101);
 }
 
 #[test]
-fn new_connections_of_one_address() {
+fn rate_of_connections_per_address_is_limited() {
     let rate_per_address = Rate::new(2.0, Some(5.0));
     let engine = limited(Limits { rate_per_address, ..Limits::default() });
     let statuses: Vec<_> = (0..8).map(|_| open(&engine, [127, 0, 0, 2]).1).collect();
     assert_eq!(statuses[..5], [101; 5]);
     assert_eq!(statuses[7], 429, "{statuses:?}");
-    let (_, answer) = ask(&mut dial(&engine, [127, 0, 0, 2]), "");
+    let (_, answer) = request_session(&mut dial(&engine, [127, 0, 0, 2]), "");
     assert!(answer.contains("Retry-After: 1\r\n"), "{answer}");
     assert_eq!(open(&engine, [127, 0, 0, 3]).1, 101);
-    until(|| failed(&engine, Reason::RateLimited) >= 2);
+    wait_until(|| failed(&engine, Reason::RateLimited) >= 2);
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(open(&engine, [127, 0, 0, 2]).1, 101);
 }
 
 #[test]
-fn never_more_than_may_be_however_many_ask_at_once() {
+fn limit_holds_for_concurrent_requests() {
     let options = JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec()));
     let limits =
         Limits { max_connections: 40, max_connections_per_address: 25, max_sessions_per_user: 10, ..Limits::default() };
@@ -267,24 +267,24 @@ fn never_more_than_may_be_however_many_ask_at_once() {
                     for number in 0..30 {
                         let user = (thread + number) % 3;
                         let mut stream = dial(engine, [127, 0, 0, 2 + (thread % 2) as u8]);
-                        if ask(&mut stream, &users[user]).0 == 101 {
+                        if request_session(&mut stream, &users[user]).0 == 101 {
                             opened[user].fetch_add(1, Ordering::Relaxed);
                             kept.push(stream);
                         }
                     }
-                    all.wait(); // nobody goes before all have asked
+                    all.wait(); // no client leaves before all have sent a request
                 });
             }
         });
         assert_eq!(opened.map(AtomicUsize::into_inner), [10; 3]);
-        until(|| sessions(&engine) == 0 && engine.figures().total().connections == 0);
+        wait_until(|| sessions(&engine) == 0 && engine.figures().total().connections == 0);
     }
     assert!(failed(&engine, Reason::User) > 0);
-    // Full to the brim, and no further.
+    // Exactly the limit.
     let mut kept = Vec::new();
     for _ in 0..15 {
         let mut stream = dial(&engine, [127, 0, 0, 9]);
-        let (status, answer) = ask(&mut stream, &users[0]);
+        let (status, answer) = request_session(&mut stream, &users[0]);
         assert_eq!(status, if kept.len() < 10 { 101 } else { 429 }, "{answer}");
         if status == 101 {
             kept.push(stream);
@@ -293,7 +293,7 @@ fn never_more_than_may_be_however_many_ask_at_once() {
 }
 
 #[test]
-fn limits_are_those_of_whom_a_proxy_speaks_for() {
+fn limits_apply_to_the_address_in_the_proxy_header() {
     let trusted = Networks::parse(&["127.0.0.0/30"]).unwrap();
     let proxies = Proxies { protocol: trusted.clone(), trusted, ..Proxies::default() };
     let admission = Limits { max_connections_per_address: 1, ..Limits::default() };
@@ -303,7 +303,7 @@ fn limits_are_those_of_whom_a_proxy_speaks_for() {
         let mut stream = dial(&engine, [127, 0, 0, 2]);
         let mut bytes = proxied.as_bytes().to_vec();
         bytes.extend(head(fields).as_bytes());
-        // The header by bytes, and its last one with the request.
+        // The header arrives in single bytes, and its last one together with the request.
         for byte in &bytes[..proxied.len() - 1] {
             stream.write_all(&[*byte]).unwrap();
         }
@@ -317,25 +317,25 @@ fn limits_are_those_of_whom_a_proxy_speaks_for() {
     assert_eq!(through(&of("203.0.113.1"), ""), "101");
     assert_eq!(through(&of("203.0.113.1"), ""), "429");
     assert_eq!(through(&of("203.0.113.2"), "X-Forwarded-For: 203.0.113.1\r\n"), "101");
-    // The address in the PROXY header is that of another proxy, which says more.
+    // The address in the PROXY header is a trusted proxy, which names the client.
     assert_eq!(through(&of("127.0.0.1"), "X-Forwarded-For: 203.0.113.1\r\n"), "429");
     assert_eq!(through(&of("127.0.0.1"), "X-Forwarded-For: 203.0.113.3\r\n"), "101");
     assert_eq!(through("PROXY UNKNOWN\r\n", ""), "101");
     assert_eq!(through("PROXY UNKNOWN\r\n", ""), "429");
-    // Whoever is no proxy has nothing to announce.
+    // A peer that is not a proxy must not send a PROXY header.
     assert_eq!(open(&engine, [127, 0, 0, 5]).1, 101);
     let mut direct = dial(&engine, [127, 0, 0, 6]);
     direct.write_all(of("203.0.113.9").as_bytes()).unwrap();
-    assert_eq!(ask(&mut direct, "").0, 400);
+    assert_eq!(request_session(&mut direct, "").0, 400);
     let silent = dial(&engine, [127, 0, 0, 2]);
     let mut request = dial(&engine, [127, 0, 0, 2]);
-    assert_eq!(ask(&mut request, "").0, 0);
-    until(|| failed(&engine, Reason::Proxy) == 1);
+    assert_eq!(request_session(&mut request, "").0, 0);
+    wait_until(|| failed(&engine, Reason::Proxy) == 1);
     assert!(!is_closed(&silent));
 }
 
 #[test]
-fn proxies_and_limits_are_those_of_clients() {
+fn forwarded_address_counts_for_the_limits() {
     let everybody = Networks::parse(&["127.0.0.0/8"]).unwrap();
     let proxies = Proxies { protocol: everybody, ..Proxies::default() };
     let rate_per_address = Rate::new(0.001, Some(1.0));
@@ -345,7 +345,7 @@ fn proxies_and_limits_are_those_of_clients() {
     let Some(Place::Tcp(internal)) = engine.http_place() else { panic!("no address") };
     for _ in 0..5 {
         let mut stream = TcpStream::connect(internal).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         let mut answer = [0; 12];
         stream.read_exact(&mut answer).unwrap();
@@ -353,11 +353,11 @@ fn proxies_and_limits_are_those_of_clients() {
     }
     let mut client = dial(&engine, [127, 0, 0, 1]);
     client.write_all(b"PROXY UNKNOWN\r\n").unwrap();
-    assert_eq!(ask(&mut client, "").0, 101);
+    assert_eq!(request_session(&mut client, "").0, 101);
 }
 
 #[test]
-fn a_panic_gives_the_place_back() {
+fn panic_frees_the_place() {
     let admit = |request: &wirespeed_engine::driver::protocol::handshake::Request, _| {
         assert_ne!(request.target, "/panic");
         Admission::Accept { role: Role::Events, subprotocol: None, headers: HeaderList::new() }
@@ -368,11 +368,11 @@ fn a_panic_gives_the_place_back() {
         assert_eq!(Client::request(&engine, "/panic", "").status, 0);
     }
     assert_eq!(Client::request(&engine, "/", "").status, 101);
-    until(|| failed(&engine, Reason::Panic) == 3);
+    wait_until(|| failed(&engine, Reason::Panic) == 3);
 }
 
 #[test]
-fn every_failure_has_its_reason() {
+fn each_failure_has_its_reason() {
     let options = JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec()));
     let open_timeout = Duration::from_millis(300);
     let admit = |request: &wirespeed_engine::driver::protocol::handshake::Request, _| Admission::Refuse {
@@ -391,7 +391,7 @@ fn every_failure_has_its_reason() {
     invalid.write_all(b"nonsense\r\n\r\n").unwrap();
     drop(dial(&engine, [127, 0, 0, 1]));
     let timeout = dial(&engine, [127, 0, 0, 1]);
-    until(|| is_closed(&timeout));
+    wait_until(|| is_closed(&timeout));
     drop(invalid);
     let reasons = [
         Reason::Forbidden,
@@ -402,17 +402,17 @@ fn every_failure_has_its_reason() {
         Reason::Reset,
         Reason::Timeout,
     ];
-    until(|| reasons.iter().all(|reason| failed(&engine, *reason) == 1));
+    wait_until(|| reasons.iter().all(|reason| failed(&engine, *reason) == 1));
     let _last = dial(&engine, [127, 0, 0, 1]);
-    until(|| engine.figures().total().connections == 1);
+    wait_until(|| engine.figures().total().connections == 1);
     engine.stop().unwrap();
     assert_eq!(failed(&engine, Reason::Stopping), 1);
 }
 
-/// Whether a client who was refused and goes on sending, so much at a time, is cut off.
-fn is_cut(mut stream: impl Write, at_once: usize, pause: Duration, most: usize) -> bool {
+/// Whether a rejected client that keeps sending pieces of this size is disconnected.
+fn is_disconnected(mut stream: impl Write, at_once: usize, pause: Duration, most: usize) -> bool {
     let bytes = vec![b'x'; at_once];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut sent = 0;
     while sent < most && Instant::now() < deadline {
         if stream.write_all(&bytes).is_err() {
@@ -425,7 +425,7 @@ fn is_cut(mut stream: impl Write, at_once: usize, pause: Duration, most: usize) 
 }
 
 #[test]
-fn whoever_is_refused_is_not_read_from_for_long() {
+fn rejected_client_is_not_read_from_for_long() {
     let limits = Limits { max_connections: 1, ..Limits::default() };
     let open_timeout = Duration::from_secs(3600);
     let engine = Engine::start(Config { admission: limits, open_timeout, ..config() }).unwrap();
@@ -434,13 +434,13 @@ fn whoever_is_refused_is_not_read_from_for_long() {
     for (at_once, pause) in [(64 * 1024, Duration::ZERO), (1, slowly)] {
         let second = Client::request(&engine, "/", "");
         assert_eq!(second.status, 503);
-        assert!(is_cut(&second.stream, at_once, pause, 64 << 20), "{at_once}");
+        assert!(is_disconnected(&second.stream, at_once, pause, 64 << 20), "{at_once}");
     }
-    until(|| engine.figures().total().connections == 1);
+    wait_until(|| engine.figures().total().connections == 1);
 }
 
 #[test]
-fn whoever_is_refused_over_tls_is_not_read_from_for_long() {
+fn client_rejected_over_tls_is_not_read_from_for_long() {
     use wirespeed_engine::driver::tls::{client, server};
     let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate = certified.cert.pem().into_bytes();
@@ -473,7 +473,7 @@ fn whoever_is_refused_over_tls_is_not_read_from_for_long() {
     for (at_once, pause) in [(64 * 1024, Duration::ZERO), (1, Duration::from_millis(20))] {
         let (second, status) = dial();
         assert_eq!(status, "503");
-        assert!(is_cut(second, at_once, pause, 64 << 20), "{at_once}");
+        assert!(is_disconnected(second, at_once, pause, 64 << 20), "{at_once}");
     }
-    until(|| engine.figures().total().connections == 1);
+    wait_until(|| engine.figures().total().connections == 1);
 }

@@ -1,4 +1,4 @@
-//! Who listens where: nobody shares an address without having asked for it.
+//! Listening addresses: engines share one only if both are configured to.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Barrier;
 
 use socket2::{Domain, Socket, Type};
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::{Config, Engine, Http, Listen, Place};
 
 fn at(address: SocketAddr) -> Config {
@@ -18,12 +18,12 @@ fn at(address: SocketAddr) -> Config {
 }
 
 #[test]
-fn an_address_is_of_one_engine() {
+fn address_belongs_to_one_engine() {
     for workers in [1, 2] {
         let first = Engine::start(Config { workers, ..config() }).unwrap();
         for reuse_port in [false, true] {
             if workers > 1 && reuse_port {
-                continue; // its workers share the port: whoever says that he wants to may
+                continue; // its workers share the port, so others with the option may join
             }
             let refused = Engine::start(Config { reuse_port, ..at(address(&first)) }).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::AddrInUse, "{workers}");
@@ -41,17 +41,17 @@ fn an_address_is_of_one_engine() {
 }
 
 #[test]
-fn clients_of_a_unix_socket_go_to_all_workers_in_turn() {
+fn unix_socket_clients_are_spread_over_all_workers() {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
     let path = std::env::temp_dir().join(format!("wirespeed-{}-turns", std::process::id()));
     let listen = vec![Listen { at: Place::Unix(path.clone()), tls: None }];
     let engine = Engine::start(Config { listen, workers: 4, ..config() }).unwrap();
-    // One after the other, so that any worker could take all of them.
+    // One after the other, so that any worker could accept all of them.
     let clients: Vec<_> = (0..40)
         .map(|_| {
             let mut client = UnixStream::connect(&path).unwrap();
-            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client.set_read_timeout(Some(TIMEOUT)).unwrap();
             client.write_all(REQUEST).unwrap();
             let mut answer = [0; 12];
             client.read_exact(&mut answer).unwrap();
@@ -67,7 +67,7 @@ fn clients_of_a_unix_socket_go_to_all_workers_in_turn() {
 }
 
 #[test]
-fn of_many_who_begin_at_once_one_listens() {
+fn of_concurrent_starts_only_one_succeeds() {
     for _ in 0..20 {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = free.local_addr().unwrap();
@@ -88,7 +88,7 @@ fn of_many_who_begin_at_once_one_listens() {
 }
 
 #[test]
-fn whoever_listens_there_keeps_it() {
+fn existing_listener_keeps_its_address() {
     for reuse_port in [false, true] {
         let other = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         other.set_reuse_address(true).unwrap();
@@ -103,7 +103,7 @@ fn whoever_listens_there_keeps_it() {
 }
 
 #[test]
-fn several_share_an_address_if_they_want_to() {
+fn engines_share_an_address_with_reuse_port() {
     let first = Engine::start(Config { reuse_port: true, ..config() }).unwrap();
     let second = Engine::start(Config { reuse_port: true, ..at(address(&first)) }).unwrap();
     let clients: Vec<_> = (0..64).map(|_| Client::open(&first, "/")).collect();

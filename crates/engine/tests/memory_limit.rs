@@ -1,5 +1,5 @@
-//! What waits for all sessions together is bounded, and those pay who take nothing. Alone in its process: it looks at
-//! the memory of all of it.
+//! The memory of all outboxes together is bounded, and clients that read nothing bear the consequences. In a process of
+//! its own, because it measures the memory of the process.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::outbox::Policy;
@@ -22,10 +22,10 @@ const OUTBOX: usize = 8 * MIB;
 const MAILBOX: usize = 2 * MIB;
 const ATTACKERS: usize = 60;
 
-/// Beside the limit: what waits for both workers, and what comes in between two looks.
+/// Memory beside the limit: the mailboxes of both workers, and messages between two checks.
 const MARGIN: usize = 2 * MAILBOX + 12 * MIB;
 
-/// Bytes of memory that this process has.
+/// The resident memory of this process in bytes.
 #[cfg(target_os = "linux")]
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -39,24 +39,25 @@ fn resident() -> usize {
 
 fn connect(engine: &Engine) -> (Client, Session) {
     let client = Client::open(engine, "/");
-    let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+    let batches = engine.events().take(1, Some(Instant::now() + TIMEOUT)).unwrap();
     let session = batches[0].iter().next().unwrap().0.clone();
     (client, session)
 }
 
-/// Sends a message when there is room for it. False: its session is over.
+/// Sends a message once there is room for it. Returns false if the session has ended.
 fn send(engine: &Engine, session: &Session, message: &[u8]) -> bool {
     loop {
         match session.send(MessageKind::Binary, message) {
             Ok(_) => return true,
-            Err(Refusal::Full) => engine.wait_for_capacity(None, Some(Instant::now() + PATIENCE)).unwrap(),
+            Err(Refusal::Full) => engine.wait_for_capacity(None, Some(Instant::now() + TIMEOUT)).unwrap(),
             Err(Refusal::Closed) => return false,
             Err(other) => panic!("{other:?}"),
         }
     }
 }
 
-/// Attackers who read nothing get far more than there may be, each something else; one who reads gets all of his.
+/// Attackers that read nothing are sent far more than the limit, each its own messages; an honest client gets all of
+/// its own.
 fn attack(policy: Policy) {
     let engine = Engine::start(Config {
         total_outbox_limit: TOTAL,
@@ -64,7 +65,7 @@ fn attack(policy: Policy) {
         mailbox_limit: MAILBOX,
         ping_interval: None,
         policy,
-        close_timeout: Duration::from_secs(3600), // nobody ends for that
+        close_timeout: Duration::from_secs(3600), // no session ends for that
         ..config()
     })
     .unwrap();
@@ -82,7 +83,7 @@ fn attack(policy: Policy) {
         });
         let (mut most, mut grown) = (0, 0);
         for round in 0..rounds {
-            assert!(send(&engine, &session, &vec![round as u8; 100_000]), "one who reads was closed");
+            assert!(send(&engine, &session, &vec![round as u8; 100_000]), "a client that reads was closed");
             for (number, (_, attacker)) in attackers.iter().enumerate() {
                 send(&engine, attacker, &vec![number as u8; MIB / 2]);
                 most = most.max(engine.figures().total_outbox_bytes);
@@ -92,19 +93,19 @@ fn attack(policy: Policy) {
         reading.join().unwrap().close(1000, "");
         (most, grown)
     });
-    assert!(most > TOTAL / 2, "the attack was none: {most}");
+    assert!(most > TOTAL / 2, "the attack had no effect: {most}");
     assert!(most < TOTAL + MARGIN, "{most}");
-    // The clients are here too, and memory that was given back may still be the process's.
+    // The clients are in this process too, and freed memory may still belong to it.
     assert!(grown < 4 * (TOTAL + MARGIN), "{grown}");
     let dropped: u64 = engine.figures().total().dropped.iter().sum();
     assert!(dropped > ATTACKERS as u64 / 2, "{dropped}");
-    // Nobody sends any more: what is too much goes all the same.
-    let deadline = Instant::now() + PATIENCE;
+    // Even if no more messages are sent, the memory shrinks to the limit.
+    let deadline = Instant::now() + TIMEOUT;
     while engine.figures().total_outbox_bytes > TOTAL {
         assert!(Instant::now() < deadline, "{}", engine.figures().total_outbox_bytes);
         std::thread::sleep(Duration::from_millis(5));
     }
-    // And in the end all of it.
+    // In the end all of it is freed.
     drop(attackers);
     while engine.figures().total_outbox_bytes > 0 {
         assert!(Instant::now() < deadline, "{}", engine.figures().total_outbox_bytes);
@@ -113,8 +114,8 @@ fn attack(policy: Policy) {
     engine.stop().unwrap();
 }
 
-/// A message that waits for many counts once, and nobody has to go for it.
-fn one_for_all() {
+/// A message for many sessions counts once, so none of them is closed.
+fn broadcast_counts_once() {
     let engine = Engine::start(Config {
         total_outbox_limit: TOTAL,
         outbox_limit: OUTBOX,
@@ -127,7 +128,7 @@ fn one_for_all() {
     for _ in 0..3 {
         engine.broadcast(MessageKind::Binary, &vec![0; 2 * MIB], None).unwrap();
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let waiting = || engine.figures().total().outbox_bytes as usize;
     while waiting() < 2 * TOTAL {
         assert!(Instant::now() < deadline, "{}", waiting());
@@ -141,8 +142,8 @@ fn one_for_all() {
     }
 }
 
-/// A worker is busy while far more comes in than may wait for sessions: none has to go for that.
-fn whoever_is_served_late() {
+/// While a worker is busy, far more messages arrive than outboxes may hold: no session is closed for that.
+fn slowly_served_sessions_are_not_closed() {
     const LIMIT: usize = 4 * MIB;
     let (asked, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(())));
     let admit = {
@@ -166,10 +167,10 @@ fn whoever_is_served_late() {
     let (mut slow, session) = connect(&engine);
     let others: Vec<_> = (0..60).map(|_| connect(&engine)).collect();
     let mut sent = 0;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while engine.figures().total().outbox_bytes < 200_000 {
         assert!(Instant::now() < deadline, "{sent}");
-        // Little waits for the worker: it may have less of the processor than this thread.
+        // The mailbox must stay small: the worker may get less CPU time than this thread.
         if engine.figures().total_outbox_bytes < 250_000 {
             session.send(MessageKind::Binary, &[0; 8000]).unwrap();
             sent += 1;
@@ -180,15 +181,15 @@ fn whoever_is_served_late() {
         let shut = gate.lock().unwrap();
         let busy = scope.spawn(|| Client::open(&engine, "/busy"));
         while !asked.load(Ordering::SeqCst) {
-            assert!(Instant::now() < deadline, "nobody came");
+            assert!(Instant::now() < deadline, "no client connected");
             std::thread::sleep(Duration::from_millis(1));
         }
         for (_, other) in &others {
             other.send(MessageKind::Binary, &vec![0; 150_000]).unwrap();
         }
         assert!(engine.figures().total_outbox_bytes > 2 * LIMIT);
-        // They read before the worker writes: on a machine with much else to do it would wait for them, and one who
-        // takes nothing would have to go.
+        // The clients read before the worker writes: on a loaded machine it would otherwise wait for them, and close
+        // those that read nothing.
         for (mut client, _) in others {
             let reading = &reading;
             scope.spawn(move || {
@@ -204,9 +205,9 @@ fn whoever_is_served_late() {
     assert!(session.is_open());
 }
 
-/// Two workers of three are busy, and what was sent to all waits for both: it counts once beside what may wait for the
-/// sessions of the third.
-fn what_waits_for_several_workers() {
+/// Two of three workers are busy. Broadcasts wait in both mailboxes and count once, beside the outboxes of the third
+/// worker.
+fn broadcast_to_several_workers_counts_once() {
     const LIMIT: usize = 8 * MIB;
     const WAITING: usize = 8 * MIB;
     let (asked, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(())));
@@ -231,11 +232,11 @@ fn what_waits_for_several_workers() {
     })
     .unwrap();
     let clients: Vec<_> = (0..30).map(|_| connect(&engine)).collect();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     std::thread::scope(|scope| {
         let shut = gate.lock().unwrap();
         while asked.load(Ordering::SeqCst) < 2 {
-            assert!(Instant::now() < deadline, "nobody came");
+            assert!(Instant::now() < deadline, "no client connected");
             scope.spawn(|| Client::request(&engine, "/busy", ""));
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -265,8 +266,8 @@ fn what_waits_for_several_workers() {
     });
 }
 
-/// Those who wait to send keep little of what they have sent: it is in no limit.
-fn senders_that_wait() {
+/// Messages of blocked senders count against no limit, so they must be small.
+fn waiting_senders_use_little_memory() {
     const SENDERS: usize = 300;
     let mut routes = Routes::new();
     let config = Config { workers: 1, ping_interval: None, ..config() };
@@ -291,18 +292,18 @@ fn senders_that_wait() {
             left = &left[count..];
         }
     }
-    // It reads, and slowly: they all wait.
+    // The client reads slowly, so all senders wait.
     reader.read_at(500e3, Instant::now() + Duration::from_secs(2));
     let grown = resident().saturating_sub(before);
     assert!(grown < SENDERS * 100 * 1024, "{grown}");
 }
 
 #[test]
-fn what_waits_for_all_is_bounded() {
-    senders_that_wait();
-    whoever_is_served_late();
-    what_waits_for_several_workers();
-    one_for_all();
+fn total_memory_of_outboxes_is_bounded() {
+    waiting_senders_use_little_memory();
+    slowly_served_sessions_are_not_closed();
+    broadcast_to_several_workers_counts_once();
+    broadcast_counts_once();
     for policy in [Policy::Disconnect, Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
         attack(policy);
     }

@@ -1,4 +1,4 @@
-//! What is counted: of real clients, by reason, by policy, by worker.
+//! Metrics of real clients: by reason, by policy, by worker.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::admission::Limits;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
@@ -19,8 +19,8 @@ use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Admission, Config, Engine, Reason, Role, Route, Routes};
 
-fn eventually(engine: &Engine, what: &str, is: impl Fn(&WorkerFigures) -> bool) -> WorkerFigures {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_until(engine: &Engine, what: &str, is: impl Fn(&WorkerFigures) -> bool) -> WorkerFigures {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let total = engine.figures().total();
         if is(&total) {
@@ -41,7 +41,7 @@ fn echo() -> Config {
 }
 
 #[test]
-fn messages_and_bytes_both_ways() {
+fn messages_and_bytes_are_counted_in_both_directions() {
     let engine = Engine::start(echo()).unwrap();
     let mut clients: Vec<_> = (0..6).map(|_| Client::open(&engine, "/")).collect();
     for client in &mut clients {
@@ -50,7 +50,7 @@ fn messages_and_bytes_both_ways() {
             client.receive().unwrap();
         }
     }
-    let total = eventually(&engine, "counted", |total| total.messages_sent == 18);
+    let total = wait_until(&engine, "counted", |total| total.messages_sent == 18);
     assert_eq!((total.connections, total.sessions, total.sessions_opened), (6, 6, 6));
     assert_eq!((total.messages_received, total.bytes_received), (18, 6 * 100_010));
     assert_eq!((total.messages_sent, total.bytes_sent), (18, 6 * 100_010));
@@ -60,12 +60,12 @@ fn messages_and_bytes_both_ways() {
         client.close(1000, "");
         client.end();
     }
-    let total = eventually(&engine, "gone", |total| total.connections == 0);
+    let total = wait_until(&engine, "gone", |total| total.connections == 0);
     assert_eq!((total.sessions, total.sessions_opened), (0, 6));
 }
 
 #[test]
-fn who_gets_no_session_is_counted_by_the_reason() {
+fn failed_handshakes_are_counted_by_reason() {
     let mut routes = Routes::new();
     routes.add("/room", Route::new(Role::Events, &config())).unwrap();
     let open_timeout = Duration::from_millis(300);
@@ -99,7 +99,7 @@ fn who_gets_no_session_is_counted_by_the_reason() {
     }
     drop(say("GET /ro"));
     let silent = say("GET /ro");
-    let total = eventually(&engine, "timeout", |total| failures(total, Reason::Timeout) == 1);
+    let total = wait_until(&engine, "timeout", |total| failures(total, Reason::Timeout) == 1);
     drop(silent);
     for (reason, count) in total.failures_by_reason() {
         let expected = match reason {
@@ -111,17 +111,17 @@ fn who_gets_no_session_is_counted_by_the_reason() {
     }
     let clients: Vec<_> = (0..3).map(|_| Client::open(&engine, "/room")).collect();
     assert_eq!(answered("/room", ""), 503);
-    eventually(&engine, "full", |total| failures(total, Reason::Full) == 1);
+    wait_until(&engine, "full", |total| failures(total, Reason::Full) == 1);
     drop(clients);
 }
 
 #[test]
-fn what_slow_clients_do_not_read_is_counted_and_in_the_end_forgotten() {
+fn dropped_messages_and_outbox_bytes_are_counted() {
     let limits = Config { outbox_limit: 100_000, policy: Policy::DropNewest, workers: 1, ..config() };
     let engine = Engine::start(limits).unwrap();
     let client = Client::open(&engine, "/");
     let message = vec![0; 50_000];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let dropped = |figures: &Figures| figures.total().dropped_by_policy().collect::<Vec<_>>();
     let full = |figures: &Figures| dropped(figures)[2].1 > 0 && figures.total().outbox_bytes > 50_000;
     while !full(&engine.figures()) {
@@ -137,12 +137,12 @@ fn what_slow_clients_do_not_read_is_counted_and_in_the_end_forgotten() {
         [("disconnect", false), ("drop_oldest", false), ("drop_newest", true), ("conflate", false), ("closing", false)]
     );
     drop(client);
-    let total = eventually(&engine, "gone", |total| total.sessions == 0);
+    let total = wait_until(&engine, "gone", |total| total.sessions == 0);
     assert_eq!((total.outbox_bytes, total.mailbox_bytes), (0, 0));
 }
 
 #[test]
-fn a_defect_is_counted_and_told() {
+fn panic_is_counted_and_logged() {
     let admit = |request: &wirespeed_engine::driver::protocol::handshake::Request, _| {
         assert!(request.target != "/defect", "of the test");
         Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() }
@@ -152,7 +152,7 @@ fn a_defect_is_counted_and_told() {
     for _ in 0..2 {
         assert_eq!(Client::request(&engine, "/defect", "").status, 0);
     }
-    let total = eventually(&engine, "counted", |total| total.panics == 2 && total.connections == 1);
+    let total = wait_until(&engine, "counted", |total| total.panics == 2 && total.connections == 1);
     assert_eq!((failures(&total, Reason::Panic), total.connections, total.sessions), (2, 1, 1));
     client.send_text("goes on");
     assert_eq!(client.receive_text(), "goes on");
@@ -164,28 +164,28 @@ fn a_defect_is_counted_and_told() {
 }
 
 #[test]
-fn publishing_is_timed() {
+fn publish_latency_is_measured() {
     let engine = Engine::start(config()).unwrap();
     let mut client = Client::open(&engine, "/");
-    let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+    let batches = engine.events().take(1, Some(Instant::now() + TIMEOUT)).unwrap();
     let session = batches[0].iter().next().unwrap().0.clone();
     session.subscribe(&Pattern::new("a").unwrap()).unwrap();
     for _ in 0..100 {
         engine.publish(&Topic::new("a").unwrap(), MessageKind::Text, b"tick", None, None).unwrap();
         client.receive().unwrap();
     }
-    let total = eventually(&engine, "timed", |total| total.latency.count() > 0);
+    let total = wait_until(&engine, "timed", |total| total.latency.count() > 0);
     assert!(total.latency.count() <= 100 && total.latency.seconds < 20.0, "{total:?}");
     assert!(total.latency.quantile(0.5) < Duration::from_secs(1));
 }
 
 #[test]
-fn the_text_is_what_prometheus_reads() {
+fn text_format_is_valid_for_prometheus() {
     let engine = Engine::start(Config { workers: 2, ..echo() }).unwrap();
     let mut client = Client::open(&engine, "/");
     client.send_text("hello");
     client.receive_text();
-    eventually(&engine, "counted", |total| total.messages_sent == 1);
+    wait_until(&engine, "counted", |total| total.messages_sent == 1);
     let text = to_text(&engine.figures());
     assert!(text.ends_with("# EOF\n"), "{text}");
     let sum = |name: &str| {

@@ -1,4 +1,4 @@
-//! What those who run an engine ask of it: answers over HTTP, an end without haste, a restart that nobody notices.
+//! Operation of an engine: HTTP endpoints, graceful shutdown, and restarts without lost clients.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::admission::Limits;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::{Admission, Config, Drain, Drained, Engine, Http, Place, Role};
@@ -25,17 +25,17 @@ fn internal() -> Http {
     Http { at: Some(Place::Tcp("127.0.0.1:0".parse().unwrap())), ..Http::default() }
 }
 
-fn inside_of(engine: &Engine) -> SocketAddr {
+fn internal_address(engine: &Engine) -> SocketAddr {
     match engine.http_place().unwrap() {
         Place::Tcp(address) => *address,
         Place::Unix(_) => panic!("a path"),
     }
 }
 
-/// Status, head and body.
-fn ask(at: SocketAddr, line: &str, fields: &str) -> (u16, String, String) {
+/// Returns status, head and body.
+fn request(at: SocketAddr, line: &str, fields: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(format!("{line}\r\nHost: localhost\r\n{fields}\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -44,59 +44,59 @@ fn ask(at: SocketAddr, line: &str, fields: &str) -> (u16, String, String) {
 }
 
 fn get(at: SocketAddr, path: &str) -> (u16, String) {
-    let (status, _, body) = ask(at, &format!("GET {path} HTTP/1.1"), "");
+    let (status, _, body) = request(at, &format!("GET {path} HTTP/1.1"), "");
     (status, body)
 }
 
 #[test]
-fn health_and_readiness_where_clients_connect() {
+fn health_and_readiness_are_served_to_clients() {
     let engine = Engine::start(echo()).unwrap();
     let at = address(&engine);
     assert_eq!(get(at, "/health"), (200, "ok\n".to_owned()));
     assert_eq!(get(at, "/ready?probe=1"), (200, "ready\n".to_owned()));
-    let (status, head, body) = ask(at, "HEAD /health HTTP/1.1", "");
+    let (status, head, body) = request(at, "HEAD /health HTTP/1.1", "");
     assert_eq!((status, body.as_str()), (200, ""));
     assert!(head.contains("Content-Length: 3\r\n") && head.contains("Cache-Control: no-store"), "{head}");
-    assert_eq!(ask(at, "GET /health HTTP/1.0", "").0, 200);
-    let (status, head, _) = ask(at, "POST /health HTTP/1.1", "Content-Length: 0\r\n");
+    assert_eq!(request(at, "GET /health HTTP/1.0", "").0, 200);
+    let (status, head, _) = request(at, "POST /health HTTP/1.1", "Content-Length: 0\r\n");
     assert!(status == 405 && head.contains("Allow: GET, HEAD"), "{head}");
-    // Nobody is told what is counted unless it is asked for, and other paths are as they were.
+    // Metrics are off by default, and other paths are unaffected.
     assert_eq!((get(at, "/metrics").0, get(at, "/").0), (426, 426));
-    // Paths of WebSockets are the application's.
+    // The paths of WebSocket requests belong to the application.
     let mut client = Client::open(&engine, "/health");
     client.send_text("hello");
     assert_eq!(client.receive_text(), "hello");
-    // Who asks so is no client that failed.
+    // Such requests do not count as failed handshakes.
     let failed: u64 = engine.figures().total().failures.iter().sum();
     assert_eq!(failed, 2);
 }
 
 #[test]
-fn metrics_at_an_address_of_their_own() {
+fn metrics_are_served_at_a_separate_address() {
     let http = Http { metrics_token: Some("secret".into()), ..internal() };
     let engine =
         Engine::start(Config { http, admission: Limits { max_connections: 1, ..Limits::default() }, ..echo() })
             .unwrap();
     let client = Client::open(&engine, "/");
-    let at = inside_of(&engine);
+    let at = internal_address(&engine);
     assert_eq!(get(at, "/metrics").0, 401);
     for (token, status) in [("secret", 200), ("secre", 401), ("secret1", 401), ("", 401)] {
         let fields = format!("Authorization: Bearer {token}\r\n");
-        assert_eq!(ask(at, "GET /metrics HTTP/1.1", &fields).0, status, "{token}");
+        assert_eq!(request(at, "GET /metrics HTTP/1.1", &fields).0, status, "{token}");
     }
-    let (_, head, body) = ask(at, "GET /metrics HTTP/1.1", "authorization: bearer secret\r\n");
+    let (_, head, body) = request(at, "GET /metrics HTTP/1.1", "authorization: bearer secret\r\n");
     assert!(head.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(body.contains("wirespeed_sessions{worker=\"0\"}") && body.ends_with("# EOF\n"), "{body}");
     assert_eq!(get(at, "/ready"), (503, "full\n".to_owned()));
     assert_eq!(get(at, "/health").0, 200);
     let upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
                    Sec-WebSocket-Version: 13\r\n";
-    assert_eq!(ask(at, "GET / HTTP/1.1", upgrade).0, 404);
+    assert_eq!(request(at, "GET / HTTP/1.1", upgrade).0, 404);
     drop(client);
 }
 
 #[test]
-fn a_worker_that_is_stuck_is_seen() {
+fn stuck_worker_fails_the_health_check() {
     let (stuck, release) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let block = {
         let (stuck, release) = (Arc::clone(&stuck), Arc::clone(&release));
@@ -110,15 +110,15 @@ fn a_worker_that_is_stuck_is_seen() {
     };
     let http = Http { stuck_after: Duration::from_millis(200), ..internal() };
     let engine = Engine::start(Config { admit: Arc::new(block), http, workers: 2, ..config() }).unwrap();
-    let at = inside_of(&engine);
+    let at = internal_address(&engine);
     let waiting = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| Client::open(&engine, "/"));
         while !stuck.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
         std::thread::sleep(Duration::from_millis(300));
-        // The system may choose the stuck one, which answers nobody: that is no 200 either.
-        let deadline = Instant::now() + PATIENCE;
+        // The system may choose the stuck worker, which answers no client: that is no 200 either.
+        let deadline = Instant::now() + TIMEOUT;
         let told = loop {
             assert!(Instant::now() < deadline);
             let mut stream = TcpStream::connect(at).unwrap();
@@ -133,8 +133,8 @@ fn a_worker_that_is_stuck_is_seen() {
         release.store(true, Ordering::Release);
         waiting.join().unwrap()
     });
-    // The released worker answers its client before its turn ends: until then it still counts as stuck.
-    let deadline = Instant::now() + PATIENCE;
+    // The released worker answers its client before its turn ends, and counts as stuck until then.
+    let deadline = Instant::now() + TIMEOUT;
     while get(at, "/health") != (200, "ok\n".to_owned()) {
         assert!(Instant::now() < deadline, "the worker is still stuck");
         std::thread::sleep(Duration::from_millis(1));
@@ -143,11 +143,11 @@ fn a_worker_that_is_stuck_is_seen() {
 }
 
 #[test]
-fn a_drain_closes_a_few_at_a_time() {
+fn drain_closes_sessions_in_batches() {
     let engine = Engine::start(Config { http: internal(), ..echo() }).unwrap();
-    let (at, internal) = (address(&engine), inside_of(&engine));
+    let (at, internal) = (address(&engine), internal_address(&engine));
     let clients: Vec<_> = (0..60).map(|_| Client::open(&engine, "/")).collect();
-    // One never says what it wants, and one is about to.
+    // One client has sent no request, and another one a part of it.
     let _silent = TcpStream::connect(at).unwrap();
     let mut draining_input = TcpStream::connect(at).unwrap();
     draining_input.write_all(b"GET /late HTTP/1.1\r\nHost: localhost\r\n").unwrap();
@@ -172,10 +172,10 @@ fn a_drain_closes_a_few_at_a_time() {
         let mut answer = Vec::new();
         let _ = draining_input.read_to_end(&mut answer);
         let text = String::from_utf8_lossy(&answer);
-        assert!(text.starts_with("HTTP/1.1 101"), "who was accepted has a session: {text}");
-        assert!(text.contains("service restart"), "and is told why it ends: {text}");
+        assert!(text.starts_with("HTTP/1.1 101"), "an accepted client gets a session: {text}");
+        assert!(text.contains("service restart"), "and a close frame with the reason: {text}");
         let ended: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
-        // The one that said too little is cut off with the rest of the time, and is no session.
+        // The incomplete request is disconnected at the timeout, and does not count as a session.
         assert_eq!(drain.join().unwrap(), Drained { ended: 60, cut: 1 });
         ended
     });
@@ -187,14 +187,14 @@ fn a_drain_closes_a_few_at_a_time() {
     assert!(times[0] < 400 && times[59] > 1500 && times[59] < 4000, "{times:?}");
     let within = |from: u128| times.iter().filter(|time| (from..from + 300).contains(*time)).count();
     assert!(times.iter().all(|time| within(*time) <= 22), "spread: {times:?}");
-    assert!(engine.events().take(1, None).is_err(), "it is over");
+    assert!(engine.events().take(1, None).is_err(), "the engine has ended");
     engine.stop().unwrap();
 }
 
 #[test]
-fn who_does_not_close_is_cut_in_time() {
+fn sessions_that_do_not_close_are_disconnected_at_the_timeout() {
     let engine = Engine::start(echo()).unwrap();
-    let clients: Vec<_> = (0..3).map(|_| Client::open(&engine, "/")).collect(); // they do not read
+    let clients: Vec<_> = (0..3).map(|_| Client::open(&engine, "/")).collect(); // they read nothing
     let begin = Instant::now();
     let timeout = Duration::from_millis(500);
     assert_eq!(engine.begin_drain(Drain { timeout, ..Drain::default() }).finish(), Drained { ended: 0, cut: 3 });
@@ -203,7 +203,7 @@ fn who_does_not_close_is_cut_in_time() {
 }
 
 #[test]
-fn notice_is_given() {
+fn readiness_fails_before_the_drain() {
     let engine = Engine::start(echo()).unwrap();
     let at = address(&engine);
     let notice = Duration::from_millis(600);
@@ -223,14 +223,14 @@ fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("wirespeed-{name}-{}.sock", std::process::id()))
 }
 
-/// Clients that come in the same moment: more than are accepted in one turn, so that some are left in the queue.
+/// Clients that connect at the same moment: more than a worker accepts at once, so that some remain in the queue.
 const CROWD: usize = 150;
 
-/// Opens sessions as fast as asked, until told to stop; how many, and what has gone wrong before an upgrade.
+/// Opens sessions as fast as possible until stopped. Returns their number, and the failures before an upgrade.
 fn storm(at: SocketAddr, stop: &AtomicBool, pause: Duration) -> (usize, Vec<String>) {
     let open = || -> std::io::Result<TcpStream> {
         let mut stream = TcpStream::connect(at)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(
             b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
               Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
@@ -243,7 +243,7 @@ fn storm(at: SocketAddr, stop: &AtomicBool, pause: Duration) -> (usize, Vec<Stri
         if &head != b"HTTP/1.1 101" {
             return Err(std::io::Error::other(String::from_utf8_lossy(&head).into_owned()));
         }
-        // No time wait at our end, or ports would run out.
+        // Close with a reset: TIME_WAIT would use up the ports.
         socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
     };
     let (mut opened, mut failed) = (0, Vec::new());
@@ -263,11 +263,11 @@ fn storm(at: SocketAddr, stop: &AtomicBool, pause: Duration) -> (usize, Vec<Stri
 }
 
 #[test]
-fn a_restart_refuses_nobody() {
+fn restart_refuses_no_client() {
     let path = socket("restart");
     let how = Drain { timeout: Duration::from_secs(2), ..Drain::default() };
     let begin = |at: Option<SocketAddr>, workers| {
-        // It takes its time for each, so that the queues are not empty when they change hands.
+        // Accepting is slow, so that the queues are not empty at the handoff.
         let slow = |_: &_, _| {
             std::thread::sleep(Duration::from_micros(300));
             Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() }
@@ -286,7 +286,7 @@ fn a_restart_refuses_nobody() {
     std::thread::scope(|scope| {
         let storms: Vec<_> = (0..threads).map(|_| scope.spawn(|| storm(at, &stop, each))).collect();
         let mut old = Vec::new();
-        // To more workers, to fewer, to as many.
+        // To more workers, to fewer, and to the same number.
         for workers in [3, 1, 1, 1, 2, 1, 1] {
             std::thread::sleep(Duration::from_millis(330));
             let next = begin(Some(at), workers);
@@ -304,9 +304,9 @@ fn a_restart_refuses_nobody() {
         }
         assert!(opened > 1000, "{opened}");
         for engine in old {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while engine.events().take(1, Some(deadline)).is_ok() {
-                assert!(Instant::now() < deadline, "the old one goes on");
+                assert!(Instant::now() < deadline, "the old engine continues");
             }
             engine.join().unwrap();
         }
@@ -345,18 +345,18 @@ fn sessions_of_the_old_engine_go_on_until_it_drains_and_end_with_1012() {
 }
 
 #[test]
-fn metrics_are_those_of_the_new_engine_at_once() {
+fn metrics_address_moves_to_the_new_engine_at_once() {
     let path = socket("metrics");
     let begin = |at: Place| {
         let http = Http { at: Some(at), ..Http::default() };
         Engine::start(Config { http, handoff: Some(path.clone()), ..echo() }).unwrap()
     };
     let old = begin(Place::Tcp("127.0.0.1:0".parse().unwrap()));
-    let client = Client::open(&old, "/"); // it does not read, so the old engine takes its time
-    let at = inside_of(&old);
+    let client = Client::open(&old, "/"); // it reads nothing, so the old engine drains slowly
+    let at = internal_address(&old);
     let new = begin(Place::Tcp(at));
-    let deadline = Instant::now() + PATIENCE;
-    // Until the old workers have heard of it.
+    let deadline = Instant::now() + TIMEOUT;
+    // Until the old workers have processed the command.
     while !(0..50).all(|_| get(at, "/ready") == (200, "ready\n".to_owned())) {
         assert!(Instant::now() < deadline);
     }
@@ -366,7 +366,7 @@ fn metrics_are_those_of_the_new_engine_at_once() {
 }
 
 #[test]
-fn a_unix_socket_is_handed_over_too() {
+fn unix_socket_is_handed_over_too() {
     use std::os::unix::net::UnixStream;
     let (path, at) = (socket("unix"), socket("unix-clients"));
     let begin = || {
@@ -377,10 +377,10 @@ fn a_unix_socket_is_handed_over_too() {
     let old = begin();
     let early = UnixStream::connect(&at).unwrap();
     let new = begin();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     drop(early);
     while old.events().take(1, Some(deadline)).is_ok() {
-        assert!(Instant::now() < deadline, "the old one goes on");
+        assert!(Instant::now() < deadline, "the old engine continues");
     }
     let mut stream = UnixStream::connect(&at).unwrap();
     stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -388,17 +388,17 @@ fn a_unix_socket_is_handed_over_too() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     drop(old);
-    assert!(at.exists(), "it is the new engine's");
+    assert!(at.exists(), "the file belongs to the new engine");
     drop(new);
     assert!(!at.exists());
 }
 
 #[test]
-fn who_cannot_be_asked_next_takes_nothing_over() {
+fn engine_without_a_usable_handoff_path_takes_nothing_over() {
     let path = socket("next");
     let old = Engine::start(Config { handoff: Some(path.clone()), ..echo() }).unwrap();
     let at = address(&old);
-    // Where its socket would be first.
+    // At the path of its temporary socket.
     let mut fresh = path.clone().into_os_string();
     fresh.push(format!(".{}", std::process::id()));
     std::fs::create_dir(&fresh).unwrap();
@@ -420,9 +420,9 @@ fn who_cannot_be_asked_next_takes_nothing_over() {
     assert!(!path.exists());
 }
 
-/// More clients than are accepted in one turn wait while the workers hear of the end.
+/// More clients than are accepted in one turn are in the queue when the workers stop accepting.
 #[test]
-fn whoever_waits_when_the_doors_close_comes_in() {
+fn queued_clients_are_served_when_accepting_stops() {
     let release = Arc::new(AtomicBool::new(false));
     let block = {
         let release = Arc::clone(&release);
@@ -438,14 +438,14 @@ fn whoever_waits_when_the_doors_close_comes_in() {
     let clients: Vec<_> = (0..CROWD)
         .map(|_| {
             let mut stream = TcpStream::connect(at).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             let request = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
             stream.write_all(request.as_bytes()).unwrap();
             stream
         })
         .collect();
-    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    let mut draining = engine.begin_drain(Drain { timeout: TIMEOUT, ..Drain::default() });
     draining.step(Instant::now());
     release.store(true, Ordering::Release);
     std::thread::scope(|scope| {
@@ -460,7 +460,7 @@ fn whoever_waits_when_the_doors_close_comes_in() {
 }
 
 #[test]
-fn who_asks_and_fails_changes_nothing() {
+fn failed_handoff_changes_nothing() {
     let path = socket("fails");
     let engine = Engine::start(Config { handoff: Some(path.clone()), ..echo() }).unwrap();
     for line in ["wirespeed handoff 1\n", "nonsense\n", ""] {

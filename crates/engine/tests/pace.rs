@@ -1,4 +1,4 @@
-//! Who sends faster than clients read: whom that slows, and whom it ends.
+//! Backpressure: which senders wait for slow clients, and which clients are disconnected.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::events::Event;
@@ -20,14 +20,14 @@ use wirespeed_engine::mailbox::Refused;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Admission, Config, Engine, Role, Session};
 
-/// Small, so that what waits in the kernel does not hide what waits here for long.
+/// Small, so that the socket buffers do not hide the queues of the engine.
 const OUTBOX: usize = 128 * 1024;
 const SIZE: usize = 1024;
 
 fn sessions(engine: &Engine, count: usize) -> Vec<Session> {
     let mut sessions = Vec::new();
     while sessions.len() < count {
-        let batches = engine.events().take(count, Some(Instant::now() + PATIENCE)).unwrap();
+        let batches = engine.events().take(count, Some(Instant::now() + TIMEOUT)).unwrap();
         assert!(!batches.is_empty());
         for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
             assert!(matches!(event, Event::Connected));
@@ -43,7 +43,7 @@ fn payload(number: usize) -> Vec<u8> {
     payload
 }
 
-/// Reads numbered messages until the one with this number, each of them; pausing after some.
+/// Reads all numbered messages up to this number, with pauses.
 fn read_all(client: &mut Client, count: usize, pause: Duration) -> usize {
     for number in 0..count {
         let Some((_, data)) = client.receive() else { return number };
@@ -55,14 +55,14 @@ fn read_all(client: &mut Client, count: usize, pause: Duration) -> usize {
     count
 }
 
-/// The same, and the client, which would be gone otherwise.
+/// Reads as [`read_all`] does, and returns the client to keep it open.
 fn read(mut client: Client, count: usize, pause: Duration) -> (usize, Client) {
     (read_all(&mut client, count, pause), client)
 }
 
 #[test]
-fn who_waits_for_room_is_slowed_to_the_pace_of_subscribers_and_loses_none() {
-    const COUNT: usize = 20_000; // 20 MiB to each: far more than kernel and outbox hold
+fn waiting_publisher_runs_at_the_pace_of_subscribers_without_loss() {
+    const COUNT: usize = 20_000; // 20 MiB per client, far more than socket buffers and outbox hold
     let engine = Engine::start(Config { outbox_limit: OUTBOX, ..config() }).unwrap();
     let clients: Vec<_> = (0..4).map(|_| Client::open(&engine, "/")).collect();
     let sessions = sessions(&engine, 4);
@@ -75,24 +75,24 @@ fn who_waits_for_room_is_slowed_to_the_pace_of_subscribers_and_loses_none() {
     let mut waits = 0;
     for number in 0..COUNT {
         let (count, room) = engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
-        assert_eq!(count, 4, "nobody was cut");
+        assert_eq!(count, 4, "all clients stay connected");
         if !room {
             waits += 1;
-            engine.wait_for_capacity(Some(&topic), Some(Instant::now() + PATIENCE)).unwrap();
+            engine.wait_for_capacity(Some(&topic), Some(Instant::now() + TIMEOUT)).unwrap();
         }
     }
     reading.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap().0, COUNT));
-    assert!(waits > 0, "the publisher was never slowed: this test shows nothing");
+    assert!(waits > 0, "the publisher never waited: the test proves nothing");
 }
 
-/// Readers as slow as these read on and get all that is published, by whoever waits for room.
+/// Slow readers like these keep reading and get all messages of publishers that wait for room.
 const SLOW: [f64; 4] = [100e3, 300e3, 800e3, 2e6];
 
-/// For so long: far longer than one who reads nothing is waited for.
+/// Far longer than publishers wait for a client that reads nothing.
 const STEADILY: Duration = Duration::from_secs(5);
 
 #[test]
-fn slow_readers_are_no_stalled_ones() {
+fn slow_readers_do_not_count_as_stalled() {
     std::thread::scope(|scope| {
         for rate in SLOW {
             scope.spawn(move || publish_to_reader_of(rate));
@@ -131,13 +131,13 @@ fn publish_to_reader_of(rate: f64) {
 }
 
 #[test]
-fn readers_of_any_number_of_topics_slow_publishers_down() {
+fn slow_reader_of_many_topics_slows_publishers_down() {
     const TOPICS: usize = 5000;
     let engine = Engine::start(Config { workers: 1, outbox_limit: 16 << 20, ..config() }).unwrap();
     let mut client = Client::open(&engine, "/");
     let session = sessions(&engine, 1).remove(0);
     session.subscribe(&Pattern::new("feed.>").unwrap()).unwrap();
-    // It has far more to read than half of its limit, and reads it slowly.
+    // It has far more to read than half of its limit, and reads slowly.
     session.send(MessageKind::Binary, &vec![0; 15 << 20]).unwrap();
     let topics: Vec<_> = (0..TOPICS).map(|number| Topic::new(&format!("feed.{number}")).unwrap()).collect();
     let reading = std::thread::spawn(move || {
@@ -148,9 +148,9 @@ fn readers_of_any_number_of_topics_slow_publishers_down() {
     for topic in &topics {
         engine.publish(topic, MessageKind::Binary, b"", None, None).unwrap();
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while topics.iter().any(|topic| engine.has_capacity(Some(topic)).unwrap()) {
-        assert!(Instant::now() < deadline, "some topics have room, and their subscriber is behind");
+        assert!(Instant::now() < deadline, "some topics still have room although their subscriber is slow");
         std::thread::sleep(Duration::from_millis(2));
     }
     for topic in &topics {
@@ -160,7 +160,7 @@ fn readers_of_any_number_of_topics_slow_publishers_down() {
 }
 
 #[test]
-fn who_sends_to_one_is_slowed_to_its_pace() {
+fn sender_to_one_session_runs_at_its_pace() {
     const COUNT: usize = 20_000;
     let engine = Engine::start(Config { outbox_limit: OUTBOX, ..config() }).unwrap();
     let client = Client::open(&engine, "/");
@@ -168,7 +168,7 @@ fn who_sends_to_one_is_slowed_to_its_pace() {
     let reading = std::thread::spawn(move || read(client, COUNT, Duration::from_micros(500)));
     for number in 0..COUNT {
         if !session.send(MessageKind::Binary, &payload(number)).unwrap() {
-            session.wait_for_capacity(Some(Instant::now() + PATIENCE)).unwrap();
+            session.wait_for_capacity(Some(Instant::now() + TIMEOUT)).unwrap();
         }
     }
     let (count, _client) = reading.join().unwrap();
@@ -177,7 +177,7 @@ fn who_sends_to_one_is_slowed_to_its_pace() {
 }
 
 #[test]
-fn one_slow_subscriber_of_many_is_cut_and_slows_nobody() {
+fn one_slow_subscriber_of_many_is_disconnected_and_slows_no_other() {
     const COUNT: usize = 20_000;
     let engine = Engine::start(Config { outbox_limit: OUTBOX, workers: 1, ..config() }).unwrap();
     let slow = Client::open(&engine, "/");
@@ -193,17 +193,17 @@ fn one_slow_subscriber_of_many_is_cut_and_slows_nobody() {
         let (count, room) = engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap();
         last = count;
         if !room {
-            engine.wait_for_capacity(Some(&topic), Some(Instant::now() + PATIENCE)).unwrap();
+            engine.wait_for_capacity(Some(&topic), Some(Instant::now() + TIMEOUT)).unwrap();
         }
     }
-    assert_eq!(last, 3, "the slow one was cut");
+    assert_eq!(last, 3, "the slow client was disconnected");
     reading.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap().0, COUNT));
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
     drop(slow);
 }
 
 #[test]
-fn whoever_takes_nothing_is_not_waited_for_long() {
+fn publisher_does_not_wait_long_for_a_stalled_client() {
     let engine = Engine::start(Config { outbox_limit: OUTBOX, workers: 1, ..config() }).unwrap();
     let client = Client::open(&engine, "/");
     let session = sessions(&engine, 1).remove(0);
@@ -211,22 +211,22 @@ fn whoever_takes_nothing_is_not_waited_for_long() {
     let topic = Topic::new("feed").unwrap();
     let began = Instant::now();
     let mut number = 0;
-    // Until it is cut.
+    // Until it is disconnected.
     while engine.publish(&topic, MessageKind::Binary, &payload(number), None, None).unwrap().0 == 1 {
         number += 1;
-        let _ = engine.wait_for_capacity(Some(&topic), Some(Instant::now() + PATIENCE));
-        assert!(began.elapsed() < PATIENCE, "the publisher is held up by one who reads nothing");
+        let _ = engine.wait_for_capacity(Some(&topic), Some(Instant::now() + TIMEOUT));
+        assert!(began.elapsed() < TIMEOUT, "a client that reads nothing blocks the publisher");
     }
     assert_eq!(session.wait_for_capacity(None), Err(Refused::Closed));
     drop(client);
 }
 
-/// Two of three read as little as is needed not to seem silent.
+/// Two of three clients read just enough not to count as stalled.
 #[test]
-fn a_majority_that_trickles_freezes_no_topic() {
-    const COUNT: usize = 8192; // more than kernel and outbox of those hold
+fn slow_majority_does_not_freeze_a_topic() {
+    const COUNT: usize = 8192; // more than their socket buffers and outboxes hold
     let engine = Engine::start(Config { workers: 1, outbox_limit: 4 << 20, ping_interval: None, ..config() }).unwrap();
-    // What they read is told of in small steps.
+    // A small buffer, so that the kernel reports their reads in small steps.
     let slow = [(); 2].map(|()| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(16 * 1024).unwrap();
@@ -234,7 +234,7 @@ fn a_majority_that_trickles_freezes_no_topic() {
         Client::over(socket.into(), "/", "")
     });
     let client = Client::open(&engine, "/");
-    client.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap(); // for so long nothing may come
+    client.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap(); // the longest pause between messages
     for session in sessions(&engine, 3) {
         session.subscribe(&Pattern::new("feed").unwrap()).unwrap();
     }
@@ -256,9 +256,9 @@ fn a_majority_that_trickles_freezes_no_topic() {
     assert_eq!(reading.join().unwrap().0, COUNT);
 }
 
-/// All are equally slow, and one leaves while somebody waits to publish: the others are all there are.
+/// All clients are equally slow, and one leaves while a publisher waits: the others are then the whole audience.
 #[test]
-fn who_is_left_of_an_audience_that_is_slow_is_waited_for_as_all_of_it() {
+fn remaining_slow_subscribers_count_as_the_whole_audience() {
     let engine = Engine::start(Config { workers: 1, ping_interval: None, ..config() }).unwrap();
     let mut readers: Vec<_> = (0..2)
         .map(|_| {
@@ -284,7 +284,7 @@ fn who_is_left_of_an_audience_that_is_slow_is_waited_for_as_all_of_it() {
     let topic = Topic::new("feed").unwrap();
     let began = Instant::now();
     let mut left = None;
-    // For longer than one of many is waited for.
+    // Longer than a publisher waits for one client of many.
     while left.is_none_or(|left: Instant| left.elapsed() < Duration::from_secs(9)) {
         engine.publish(&topic, MessageKind::Binary, &[0; 8000], None, None).unwrap();
         let _ = engine.wait_for_capacity(Some(&topic), Some(Instant::now() + Duration::from_secs(1)));
@@ -295,7 +295,7 @@ fn who_is_left_of_an_audience_that_is_slow_is_waited_for_as_all_of_it() {
     }
     let open =
         sessions.iter().filter(|session| session.wait_for_capacity(Some(Instant::now())) != Err(Refused::Closed));
-    assert_eq!(open.count(), 1, "the one that is left");
+    assert_eq!(open.count(), 1, "the remaining client");
 }
 
 fn echo() -> Config {
@@ -304,7 +304,7 @@ fn echo() -> Config {
     Config { admit: Arc::new(accept), workers: 1, ping_interval: second, ping_timeout: second, ..config() }
 }
 
-/// Has a client send what it is to be echoed for ever, for as long as somebody takes it.
+/// Makes a client send messages to be echoed for as long as the server reads them.
 fn flood(client: &Client) -> std::thread::JoinHandle<()> {
     let mut stream = client.stream.try_clone().unwrap();
     let mut peer = Client::peer();
@@ -314,7 +314,7 @@ fn flood(client: &Client) -> std::thread::JoinHandle<()> {
 }
 
 #[test]
-fn who_reads_its_echo_slowly_is_not_silent() {
+fn slow_reader_of_its_echo_is_not_stalled() {
     let engine = Engine::start(echo()).unwrap();
     let mut client = Client::open(&engine, "/");
     let sending = flood(&client);
@@ -325,20 +325,20 @@ fn who_reads_its_echo_slowly_is_not_silent() {
 }
 
 #[test]
-fn who_never_reads_its_echo_is_silent() {
+fn client_that_never_reads_its_echo_is_disconnected() {
     let engine = Engine::start(echo()).unwrap();
     let client = Client::open(&engine, "/");
     let sending = flood(&client);
     let began = Instant::now();
     while engine.figures().total().sessions > 0 {
-        assert!(began.elapsed() < PATIENCE, "one who reads nothing has a session for ever");
+        assert!(began.elapsed() < TIMEOUT, "a client that reads nothing keeps its session");
         std::thread::sleep(Duration::from_millis(10));
     }
     sending.join().unwrap();
 }
 
 #[test]
-fn a_burst_that_an_outbox_holds_costs_nobody_the_session() {
+fn burst_within_the_outbox_limit_closes_no_session() {
     let engine = Engine::start(Config { workers: 1, ..config() }).unwrap();
     let client = Client::open(&engine, "/");
     let session = sessions(&engine, 1).remove(0);
@@ -347,19 +347,19 @@ fn a_burst_that_an_outbox_holds_costs_nobody_the_session() {
     let (count, _client) = reading.join().unwrap();
     assert_eq!(count, 1000);
     assert!(session.is_open());
-    assert!(room[0] && room.contains(&false), "half of the limit is known to be too much");
+    assert!(room[0] && room.contains(&false), "there is room below half of the limit, and none above");
 }
 
 #[test]
-fn who_waits_for_room_is_told_of_the_end() {
+fn waiting_sender_is_notified_of_the_end() {
     let engine = Arc::new(Engine::start(Config { outbox_limit: 1000, workers: 1, ..config() }).unwrap());
     let client = Client::open(&engine, "/");
     let session = sessions(&engine, 1).remove(0);
-    // It reads nothing, and the message is larger than what the kernel holds.
+    // It reads nothing, and the message is larger than the socket buffers.
     assert_eq!(session.send(MessageKind::Binary, &vec![0; 32 << 20]), Ok(false));
     let waiting = std::thread::spawn({
         let session = session.clone();
-        move || session.wait_for_capacity(Some(Instant::now() + PATIENCE))
+        move || session.wait_for_capacity(Some(Instant::now() + TIMEOUT))
     });
     std::thread::sleep(Duration::from_millis(50));
     drop(client);

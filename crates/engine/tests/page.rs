@@ -1,4 +1,4 @@
-//! The live page: what it asks for, and who may.
+//! The live page: its data, and access to it.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::topics::Pattern;
 use wirespeed_engine::{Config, Engine, Http, Session};
 
@@ -20,10 +20,10 @@ fn engine() -> Engine {
     Engine::start(Config { http, ..config() }).unwrap()
 }
 
-/// Status, head and body.
-fn ask(engine: &Engine, line: &str, token: Option<&str>) -> (u16, String, String) {
+/// Returns status, head and body.
+fn request(engine: &Engine, line: &str, token: Option<&str>) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address(engine)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     stream.write_all(format!("{line} HTTP/1.1\r\nHost: localhost\r\n{token}\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
@@ -33,7 +33,7 @@ fn ask(engine: &Engine, line: &str, token: Option<&str>) -> (u16, String, String
 }
 
 fn json(engine: &Engine, line: &str) -> Value {
-    let (status, head, body) = ask(engine, line, Some(TOKEN));
+    let (status, head, body) = request(engine, line, Some(TOKEN));
     assert_eq!(status, 200, "{head}");
     serde_json::from_str(&body).unwrap()
 }
@@ -41,7 +41,7 @@ fn json(engine: &Engine, line: &str) -> Value {
 fn sessions(engine: &Engine, count: usize) -> Vec<Session> {
     let mut sessions = Vec::new();
     while sessions.len() < count {
-        let batches = engine.events().take(count, Some(Instant::now() + PATIENCE)).unwrap();
+        let batches = engine.events().take(count, Some(Instant::now() + TIMEOUT)).unwrap();
         assert!(!batches.is_empty());
         sessions.extend(batches.iter().flat_map(|batch| batch.iter()).map(|(session, _)| session.clone()));
     }
@@ -49,14 +49,14 @@ fn sessions(engine: &Engine, count: usize) -> Vec<Session> {
 }
 
 #[test]
-fn without_a_token_there_is_nothing_but_the_page() {
+fn only_the_html_is_served_without_a_token() {
     let engine = engine();
-    let (status, head, body) = ask(&engine, "GET /_wirespeed/", None);
+    let (status, head, body) = request(&engine, "GET /_wirespeed/", None);
     assert!(status == 200 && head.contains("frame-ancestors 'none'") && body.contains("</html>"), "{head}");
     assert!(!body.contains(TOKEN));
     for path in ["figures", "sessions", "sessions/1", "nothing"] {
         for token in [None, Some("the-token-of-the-pagf"), Some("")] {
-            assert_eq!(ask(&engine, &format!("GET /_wirespeed/{path}"), token).0, 401, "{path}");
+            assert_eq!(request(&engine, &format!("GET /_wirespeed/{path}"), token).0, 401, "{path}");
         }
     }
     for (line, status) in [
@@ -69,15 +69,15 @@ fn without_a_token_there_is_nothing_but_the_page() {
         ("POST /_wirespeed/sessions/1/disconnect", 404),
         ("POST /_wirespeed/sessions/1/disconnect/more", 405),
     ] {
-        assert_eq!(ask(&engine, line, Some(TOKEN)).0, status, "{line}");
+        assert_eq!(request(&engine, line, Some(TOKEN)).0, status, "{line}");
     }
-    // Where none was asked for there is none.
+    // Without a configured token there is no page.
     let plain = Engine::start(config()).unwrap();
-    assert_eq!(ask(&plain, "GET /_wirespeed/", Some(TOKEN)).0, 426);
+    assert_eq!(request(&plain, "GET /_wirespeed/", Some(TOKEN)).0, 426);
 }
 
 #[test]
-fn figures_topics_and_sessions() {
+fn figures_topics_and_sessions_are_served() {
     let engine = engine();
     let mut clients: Vec<_> =
         (0..3).map(|number| Client::open(&engine, &format!("/room/{number}?token=secret"))).collect();
@@ -109,8 +109,8 @@ fn figures_topics_and_sessions() {
     assert_eq!(details["open"], true);
     assert_eq!(json(&engine, &format!("POST /_wirespeed/sessions/{id}/disconnect"))["id"], id);
     assert_eq!(clients[1].end(), Some((1008, "disconnected by the operator".to_owned())));
-    let deadline = Instant::now() + PATIENCE;
-    while ask(&engine, &format!("GET /_wirespeed/sessions/{id}"), Some(TOKEN)).0 != 404 {
+    let deadline = Instant::now() + TIMEOUT;
+    while request(&engine, &format!("GET /_wirespeed/sessions/{id}"), Some(TOKEN)).0 != 404 {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -1,4 +1,4 @@
-//! The parts of a worker that know no socket, against plain models of them.
+//! The parts of a worker that use no sockets, compared with simple models.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -48,13 +48,13 @@ const LIMIT: usize = 500;
 
 proptest! {
     #[test]
-    fn an_outbox_keeps_what_its_policy_says(policy in policies(), steps in steps()) {
+    fn outbox_follows_its_policy(policy in policies(), steps in steps()) {
         let mut outbox = Outbox::default();
         let mut model: VecDeque<(usize, Option<u8>)> = VecDeque::new();
         for step in steps {
             match step {
                 Step::Pop => {
-                    // What came as one leaves as one, without what was dropped of it.
+                    // A batch leaves as a whole, without its dropped messages.
                     let popped = outbox.pop();
                     prop_assert_eq!(popped.is_none(), model.is_empty());
                     let Some(popped) = popped else { continue };
@@ -90,7 +90,7 @@ proptest! {
                             Policy::DropNewest => Pushed::Dropped,
                             Policy::DropOldest | Policy::Conflate => {
                                 let mut dropped = conflated;
-                                // Alone it stays, whatever waits elsewhere.
+                                // A single message is kept, regardless of other queues.
                                 while !fits(&model) && model.pop_front().is_some() {
                                     dropped += 1;
                                 }
@@ -111,12 +111,12 @@ proptest! {
 }
 
 #[test]
-fn what_is_stale_is_never_kept_for_what_is_new() {
+fn stale_message_is_never_kept_instead_of_a_new_one() {
     let sizes = |outbox: &mut Outbox| std::iter::from_fn(|| outbox.pop()).map(|one| one.cost()).collect::<Vec<_>>();
     for policy in [Policy::DropOldest, Policy::Conflate] {
         let (old, new) = (message(10, Some(1)), message(100, Some(1)));
         let cost = new.cost();
-        // What waits elsewhere has begun to leave, and fills the limit, or nearly.
+        // The messages for others have begun to leave, and fill the limit almost or completely.
         for beside in [LIMIT - 150, LIMIT - 20, LIMIT, 10 * LIMIT] {
             let mut outbox = Outbox::default();
             assert_eq!(outbox.push(old.clone(), LIMIT - 150, LIMIT, policy), Pushed::Kept { dropped: 0 });
@@ -130,7 +130,7 @@ fn what_is_stale_is_never_kept_for_what_is_new() {
 
 proptest! {
     #[test]
-    fn a_wheel_tells_each_time_once_and_never_early(
+    fn timer_fires_once_and_never_early(
         times in proptest::collection::vec(0..100_000_u64, 1..60),
         looks in proptest::collection::vec(1..30_000_u64, 1..40),
     ) {
@@ -143,7 +143,7 @@ proptest! {
         for look in looks {
             for (key, time) in times.by_ref().take(3) {
                 wheel.set(at(time), key);
-                // What has passed already is due at the next tick.
+                // A time in the past is due at the next tick.
                 waiting.push((time.max(now), key));
             }
             if let Some(sleep) = wheel.sleep(at(now)) {
@@ -157,7 +157,7 @@ proptest! {
             wheel.take_due(at(now), &mut due);
             for key in due {
                 let index = waiting.iter().position(|(_, other)| *other == key);
-                prop_assert!(index.is_some(), "told twice");
+                prop_assert!(index.is_some(), "reported twice");
                 let (time, _) = waiting.swap_remove(index.unwrap());
                 prop_assert!(time <= now, "{time} was told at {now}");
             }
@@ -168,7 +168,7 @@ proptest! {
     }
 }
 
-/// One for whom something is due now and then, as a worker serves it.
+/// A timer that is due now and then, served as a worker does it.
 struct Served {
     wheel: TimerWheel<()>,
     listed: Listed,
@@ -205,7 +205,7 @@ impl Served {
 
 proptest! {
     #[test]
-    fn nothing_is_late_however_often_another_time_is_due(
+    fn frequent_timers_do_not_delay_others(
         steps in proptest::collection::vec((prop_oneof![0..200_u64, 0..40_000_u64], proptest::option::of(0..60_000_u64)), 1..200),
     ) {
         let start = Instant::now();
@@ -226,9 +226,9 @@ proptest! {
     }
 }
 
-/// As of a session whose client sends too much all the time, and whose token expires much later.
+/// A session whose client always sends too much, and whose token expires much later.
 #[test]
-fn what_is_due_late_is_listed_once_however_often_something_is_due_before() {
+fn late_timer_is_listed_once_beside_frequent_ones() {
     let start = Instant::now();
     let mut served = Served::new(start);
     let mut now = start;
@@ -269,7 +269,7 @@ impl Bell {
         let mut rung = self.rung.lock().unwrap();
         while !*rung {
             let (guard, result) = self.ring.wait_timeout(rung, Duration::from_secs(20)).unwrap();
-            assert!(!result.timed_out(), "a wake-up was lost");
+            assert!(!result.timed_out(), "a wakeup was lost");
             rung = guard;
         }
         *rung = false;
@@ -277,7 +277,7 @@ impl Bell {
 }
 
 #[test]
-fn no_wake_up_is_lost_and_the_order_of_each_is_kept() {
+fn no_wakeup_is_lost_and_each_sender_keeps_its_order() {
     const COUNT: usize = 100_000;
     let bell = Arc::new(Bell::default());
     let mailbox = Arc::new(Mailbox::new(
@@ -320,7 +320,7 @@ fn no_wake_up_is_lost_and_the_order_of_each_is_kept() {
 }
 
 #[test]
-fn a_mailbox_that_is_full_or_closed_says_so() {
+fn full_or_closed_mailbox_refuses_messages() {
     let mailbox = Mailbox::new(10, 40, Arc::new(|| {}), Arc::default());
     assert_eq!((mailbox.put(1, 9), mailbox.has_capacity()), (Ok(true), Ok(true)));
     assert_eq!((mailbox.put(2, 1), mailbox.has_capacity(), mailbox.bytes()), (Ok(false), Ok(false), 10));
@@ -328,7 +328,7 @@ fn a_mailbox_that_is_full_or_closed_says_so() {
     assert_eq!(mailbox.wait_for_capacity(Some(Instant::now() + Duration::from_millis(10))), Err(Refused::Full));
     let mut taken = VecDeque::new();
     assert!(mailbox.take(&mut taken, false));
-    assert_eq!(mailbox.has_capacity(), Ok(false), "it was taken, and is not done");
+    assert_eq!(mailbox.has_capacity(), Ok(false), "the message was taken and is still being processed");
     mailbox.done(40);
     assert_eq!((Vec::from(taken), mailbox.wait_for_capacity(None)), (vec![1, 2, 5, 7], Ok(())));
     mailbox.put(3, 1).unwrap();

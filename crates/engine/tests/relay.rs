@@ -1,5 +1,4 @@
-//! Topics without an application: who may be there, who gets what, and that a fast sender costs no honest reader
-//! anything.
+//! Topics without an application: permissions, delivery, and that a fast sender does not harm readers.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use auth_support::{SECRET, hs256};
 use serde_json::json;
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
 use wirespeed_engine::broker::{Broker, Connect, EnqueueResult, Message, Notice, Sink, Status};
 use wirespeed_engine::driver::protocol::MessageKind;
@@ -33,8 +32,8 @@ fn feed() -> Engine {
     engine(config(), &[("/feed/{topic}", Relay::default())])
 }
 
-fn eventually(engine: &Engine, what: &str, holds: impl Fn(&WorkerFigures) -> bool) -> WorkerFigures {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_until(engine: &Engine, what: &str, holds: impl Fn(&WorkerFigures) -> bool) -> WorkerFigures {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let total = engine.figures().total();
         if holds(&total) {
@@ -50,7 +49,7 @@ fn topic(name: &str) -> Topic {
 }
 
 #[test]
-fn each_gets_what_the_others_send() {
+fn clients_receive_the_messages_of_others() {
     let engine = feed();
     let mut clients: Vec<_> = (0..6).map(|_| Client::open(&engine, "/feed/room.1")).collect();
     let mut elsewhere = Client::open(&engine, "/feed/room.2");
@@ -78,20 +77,20 @@ fn each_gets_what_the_others_send() {
         wanted.sort_by(|(_, one), (_, other)| one.cmp(other));
         assert_eq!(got, wanted, "{number}");
     }
-    // What the application publishes comes as well, and nothing of it becomes an event.
+    // Publications of the application arrive too, and none of them becomes an event.
     assert_eq!(engine.publish(&topic("room.1"), MessageKind::Text, b"news", None, None).unwrap().0, 6);
     assert!(clients.iter_mut().all(|client| client.receive_text() == "news"));
     assert_eq!(engine.publish(&topic("room.2"), MessageKind::Text, b"news", None, None).unwrap().0, 1);
     assert_eq!(elsewhere.receive_text(), "news", "its own message does not come back");
     clients[0].close(1000, "bye");
     assert_eq!(clients[0].end(), Some((1000, "bye".to_owned())));
-    eventually(&engine, "it is gone", |total| total.sessions == 6);
+    wait_until(&engine, "it is gone", |total| total.sessions == 6);
     assert_eq!(engine.subscribers(&topic("room.1")), 5);
     assert_eq!(engine.events().waiting(), (0, 0));
 }
 
 #[test]
-fn what_clients_may_do_is_said_by_the_path() {
+fn route_determines_what_clients_may_do() {
     let relays = [
         ("/echo/{topic}", Relay { echo: true, ..Relay::default() }),
         ("/watch/{topic}", Relay { send: false, ..Relay::default() }),
@@ -113,7 +112,7 @@ fn what_clients_may_do_is_said_by_the_path() {
 }
 
 #[test]
-fn the_path_names_the_topic() {
+fn path_determines_the_topic() {
     let relays = [
         ("/one/{topic}", Relay::default()),
         ("/all/{*topic}", Relay::default()),
@@ -131,7 +130,7 @@ fn the_path_names_the_topic() {
         let client = Client::open(&engine, target);
         assert_eq!(engine.subscribers(&topic(name)), 1, "{target}");
         drop(client);
-        eventually(&engine, "it is gone", |total| total.sessions == 0);
+        wait_until(&engine, "it is gone", |total| total.sessions == 0);
     }
     let no_topics = [
         "/one/*",
@@ -153,7 +152,7 @@ fn the_path_names_the_topic() {
     }
     let long = format!("/one/{}", "x".repeat(256));
     assert_eq!(Client::request(&engine, &long, "").status, 404);
-    let failures = eventually(&engine, "all are counted", |total| {
+    let failures = wait_until(&engine, "all are counted", |total| {
         total.failures[Reason::NotFound.index()] == 1 + no_topics.len() as u64
     });
     assert_eq!(failures.sessions, 0);
@@ -162,7 +161,7 @@ fn the_path_names_the_topic() {
 }
 
 #[test]
-fn tokens_say_who_may_be_there() {
+fn tokens_restrict_access_to_topics() {
     let auth = Some(Arc::new(Jwt::new(JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec()))).unwrap()));
     let notify = Relay { receive: false, ..Relay::default() };
     let engine = engine(Config { auth, ..config() }, &[("/feed/{topic}", Relay::default()), ("/tell/{topic}", notify)]);
@@ -181,14 +180,14 @@ fn tokens_say_who_may_be_there() {
     assert_eq!([reader.status, other.status, writer.status], [101; 3]);
     reader.send_text("not mine to say");
     reader.send_text("nor this");
-    eventually(&engine, "it is counted", |total| total.denied == 2);
+    wait_until(&engine, "it is counted", |total| total.denied == 2);
     writer.send_text("news");
     assert_eq!([reader.receive_text(), other.receive_text()], ["news", "news"]);
 }
 
 const SIZE: usize = 1000;
 
-/// Sends so many messages as fast as it is let, each with its number.
+/// Sends this number of messages as fast as possible, each with its number.
 fn flood(client: &Client, count: u32) -> std::thread::JoinHandle<()> {
     let mut sender = support::Client {
         stream: client.stream.try_clone().unwrap(),
@@ -210,7 +209,7 @@ fn flood(client: &Client, count: u32) -> std::thread::JoinHandle<()> {
 }
 
 #[test]
-fn a_fast_sender_goes_at_the_pace_of_those_who_read() {
+fn fast_sender_runs_at_the_pace_of_readers() {
     for workers in [1, 3] {
         let limits = Config { outbox_limit: 256 * 1024, workers, ..config() };
         let engine = engine(limits, &[("/feed/{topic}", Relay::default())]);
@@ -241,15 +240,15 @@ fn a_fast_sender_goes_at_the_pace_of_those_who_read() {
         sending.join().unwrap();
         let total = engine.figures().total();
         assert_eq!(total.dropped.iter().sum::<u64>(), 0);
-        // Its own 256 KiB for each reader, and what is under way to the workers.
+        // 256 KiB of its own for each reader, and the messages on their way to the workers.
         let most = most.load(Ordering::Relaxed);
         assert!(most < 8 << 20, "{most} bytes waited");
     }
 }
 
-/// The only reader of a topic, whoever else subscribes to it and gets nothing.
+/// The only reader of a topic, apart from subscribers that receive nothing.
 #[test]
-fn a_slow_reader_slows_the_sender_and_is_not_cut() {
+fn slow_reader_slows_the_sender_and_stays_connected() {
     std::thread::scope(|scope| {
         for rate in [100e3, 300e3, 2e6] {
             for path in ["/feed/a", "/tell/a"] {
@@ -277,7 +276,7 @@ fn relay_to_reader_of(rate: f64, path: &str) {
 }
 
 #[test]
-fn a_client_that_is_gone_is_found_while_nobody_takes_events() {
+fn lost_client_is_detected_while_events_are_full() {
     let interval = Some(Duration::from_millis(500));
     let settings = Config {
         workers: 1,
@@ -295,13 +294,13 @@ fn a_client_that_is_gone_is_found_while_nobody_takes_events() {
     }
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
     let _gone = [Client::open(&engine, "/feed/a"), Client::open(&engine, "/echo")];
-    let mut app = Client::open(&engine, "/app"); // its beginning is all that events have room for
+    let mut app = Client::open(&engine, "/app"); // its `Connected` event fills the queue
     (0..10).for_each(|_| app.send_text("nobody takes this"));
-    eventually(&engine, "they are found", |total| total.sessions == 1);
+    wait_until(&engine, "they are found", |total| total.sessions == 1);
     assert!(engine.events().waiting().0 > 0);
 }
 
-/// A broker that takes as much as it is told to.
+/// A broker that accepts messages only while the test allows it.
 #[derive(Default)]
 struct Queue {
     has_capacity: AtomicBool,
@@ -311,7 +310,7 @@ struct Queue {
     sink: Mutex<Option<Arc<dyn Sink>>>,
 }
 
-/// What the engine is given.
+/// The engine's handle of the broker.
 struct Given(Arc<Queue>);
 
 impl Connect for Given {
@@ -365,7 +364,7 @@ impl Broker for Queue {
 }
 
 #[test]
-fn senders_wait_for_the_broker_and_nobody_gets_what_it_refuses() {
+fn senders_wait_for_the_broker_and_refused_messages_reach_no_client() {
     let queue = Arc::new(Queue::default());
     let settings = Config { broker: Some(Arc::new(Given(Arc::clone(&queue)))), workers: 1, ..config() };
     let engine = engine(settings, &[("/feed/{topic}", Relay::default())]);
@@ -394,7 +393,7 @@ fn senders_wait_for_the_broker_and_nobody_gets_what_it_refuses() {
 }
 
 fn wait_for(count: &AtomicUsize) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while count.load(Ordering::SeqCst) == 0 {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(1));
@@ -402,7 +401,7 @@ fn wait_for(count: &AtomicUsize) {
 }
 
 #[test]
-fn many_fast_senders_all_have_their_turns() {
+fn fast_senders_all_make_progress() {
     let engine = engine(
         Config { outbox_limit: 256 * 1024, workers: 2, ..config() },
         &[("/feed/{topic}", Relay::default()), ("/tell/{topic}", Relay { receive: false, ..Relay::default() })],
@@ -421,7 +420,7 @@ fn many_fast_senders_all_have_their_turns() {
 }
 
 #[test]
-fn who_reads_nothing_holds_nobody_up() {
+fn stalled_reader_does_not_block_others() {
     let limits = Config { outbox_limit: 256 * 1024, workers: 2, close_timeout: Duration::from_millis(300), ..config() };
     let engine = engine(limits, &[("/feed/{topic}", Relay::default())]);
     let sender = Client::open(&engine, "/feed/a");
@@ -434,11 +433,11 @@ fn who_reads_nothing_holds_nobody_up() {
         assert_eq!(payload[..4], expected.to_be_bytes());
     }
     sending.join().unwrap();
-    eventually(&engine, "the deaf one is gone", |total| total.sessions == 2);
+    wait_until(&engine, "the deaf one is gone", |total| total.sessions == 2);
 }
 
 #[test]
-fn what_a_sender_has_sent_before_its_end_is_published() {
+fn messages_before_the_senders_end_are_published() {
     let limits = Config { outbox_limit: 64 * 1024, workers: 1, ..config() };
     let engine = engine(limits, &[("/feed/{topic}", Relay::default())]);
     let mut sender = Client::open(&engine, "/feed/a");
@@ -454,6 +453,6 @@ fn what_a_sender_has_sent_before_its_end_is_published() {
     sender.close(1000, "that was all");
     let _reader = reading.join().unwrap();
     assert_eq!(sender.end(), Some((1000, "that was all".to_owned())));
-    eventually(&engine, "it is gone", |total| total.sessions == 1);
+    wait_until(&engine, "it is gone", |total| total.sessions == 1);
     engine.stop().unwrap();
 }

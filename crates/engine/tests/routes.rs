@@ -1,4 +1,4 @@
-//! What holds for the clients of one path, and not for those of another.
+//! The settings of a route apply to its clients only.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use auth_support::{SECRET, hs256};
 use serde_json::json;
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::admission::Rate;
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
 use wirespeed_engine::driver::protocol::deflate::negotiate;
@@ -29,7 +29,7 @@ fn token() -> String {
     format!("Authorization: Bearer {}\r\n", hs256(&json!({"sub": "ann", "exp": 4e9 as u64})))
 }
 
-/// An engine with these paths beside "/plain", which has the engine's settings.
+/// An engine with these routes and "/plain", which has the engine's settings.
 fn engine(config: Config, paths: Vec<(&str, Route)>) -> Engine {
     let mut routes = Routes::new();
     routes.add("/plain", Route::new(Role::Events, &config)).unwrap();
@@ -39,12 +39,12 @@ fn engine(config: Config, paths: Vec<(&str, Route)>) -> Engine {
     Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap()
 }
 
-/// The next session that is told of.
+/// Returns the session of the next event.
 fn session(engine: &Engine) -> Session {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let batches = engine.events().take(1, Some(deadline)).unwrap();
-        assert!(!batches.is_empty(), "nobody came");
+        assert!(!batches.is_empty(), "no client connected");
         for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
             if matches!(event, Event::Connected) {
                 return session.clone();
@@ -54,7 +54,7 @@ fn session(engine: &Engine) -> Session {
 }
 
 #[test]
-fn each_path_asks_for_its_own_tokens() {
+fn routes_have_their_own_tokens() {
     let config = Config { auth: Some(jwt(SECRET)), ..config() };
     let open = Route { auth: None, ..Route::new(Role::Events, &config) };
     let other = Route { auth: Some(jwt(auth_support::OTHER_SECRET)), ..Route::new(Role::Events, &config) };
@@ -69,7 +69,7 @@ fn each_path_asks_for_its_own_tokens() {
 }
 
 #[test]
-fn each_path_has_its_own_pages_and_subprotocols() {
+fn routes_have_their_own_origins_and_subprotocols() {
     let config = Config {
         origins: Origins::Listed(vec!["https://shop.example".to_owned()]),
         subprotocols: vec!["one".to_owned()],
@@ -94,7 +94,7 @@ fn each_path_has_its_own_pages_and_subprotocols() {
 }
 
 #[test]
-fn each_path_compresses_or_not() {
+fn routes_have_their_own_compression() {
     let config = Config { compression: Some(negotiate::Config::server()), ..config() };
     let bare = Route { compression: None, ..Route::new(Role::Echo, &config) };
     let dense = Route::new(Role::Echo, &config);
@@ -109,7 +109,7 @@ fn each_path_compresses_or_not() {
 }
 
 #[test]
-fn each_path_has_its_own_limits() {
+fn routes_have_their_own_limits() {
     let config = config();
     let small = Route {
         limits: Limits { message_size: Some(10), ..config.limits },
@@ -136,14 +136,14 @@ fn each_path_has_its_own_limits() {
 }
 
 #[test]
-fn each_path_has_its_own_outboxes() {
+fn routes_have_their_own_outbox_limits() {
     let config = Config { workers: 1, ..config() };
     let lossy = Route { outbox_limit: 200_000, policy: Policy::DropNewest, ..Route::new(Role::Events, &config) };
     let engine = engine(config, vec![("/lossy", lossy)]);
     let _deaf = Client::open(&engine, "/lossy");
     let session = session(&engine);
     let payload = vec![0; 50_000];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while engine.figures().total().dropped_by_policy().all(|(_, count)| count == 0) {
         assert!(Instant::now() < deadline, "nothing was dropped");
         session.send(MessageKind::Binary, &payload).unwrap();
@@ -157,7 +157,7 @@ fn each_path_has_its_own_outboxes() {
 }
 
 #[test]
-fn a_session_knows_its_route() {
+fn session_knows_its_route() {
     let config = config();
     let tagged = Route { tag: 7, ..Route::new(Role::Events, &config) };
     let plain = Route::new(Role::Events, &config);
@@ -184,22 +184,22 @@ fn a_session_knows_its_route() {
 }
 
 #[test]
-fn what_is_no_path_is_refused() {
+fn invalid_paths_are_refused() {
     let route = || Route::new(Role::Events, &config());
     let mut routes = Routes::new();
     routes.add("/a/{name}", route()).unwrap();
     assert!(routes.add("a", route()).unwrap_err().contains("slash"));
-    assert!(routes.add("/a/{other}", route()).is_err(), "another one stands in its way");
+    assert!(routes.add("/a/{other}", route()).is_err(), "it conflicts with another path");
     assert!(routes.add("/b/{", route()).is_err());
-    // An error tells of paths as they may be printed.
+    // The error contains the path escaped.
     routes.add("/f/{*\u{f}eme}", route()).unwrap();
     let error = routes.add("/f/{*\u{f}est}", route()).unwrap_err();
     assert!(error.contains(r#""/f/{*\u{f}eme}" was added before"#), "{error}");
-    assert!(routes.add("/c/{x}/d/{x}", route()).unwrap_err().contains("\"x\" stands twice"));
-    assert!(routes.add("/c/{x}/d/{*x}", route()).unwrap_err().contains("\"x\" stands twice"));
+    assert!(routes.add("/c/{x}/d/{x}", route()).unwrap_err().contains("\"x\" occurs twice"));
+    assert!(routes.add("/c/{x}/d/{*x}", route()).unwrap_err().contains("\"x\" occurs twice"));
     assert!(routes.add("/c/{{topic}}", route()).unwrap_err().contains("%7B"));
     let path = |count| (0..count).map(|number| format!("/{{n{number}}}")).collect::<String>();
-    assert!(routes.add(&path(26), route()).unwrap_err().contains("more than 25 names"));
+    assert!(routes.add(&path(26), route()).unwrap_err().contains("more than 25 parameters"));
     routes.add(&path(25), route()).unwrap();
     let relay = Route::new(Role::Relay(Relay::default()), &config());
     assert!(routes.add("/relay/{{topic}}", relay.clone()).is_err());
@@ -207,7 +207,7 @@ fn what_is_no_path_is_refused() {
 }
 
 #[test]
-fn what_was_not_added_is_for_the_fallback() {
+fn other_paths_use_the_fallback() {
     let config = config();
     let mut routes = Routes::new();
     routes.add("/{name}", Route::new(Role::Echo, &config)).unwrap();
@@ -231,7 +231,7 @@ fn what_was_not_added_is_for_the_fallback() {
 }
 
 #[test]
-fn a_segment_that_fits_in_part_is_tried_in_other_ways() {
+fn partial_match_of_a_segment_falls_back_to_other_routes() {
     let config = config();
     let mut routes = Routes::new();
     for path in ["/{name}a/b/{rest}", "/{name}/b/"] {
@@ -287,7 +287,7 @@ fn targets_may_be_absolute() {
 }
 
 #[test]
-fn a_relay_is_none_without_a_route() {
+fn relay_without_a_route_is_answered_with_500() {
     let accept = |_: &_, _| Admission::Accept {
         role: Role::Relay(Relay::default()),
         subprotocol: None,

@@ -1,4 +1,4 @@
-//! What an engine does for clients over real sockets.
+//! An engine serves clients over real sockets.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::driver::protocol::deflate::negotiate;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
@@ -19,7 +19,7 @@ use wirespeed_engine::events::Event;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Admission, Config, Drain, Engine, Reason, Refusal, Relay, Role, Route, Routes, Session};
 
-/// What happened, owned.
+/// An event, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Connected,
@@ -29,7 +29,7 @@ enum Seen {
 
 /// Takes `count` events of each session.
 fn take(engine: &Engine, count: usize) -> Vec<(Session, Seen)> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut seen = Vec::new();
     while seen.len() < count {
         let batches = engine.events().take(count - seen.len(), Some(deadline)).unwrap();
@@ -56,7 +56,7 @@ fn role(role: Role) -> Config {
 }
 
 #[test]
-fn echo_of_every_size() {
+fn messages_of_all_sizes_are_echoed() {
     let engine = Engine::start(role(Role::Echo)).unwrap();
     let mut client = Client::open(&engine, "/");
     for size in [0, 1, 125, 126, 65_535, 65_536, 1_000_000] {
@@ -71,7 +71,7 @@ fn echo_of_every_size() {
 }
 
 #[test]
-fn a_flood_is_echoed_though_nobody_reads_meanwhile() {
+fn flood_is_echoed_to_a_late_reader() {
     let engine = Engine::start(role(Role::Echo)).unwrap();
     let mut client = Client::open(&engine, "/");
     let mut writer = client.stream.try_clone().unwrap();
@@ -89,7 +89,7 @@ fn a_flood_is_echoed_though_nobody_reads_meanwhile() {
 }
 
 #[test]
-fn events_come_in_order_and_answers_too() {
+fn events_and_answers_are_in_order() {
     let engine = Engine::start(config()).unwrap();
     let mut clients: Vec<_> = (0..20).map(|number| Client::open(&engine, &format!("/room?number={number}"))).collect();
     let mut sessions = HashMap::new();
@@ -99,7 +99,7 @@ fn events_come_in_order_and_answers_too() {
         assert_eq!(session.headers().value_str("host"), Some("localhost"));
         let number: usize = session.query().strip_prefix("number=").unwrap().parse().unwrap();
         assert_eq!(session.remote_address(), Some(clients[number].stream.local_addr().unwrap()));
-        assert!(sessions.insert(session.id(), number).is_none(), "no number twice");
+        assert!(sessions.insert(session.id(), number).is_none(), "duplicate session id");
     }
     for (number, client) in clients.iter_mut().enumerate() {
         for message in 0..100 {
@@ -132,7 +132,7 @@ fn events_come_in_order_and_answers_too() {
 }
 
 #[test]
-fn broadcast_and_close_keep_the_order_of_the_calls() {
+fn broadcast_and_close_keep_the_order_of_calls() {
     let engine = Engine::start(Config { compression: Some(negotiate::Config::server()), ..config() }).unwrap();
     let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
     let mut clients: Vec<_> =
@@ -165,7 +165,7 @@ fn broadcast_and_close_keep_the_order_of_the_calls() {
 }
 
 #[test]
-fn what_nobody_takes_stops_the_reading_and_is_not_lost() {
+fn full_event_queue_stops_reading_without_loss() {
     let limits = Config { max_events: 100, max_event_bytes: 1 << 20, workers: 1, ..config() };
     let engine = Engine::start(limits).unwrap();
     let mut client = Client::open(&engine, "/");
@@ -193,7 +193,7 @@ fn what_nobody_takes_stops_the_reading_and_is_not_lost() {
 }
 
 #[test]
-fn who_does_not_read_is_ended_and_others_are_not_held_up() {
+fn stalled_client_is_closed_and_does_not_block_others() {
     let engine = Engine::start(Config {
         workers: 1,
         outbox_limit: 100_000,
@@ -222,7 +222,7 @@ fn who_does_not_read_is_ended_and_others_are_not_held_up() {
 }
 
 #[test]
-fn what_is_no_websocket_is_answered() {
+fn requests_without_upgrade_are_answered() {
     let refuse = |request: &wirespeed_engine::driver::protocol::handshake::Request, _| match request.target.as_str() {
         "/secret" => Admission::Refuse { status: 403, headers: HeaderList::new(), body: b"no".to_vec() },
         _ => Admission::Accept { role: Role::Echo, subprotocol: None, headers: HeaderList::new() },
@@ -236,7 +236,7 @@ fn what_is_no_websocket_is_answered() {
         ("nonsense\r\n\r\n", "HTTP/1.1 400 "),
     ] {
         let mut stream = TcpStream::connect(address(&engine)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -245,18 +245,18 @@ fn what_is_no_websocket_is_answered() {
 }
 
 #[test]
-fn who_says_nothing_is_closed_in_time() {
+fn silent_client_is_closed_at_the_open_timeout() {
     let engine = Engine::start(Config { open_timeout: Duration::from_millis(200), ..config() }).unwrap();
     let begin = Instant::now();
     let mut silent = TcpStream::connect(address(&engine)).unwrap();
-    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    silent.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
     let waited = begin.elapsed();
     assert!(waited >= Duration::from_millis(190) && waited < Duration::from_secs(3), "{waited:?}");
 }
 
 #[test]
-fn pings_find_who_is_gone() {
+fn pings_detect_lost_clients() {
     let times = Config {
         ping_interval: Some(Duration::from_millis(200)),
         ping_timeout: Some(Duration::from_millis(300)),
@@ -279,7 +279,7 @@ fn pings_find_who_is_gone() {
 }
 
 #[test]
-fn stopping_tells_everybody_and_whoever_waits() {
+fn stop_notifies_clients_and_waiting_callers() {
     let engine = Arc::new(Engine::start(config()).unwrap());
     let mut clients: Vec<_> = (0..5).map(|_| Client::open(&engine, "/")).collect();
     let taking = std::thread::spawn({
@@ -311,7 +311,7 @@ fn publish(engine: &Engine, topic: &str, except: Option<&Session>) -> usize {
 }
 
 #[test]
-fn who_subscribes_gets_it_once_and_in_order() {
+fn subscribers_receive_each_message_once_and_in_order() {
     let engine = Engine::start(config()).unwrap();
     let mut clients: Vec<_> = (0..8).map(|number| Client::open(&engine, &format!("/{number}"))).collect();
     let mut sessions: Vec<_> = take(&engine, 8).into_iter().map(|(session, _)| session).collect();
@@ -354,7 +354,7 @@ fn who_subscribes_gets_it_once_and_in_order() {
         let received: Vec<_> = expected.iter().map(|_| client.receive_text()).collect();
         assert_eq!(received, expected, "{number}");
     }
-    // Who has gone is forgotten.
+    // A closed session is removed.
     for client in &mut clients[..6] {
         client.close(1000, "");
     }
@@ -365,13 +365,13 @@ fn who_subscribes_gets_it_once_and_in_order() {
 }
 
 #[test]
-fn subscribing_while_others_publish_misses_nothing_and_repeats_nothing() {
+fn concurrent_subscriptions_miss_and_repeat_no_message() {
     let engine = Arc::new(Engine::start(config()).unwrap());
     let mut clients: Vec<_> = (0..6).map(|_| Client::open(&engine, "/")).collect();
     let sessions: Vec<_> = take(&engine, 6).into_iter().map(|(session, _)| session).collect();
     let topic = Topic::new("a.b").unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    // Numbers in order; each of them goes to so many sessions.
+    // Ascending numbers, and the number of sessions that each publication reports.
     let publisher = std::thread::spawn({
         let (engine, stop) = (Arc::clone(&engine), Arc::clone(&stop));
         move || {
@@ -421,14 +421,14 @@ fn subscribing_while_others_publish_misses_nothing_and_repeats_nothing() {
     let mut received = vec![0; counts.len()];
     for thread in reading {
         let numbers = thread.join().unwrap();
-        assert!(numbers.is_sorted_by(|one, other| one < other), "in order, and none twice");
+        assert!(numbers.is_sorted_by(|one, other| one < other), "in order and without duplicates");
         numbers.into_iter().for_each(|number| received[number] += 1);
     }
-    assert_eq!(received, counts, "as many as each was said to go to");
+    assert_eq!(received, counts, "the reported number of receivers");
 }
 
 #[test]
-fn echo_is_no_event() {
+fn echo_creates_no_events() {
     let engine = Engine::start(Config { max_events: 1, ..role(Role::Echo) }).unwrap();
     for _ in 0..20 {
         let mut client = Client::open(&engine, "/");
@@ -437,13 +437,13 @@ fn echo_is_no_event() {
         client.close(1000, "");
         client.end();
     }
-    assert_eq!(engine.events().waiting(), (0, 0), "nobody takes them");
+    assert_eq!(engine.events().waiting(), (0, 0), "events were queued");
 }
 
-/// A request that is not waited for.
-fn knock(engine: &Engine, target: &str) -> TcpStream {
+/// Sends a request without waiting for the response.
+fn send_request(engine: &Engine, target: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address(engine)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!(
         "GET {target} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -452,17 +452,17 @@ fn knock(engine: &Engine, target: &str) -> TcpStream {
     stream
 }
 
-fn until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_until(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "it did not happen");
+        assert!(Instant::now() < deadline, "the condition did not become true");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 fn get(engine: &Engine, path: &str) -> String {
     let mut stream = TcpStream::connect(address(engine)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -470,7 +470,7 @@ fn get(engine: &Engine, path: &str) -> String {
 }
 
 #[test]
-fn while_events_have_no_room_only_those_wait_who_would_be_told_of() {
+fn full_event_queue_delays_only_requests_that_become_events() {
     let mut routes = Routes::new();
     let settings = Config { max_events: 10, workers: 1, ..config() };
     for (path, role) in [("/", Role::Events), ("/echo", Role::Echo), ("/relay/{topic}", Role::Relay(Relay::default()))]
@@ -479,9 +479,9 @@ fn while_events_have_no_room_only_those_wait_who_would_be_told_of() {
     }
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
     let first: Vec<_> = (0..10).map(|_| Client::open(&engine, "/")).collect();
-    until(|| engine.events().waiting().0 == 10);
-    let mut waiting: Vec<_> = (0..100).map(|_| knock(&engine, "/")).collect();
-    until(|| engine.figures().total().connections == 110);
+    wait_until(|| engine.events().waiting().0 == 10);
+    let mut waiting: Vec<_> = (0..100).map(|_| send_request(&engine, "/")).collect();
+    wait_until(|| engine.figures().total().connections == 110);
     assert!(get(&engine, "/health").starts_with("HTTP/1.1 200 "));
     assert!(get(&engine, "/ready").starts_with("HTTP/1.1 503 "));
     assert_eq!(Client::request(&engine, "/nowhere", "").status, 404);
@@ -491,10 +491,10 @@ fn while_events_have_no_room_only_those_wait_who_would_be_told_of() {
     let mut relays = [Client::open(&engine, "/relay/a"), Client::open(&engine, "/relay/a")];
     relays[0].send_text("news");
     assert_eq!(relays[1].receive_text(), "news");
-    // Who goes meanwhile is not told of, and has no place.
+    // A client that leaves meanwhile becomes no event and frees its place.
     drop(waiting.split_off(50));
     drop((echo, relays));
-    until(|| engine.figures().total().connections == 60);
+    wait_until(|| engine.figures().total().connections == 60);
     let total = engine.figures().total();
     assert_eq!((total.sessions, engine.events().waiting().0), (10, 10));
     waiting[0].set_nonblocking(true).unwrap();
@@ -510,18 +510,18 @@ fn while_events_have_no_room_only_those_wait_who_would_be_told_of() {
 }
 
 #[test]
-fn who_waits_for_events_to_have_room_has_the_time_of_openings() {
+fn request_waiting_for_events_is_limited_by_the_open_timeout() {
     let open_timeout = Duration::from_millis(300);
     let engine = Engine::start(Config { max_events: 1, workers: 1, open_timeout, ..config() }).unwrap();
     let _first = Client::open(&engine, "/");
-    until(|| engine.events().waiting().0 == 1);
-    let mut draining_input = knock(&engine, "/");
+    wait_until(|| engine.events().waiting().0 == 1);
+    let mut draining_input = send_request(&engine, "/");
     assert_eq!(draining_input.read(&mut [0]).unwrap_or(0), 0);
-    until(|| engine.figures().total().failures[Reason::Timeout.index()] == 1);
-    // Who is there when the doors close is turned away by nobody.
-    let mut last = knock(&engine, "/");
-    until(|| engine.figures().total().connections == 2);
-    let mut draining = engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() });
+    wait_until(|| engine.figures().total().failures[Reason::Timeout.index()] == 1);
+    // Clients that are connected when accepting stops are not turned away.
+    let mut last = send_request(&engine, "/");
+    wait_until(|| engine.figures().total().connections == 2);
+    let mut draining = engine.begin_drain(Drain { timeout: TIMEOUT, ..Drain::default() });
     draining.step(Instant::now());
     let mut answer = [0; 12];
     last.read_exact(&mut answer).unwrap();

@@ -1,4 +1,4 @@
-//! What is known of sessions: who is there, what was counted of each, and tokens that take the place of others.
+//! The list of sessions, their figures, and tokens that replace others.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use auth_support::{OTHER_SECRET, SECRET, hs256};
 use serde_json::json;
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::auth::{Algorithm, Denied, Jwt, JwtOptions, Key};
 use wirespeed_engine::broker::EnqueueResult;
 use wirespeed_engine::driver::encoded::Encoded;
@@ -20,10 +20,10 @@ use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Config, Engine, Item, NotRefreshed, Role, Route, Routes, Session, TopicPermission};
 
 fn take(engine: &Engine, mut wanted: impl FnMut(&Session, &Event<'_>) -> bool) -> Session {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let batches = engine.events().take(1, Some(deadline)).unwrap();
-        assert!(!batches.is_empty(), "nothing has happened");
+        assert!(!batches.is_empty(), "no event arrived");
         for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
             if wanted(session, &event) {
                 return session.clone();
@@ -46,7 +46,7 @@ fn item(name: &str, text: &str) -> Item {
 }
 
 #[test]
-fn many_messages_in_one_call() {
+fn many_messages_are_sent_in_one_call() {
     let engine = Engine::start(config()).unwrap();
     let mut clients: Vec<_> = (0..4).map(|_| Client::open(&engine, "/")).collect();
     for _ in 0..4 {
@@ -65,11 +65,11 @@ fn many_messages_in_one_call() {
 }
 
 #[test]
-fn far_too_many_are_refused_at_their_place() {
+fn excess_messages_of_one_call_are_refused_at_their_index() {
     let engine = Engine::start(Config { mailbox_limit: 1, workers: 1, ..config() }).unwrap();
     let mut client = Client::open(&engine, "/");
     connected(&engine).subscribe(&Pattern::new("a").unwrap()).unwrap();
-    // Its worker is woken when there is no room, and may have done the first ones before the last.
+    // The worker is woken when the mailbox is full, and may have processed the first messages before the last.
     let (index, _) = engine.publish_many((0..100_000).map(|number| item("a", &number.to_string()))).unwrap_err();
     assert!(index > 0);
     for number in 0..index {
@@ -78,7 +78,7 @@ fn far_too_many_are_refused_at_their_place() {
 }
 
 #[test]
-fn who_is_there() {
+fn sessions_are_listed() {
     let mut routes = Routes::new();
     routes.add("/room", Route::new(Role::Events, &config())).unwrap();
     routes.add("/echo", Route::new(Role::Echo, &config())).unwrap();
@@ -102,7 +102,7 @@ fn who_is_there() {
 }
 
 #[test]
-fn what_was_counted_of_one() {
+fn session_figures_are_counted() {
     let engine = Engine::start(config()).unwrap();
     let mut client = Client::open(&engine, "/");
     let session = connected(&engine);
@@ -118,7 +118,7 @@ fn what_was_counted_of_one() {
     });
     session.send(MessageKind::Text, b"12").unwrap();
     assert_eq!(client.receive_text(), "12");
-    let counted = session.figures(Instant::now() + PATIENCE).unwrap();
+    let counted = session.figures(Instant::now() + TIMEOUT).unwrap();
     assert_eq!((counted.messages_received, counted.bytes_received), (3, 12));
     assert_eq!((counted.messages_sent, counted.bytes_sent), (1, 2));
     assert_eq!((counted.subscriptions, counted.messages_dropped, counted.messages_limited), (2, 0, 0));
@@ -129,16 +129,16 @@ fn what_was_counted_of_one() {
     let last = session.figures(Instant::now()).unwrap();
     assert_eq!((last.messages_received, last.bytes_sent, last.queued_bytes), (3, 2, 0));
     assert!(last.open >= counted.open);
-    assert_eq!(session.figures(Instant::now()).unwrap(), last, "what was counted at its end stays");
+    assert_eq!(session.figures(Instant::now()).unwrap(), last, "the final figures stay");
 }
 
 #[test]
-fn what_is_asked_of_an_engine_that_stops_is_answered() {
+fn calls_return_while_the_engine_stops() {
     let engine = Engine::start(config()).unwrap();
     let _client = Client::open(&engine, "/");
     let session = connected(&engine);
     engine.stop().unwrap();
-    assert!(session.figures(Instant::now() + PATIENCE).is_ok());
+    assert!(session.figures(Instant::now() + TIMEOUT).is_ok());
 }
 
 fn jwt(secret: &[u8]) -> Arc<Jwt> {
@@ -148,7 +148,7 @@ fn jwt(secret: &[u8]) -> Arc<Jwt> {
     )
 }
 
-/// In so many seconds.
+/// The unix second that is `seconds` from now.
 fn soon(seconds: u64) -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() + seconds
 }
@@ -160,7 +160,7 @@ fn enter(engine: &Engine, path: &str, claims: &serde_json::Value) -> (Client, Se
 }
 
 #[test]
-fn a_later_token_takes_the_place_of_the_first() {
+fn new_token_replaces_the_first() {
     let engine = Engine::start(Config { auth: Some(jwt(SECRET)), ..config() }).unwrap();
     let first = soon(5);
     let claims = json!({"sub": "ann", "exp": first, "topics": {"allow": ["old", "app"], "deny": ["none"]}});
@@ -172,22 +172,22 @@ fn a_later_token_takes_the_place_of_the_first() {
     let identity = session.identity().unwrap();
     assert_eq!((identity.user.as_str(), identity.claims.get("name")), ("ann", Some(&json!("Ann"))));
     let may = ["old", "new", "given", "app"].map(|name| session.may(TopicPermission::Subscribe, name));
-    assert_eq!(may, [false, true, true, false], "what the application has said stays, and to deny wins");
+    assert_eq!(may, [false, true, true, false], "grants of the application stay, and deny wins");
     assert_eq!(engine.publish(&topic("old"), MessageKind::Text, b"still", None, None).unwrap().0, 1);
     assert_eq!(client.receive_text(), "still");
-    // Longer than the first was good for, and until whoever looks then has looked.
+    // Longer than the first token is valid, and until the next check of expired tokens.
     std::thread::sleep(Duration::from_secs(first.saturating_sub(soon(0))) + Duration::from_millis(500));
     assert!(session.is_open());
     session.send(MessageKind::Text, b"still here").unwrap();
     assert_eq!(client.receive_text(), "still here");
-    // An earlier end counts too.
+    // An earlier expiry applies too.
     session.refresh(&hs256(&json!({"sub": "ann", "exp": soon(3)}))).unwrap();
     assert_eq!(client.end(), Some((1008, "token expired".to_owned())));
     assert_eq!(session.refresh(&hs256(&later)), Err(NotRefreshed::Closed));
 }
 
 #[test]
-fn a_token_without_a_user_is_no_other_of_the_same() {
+fn token_without_a_user_cannot_replace_another() {
     let options =
         JwtOptions { required: Vec::new(), ..JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec())) };
     let settings = Config { auth: Some(Arc::new(Jwt::new(options).unwrap())), ..config() };
@@ -204,7 +204,7 @@ fn a_token_without_a_user_is_no_other_of_the_same() {
 }
 
 #[test]
-fn a_token_that_is_not_good_changes_nothing() {
+fn invalid_token_changes_nothing() {
     let mut routes = Routes::new();
     let settings = Config { auth: Some(jwt(SECRET)), ..config() };
     routes.add("/room", Route::new(Role::Events, &settings)).unwrap();
@@ -227,6 +227,10 @@ fn a_token_that_is_not_good_changes_nothing() {
     let fields = format!("Authorization: Bearer {other_key}\r\n");
     let _other = Client::request(&engine, "/other", &fields);
     let other = connected(&engine);
-    assert_eq!(other.refresh(&hs256(&claims)), Err(NotRefreshed::Denied(Denied::Signature)), "by its path's rules");
+    assert_eq!(
+        other.refresh(&hs256(&claims)),
+        Err(NotRefreshed::Denied(Denied::Signature)),
+        "by the rules of its route"
+    );
     other.refresh(&other_key).unwrap();
 }

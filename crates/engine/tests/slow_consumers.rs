@@ -1,4 +1,4 @@
-//! Clients that read little or nothing: what that costs others, and what becomes of their messages.
+//! Clients that read little or nothing: their effect on others, and the fate of their messages.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
-use support::{Client, PATIENCE, address, config};
+use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
 use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Config, Drain, Engine};
 
-/// A client whose kernel takes little for it.
+/// A client with a small receive buffer.
 fn dial(engine: &Engine) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -26,7 +26,7 @@ fn dial(engine: &Engine) -> Client {
     Client::over(socket.into(), "/", "")
 }
 
-/// Subscribes each client that comes.
+/// Subscribes each new client.
 fn subscribe_all(engine: &Engine, over: &AtomicBool) {
     let topic = Pattern::new("feed").unwrap();
     while !over.load(Ordering::SeqCst) {
@@ -39,18 +39,18 @@ fn subscribe_all(engine: &Engine, over: &AtomicBool) {
     }
 }
 
-/// How long attackers have spent what they may delay others once.
+/// Until attackers have spent their initial budget of delay.
 const ONCE: Duration = Duration::from_millis(5500);
 
-/// Messages in a second that a publisher gets rid of that waits for room, to one client that reads all of them. Beside it
-/// there is an attacker, perhaps, that comes, reads so many bytes, reads nothing more for a while, and comes again.
+/// Returns the messages per second of a publisher that waits for room, with one client that reads all of them. An
+/// optional attacker connects, reads a number of bytes, stops reading for a while, and reconnects.
 fn publish(attack: Option<usize>) -> f64 {
     let engine = Engine::start(Config { workers: 1, ..config() }).unwrap();
     let (over, topic) = (AtomicBool::new(false), Topic::new("feed").unwrap());
     let mut client = Client::open(&engine, "/");
     std::thread::scope(|scope| {
         scope.spawn(|| subscribe_all(&engine, &over));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while engine.subscribers(&topic) == 0 {
             assert!(Instant::now() < deadline);
             std::thread::yield_now();
@@ -65,7 +65,7 @@ fn publish(attack: Option<usize>) -> f64 {
         });
         if let Some(reads) = attack {
             let (engine, over) = (&engine, &over);
-            scope.spawn(move || stall_again_and_again(engine, reads, over));
+            scope.spawn(move || stall_repeatedly(engine, reads, over));
         }
         let (mut number, mut payload) = (0_u64, [0; 1024]);
         let mut publish_until = |until| {
@@ -90,7 +90,7 @@ fn publish(attack: Option<usize>) -> f64 {
     })
 }
 
-fn stall_again_and_again(engine: &Engine, reads: usize, over: &AtomicBool) {
+fn stall_repeatedly(engine: &Engine, reads: usize, over: &AtomicBool) {
     while !over.load(Ordering::SeqCst) {
         let mut attacker = dial(engine);
         let (mut left, until) = (reads, Instant::now() + Duration::from_millis(300));
@@ -102,9 +102,9 @@ fn stall_again_and_again(engine: &Engine, reads: usize, over: &AtomicBool) {
     }
 }
 
-/// A session that came new had the time that the one before had spent, so that they delayed others all the time.
+/// A regression test: a new session got the budget that the previous one had spent, so they always delayed others.
 #[test]
-fn clients_that_stop_reading_and_come_again_do_not_freeze_a_topic() {
+fn stalling_clients_that_reconnect_do_not_freeze_a_topic() {
     let alone = publish(None);
     for reads in [0, 400 * 1024] {
         let beside = publish(Some(reads));
@@ -125,10 +125,10 @@ fn trickle(mut client: Client, over: &AtomicBool) {
     }
 }
 
-/// Connects clients until one belongs to a worker for which `wanted` holds.
+/// Connects clients until one is assigned to a worker for which `wanted` returns true.
 fn dial_worker(engine: &Engine, wanted: impl Fn(usize) -> bool) -> (Client, usize) {
     let counts = || engine.figures().workers.iter().map(|worker| worker.sessions).collect::<Vec<_>>();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let before = counts();
         let client = dial(engine);
@@ -145,8 +145,8 @@ fn dial_worker(engine: &Engine, wanted: impl Fn(usize) -> bool) -> (Client, usiz
     }
 }
 
-/// Messages in a second that a publisher gets rid of that waits for room, after slow subscribers have used up what they may
-/// delay others once. One subscriber reads everything; `slow` subscribers are slow, and in the same worker or in another one.
+/// Returns the messages per second of a publisher that waits for room, after slow subscribers have spent their initial
+/// budget of delay. One subscriber reads everything; `slow` others are slow, in the same worker or in another one.
 fn rate_beside(slow: usize, same_worker: bool) -> f64 {
     let engine = Engine::start(Config { workers: 2, ping_interval: None, ..config() }).unwrap();
     let (over, topic) = (AtomicBool::new(false), Topic::new("feed").unwrap());
@@ -156,7 +156,7 @@ fn rate_beside(slow: usize, same_worker: bool) -> f64 {
     std::thread::scope(|scope| {
         scope.spawn(|| subscribe_all(&engine, &over));
         scope.spawn(move || while reader.stream.read(&mut [0; 64 * 1024]).is_ok_and(|count| count > 0) {});
-        let (deadline, count) = (Instant::now() + PATIENCE, slow.len() + 1);
+        let (deadline, count) = (Instant::now() + TIMEOUT, slow.len() + 1);
         while engine.subscribers(&topic) < count {
             assert!(Instant::now() < deadline);
             std::thread::yield_now();
@@ -181,23 +181,23 @@ fn rate_beside(slow: usize, same_worker: bool) -> f64 {
     })
 }
 
-/// Each worker knew its own sessions only: where all of them were slow, they could delay publishers for any time.
+/// A regression test: each worker knew only its own sessions, so a worker with only slow ones delayed without limit.
 #[test]
 fn slow_subscribers_alone_in_a_worker_do_not_freeze_a_topic() {
     let (alone, beside) = (rate_beside(0, true), rate_beside(2, false));
     assert!(beside > alone / 5.0, "{beside} messages in a second of {alone}");
 }
 
-/// The time counted only in proportion to the subscribers that had nothing left to read.
+/// A regression test: the delay counted only in proportion to the subscribers that had nothing left to read.
 #[test]
 fn many_slow_subscribers_do_not_freeze_a_topic() {
     let (alone, beside) = (rate_beside(0, true), rate_beside(20, true));
     assert!(beside > alone / 5.0, "{beside} messages in a second of {alone}");
 }
 
-/// Such a subscriber delays nothing but its own topic, but for a publisher that serves many topics in turn this is as bad.
+/// Such a subscriber delays only its own topic, but that also harms a publisher that serves many topics in turn.
 #[test]
-fn a_lone_subscriber_that_trickles_does_not_freeze_its_topic() {
+fn single_slow_subscriber_does_not_freeze_its_topic() {
     let engine = Engine::start(Config { workers: 1, ping_interval: None, ..config() }).unwrap();
     let (over, topic) = (AtomicBool::new(false), Topic::new("feed").unwrap());
     let client = dial(&engine);
@@ -209,20 +209,20 @@ fn a_lone_subscriber_that_trickles_does_not_freeze_its_topic() {
         scope.spawn(|| trickle(client, &over));
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut freed = false;
-        // Until the policy applies to it.
+        // Until the slow-consumer policy applies to it.
         while !freed && Instant::now() < deadline {
             let (count, _) = engine.publish(&topic, MessageKind::Binary, &[0; 1024], None, None).unwrap();
             let _ = engine.wait_for_capacity(Some(&topic), Some(deadline));
             freed = count == 0;
         }
         over.store(true, Ordering::SeqCst);
-        assert!(freed, "its publisher still waits for it");
+        assert!(freed, "the publisher still waits for the client");
     });
 }
 
-/// What had been handed to the connection counted against the outbox, and was more than a small one may hold.
+/// A regression test: messages in the send queue counted against the outbox, and could exceed a small limit alone.
 #[test]
-fn a_small_outbox_that_conflates_keeps_the_newest_message_of_each_key() {
+fn small_conflating_outbox_keeps_the_newest_message_per_key() {
     const KEYS: usize = 10;
     const COUNT: usize = 20_000;
     for limit in [16 * 1024, 64 * 1024, 1 << 20] {
@@ -247,9 +247,9 @@ fn a_small_outbox_that_conflates_keeps_the_newest_message_of_each_key() {
             }
             over.store(true, Ordering::SeqCst);
         });
-        // All of it leaves before the end.
+        // All of it is sent before the end.
         let draining =
-            std::thread::spawn(move || engine.begin_drain(Drain { timeout: PATIENCE, ..Drain::default() }).finish());
+            std::thread::spawn(move || engine.begin_drain(Drain { timeout: TIMEOUT, ..Drain::default() }).finish());
         let mut newest = HashMap::new();
         while let Some((_, data)) = client.receive() {
             let number = u64::from_le_bytes(data[..8].try_into().unwrap()) as usize;

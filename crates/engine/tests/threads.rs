@@ -1,7 +1,7 @@
-//! An engine that many threads use at once, at random, while clients come and go: nothing hangs, who stays gets what is
-//! sent to him in its order, and at the end nothing is left.
+//! Many threads use an engine at random while clients come and go: no call hangs, clients that stay receive their
+//! messages in order, and nothing is left at the end.
 //!
-//! For ThreadSanitizer too (`scripts/sanitize.sh thread`). `SEED` repeats one run, `ROUNDS` says how many there are.
+//! Also run under ThreadSanitizer (`scripts/sanitize.sh thread`). `SEED` repeats a run; `ROUNDS` sets their number.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Config, Engine, Session};
 
-/// Threads of the application, clients that come and go, and what each does.
+/// The application's threads, the clients that come and go, and the steps of each.
 const THREADS: u64 = 4;
 const GUESTS: u64 = 3;
 const STEPS: u64 = 80;
@@ -39,7 +39,7 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// What a thread of the application does: to its own topics it publishes in order; everything else is noise.
+/// A step of an application thread: it publishes to its own topics in order; its other calls are noise.
 fn act(engine: &Engine, sessions: &Mutex<Vec<Session>>, random: &mut Random, thread: u64, step: u64) {
     let text = format!("{thread} {step}");
     let pick = |random: &mut Random| {
@@ -59,7 +59,7 @@ fn act(engine: &Engine, sessions: &Mutex<Vec<Session>>, random: &mut Random, thr
         5 => {
             drop(engine.publish(&Topic::new("noise.a").unwrap(), MessageKind::Text, b"noise", None, Some("key".into())))
         }
-        6 => drop(session.figures(Instant::now() + PATIENCE)),
+        6 => drop(session.figures(Instant::now() + TIMEOUT)),
         7 => drop((engine.figures(), engine.sessions(), engine.has_capacity(None), session.topics())),
         8 => {
             session.set_reading(false);
@@ -71,7 +71,7 @@ fn act(engine: &Engine, sessions: &Mutex<Vec<Session>>, random: &mut Random, thr
     }
 }
 
-/// A client that comes, sends, perhaps reads, and goes, in one way or another.
+/// A client that connects, sends, perhaps reads, and leaves in some way.
 fn visit(engine: &Engine, random: &mut Random) {
     let mut client = Client::request(engine, "/guest", "");
     if client.status != 101 {
@@ -98,10 +98,10 @@ fn run(seed: u64) {
     let (ready, done, heard) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(0));
     let mut stays: Vec<Client> = (0..2).map(|_| Client::open(&engine, "/stays")).collect();
     thread::scope(|scope| {
-        // Two take events, each in its order.
+        // Two threads take events, each in its order.
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Ok(batches) = engine.events().take(16, Some(Instant::now() + PATIENCE)) {
+                while let Ok(batches) = engine.events().take(16, Some(Instant::now() + TIMEOUT)) {
                     for (session, event) in batches.iter().flat_map(|batch| batch.iter()) {
                         match event {
                             Event::Connected => {
@@ -122,7 +122,7 @@ fn run(seed: u64) {
         }
         let begin = Instant::now();
         while ready.load(Ordering::SeqCst) < stays.len() {
-            assert!(begin.elapsed() < PATIENCE);
+            assert!(begin.elapsed() < TIMEOUT);
             thread::sleep(Duration::from_millis(1));
         }
         let publishers: Vec<_> = (0..THREADS)
@@ -147,7 +147,7 @@ fn run(seed: u64) {
                 })
             })
             .collect();
-        // Who stays gets all that each thread has published, in that thread's order.
+        // Clients that stay have received all publications of each thread, in its order.
         for client in &mut stays {
             let mut next = [0; THREADS as usize];
             while next != [STEPS; THREADS as usize] {
@@ -160,7 +160,7 @@ fn run(seed: u64) {
         }
         publishers.into_iter().for_each(|thread| thread.join().unwrap());
         done.store(true, Ordering::SeqCst);
-        // It ends while they are there, by two threads at once.
+        // Two threads stop the engine at once while clients are connected.
         if random.below(2) == 0 {
             engine.drain(CloseCode(1001), "the end");
         }
@@ -173,7 +173,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn many_threads() {
+fn threads_use_one_engine_concurrently() {
     if let Some(seed) = number("SEED") {
         return run(seed);
     }

@@ -1,4 +1,4 @@
-//! What a publish takes: `cargo test --release --test topics_bench -- --ignored --nocapture`.
+//! Benchmarks of publishing: `cargo test --release --test topics_bench -- --ignored --nocapture`.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(clippy::print_stdout, reason = "the numbers are what it is for")]
@@ -11,7 +11,7 @@ use wirespeed_engine::topics::{Index, Pattern, Registry, Topic, WorkerId};
 
 const ROUNDS: u32 = 2_000_000;
 
-/// Who subscribes to what, and what is published in turn, by how many threads, for how many subscribers.
+/// The subscriptions, the topics that are published in turn, and the numbers of threads and subscribers.
 struct Case {
     name: &'static str,
     patterns: Vec<(String, u64)>,

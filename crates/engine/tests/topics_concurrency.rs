@@ -1,4 +1,4 @@
-//! Many threads subscribe, unsubscribe and publish; then what each worker was told is replayed.
+//! Many threads subscribe, unsubscribe and publish; then the commands to each worker are replayed and compared.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -12,7 +12,7 @@ const WORKERS: usize = 3;
 const SESSIONS: u64 = 6;
 const THREADS: u64 = 4;
 
-/// What a worker is told, or would have been.
+/// A command to a worker.
 #[derive(Debug)]
 enum Entry {
     Subscribe(u64, Pattern),
@@ -21,7 +21,7 @@ enum Entry {
     Publish((u64, u64), bool),
 }
 
-/// What was published, and how many sessions it was said to go to.
+/// A publication, and the number of sessions that it reported.
 struct Published {
     topic: Topic,
     exclude: Option<u64>,
@@ -54,7 +54,7 @@ fn worker_of(id: u64) -> usize {
     id as usize % WORKERS
 }
 
-/// How it went: publishes that went to somebody, and changes.
+/// The result of a run: publications with receivers, and changes of subscriptions.
 fn run(seed: u64, steps: u64, patterns: &[&str], topics: &[&str]) -> (usize, usize) {
     let registry = Registry::new(100);
     let patterns: Vec<Pattern> = patterns.iter().map(|text| Pattern::new(text).unwrap()).collect();
@@ -138,7 +138,7 @@ fn run(seed: u64, steps: u64, patterns: &[&str], topics: &[&str]) -> (usize, usi
     for (number, Published { topic, count, .. }) in &published {
         assert_eq!(delivered[number], *count, "{number:?} {topic}");
     }
-    // What the logs end with is what the account has.
+    // The replayed logs end with the same subscriptions as the registry.
     for id in 0..SESSIONS {
         let patterns: BTreeSet<_> = registry.remove_session(id).into_iter().collect();
         assert!(left.iter().filter(|(other, _)| *other == id).map(|(_, pattern)| pattern).eq(&patterns));
@@ -147,7 +147,7 @@ fn run(seed: u64, steps: u64, patterns: &[&str], topics: &[&str]) -> (usize, usi
     (published.values().filter(|published| published.count > 0).count(), changes)
 }
 
-/// Fails too if nothing happened that could have gone wrong.
+/// Also fails if no conflict was possible, because too little happened.
 fn run_all(steps: u64, patterns: &[&str], topics: &[&str]) {
     for seed in 1..=4 {
         let (routed, changes) = run(seed, steps, patterns, topics);
@@ -156,24 +156,24 @@ fn run_all(steps: u64, patterns: &[&str], topics: &[&str]) {
 }
 
 #[test]
-fn exact_topics() {
+fn concurrent_exact_subscriptions_are_consistent() {
     run_all(4_000, &["a", "b", "a.b"], &["a", "b", "a.b"]);
 }
 
 #[test]
-fn all_kinds() {
+fn concurrent_subscriptions_of_all_kinds_are_consistent() {
     run_all(4_000, &["a", "b", "a.b", "*", "a.*", "a.>", ">"], &["a", "b", "a.b"]);
 }
 
-/// So few that the last wildcard often goes, and the first comes.
+/// Few subscribers, so that the last wildcard often disappears and the first one appears.
 #[test]
-fn the_first_and_the_last_wildcard() {
+fn first_and_last_wildcard_are_consistent() {
     run_all(4_000, &["*"], &["a", "b", "c", "d"]);
 }
 
-/// Sessions end while others subscribe them again: each subscription is in both accounts, or in neither.
+/// Sessions end while others subscribe them again: each subscription is in both records, or in neither.
 #[test]
-fn sessions_that_end() {
+fn ending_sessions_are_consistent() {
     let registry = Registry::new(4);
     let patterns = ["a", "b", "*", "a.>", "a.b"].map(|text| Pattern::new(text).unwrap());
     let topics = ["a", "b", "c", "a.b"].map(|text| Topic::new(text).unwrap());
@@ -193,7 +193,7 @@ fn sessions_that_end() {
             }
         }
     };
-    // Many short rounds: what went wrong might be mended by what comes later.
+    // Many short rounds, because later changes might repair an error.
     for round in 0..1_000 {
         let start = Barrier::new(THREADS as usize);
         thread::scope(|scope| {

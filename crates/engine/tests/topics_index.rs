@@ -1,4 +1,4 @@
-//! The index against a list of all subscriptions that is gone through.
+//! The index, compared with a search through a list of all subscriptions.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -15,7 +15,7 @@ fn topic(text: &str) -> Topic {
     Topic::new(text).unwrap()
 }
 
-/// All topics of one to four segments that are `a`, `b` or `c`.
+/// All topics of one to four segments, each `a`, `b` or `c`.
 fn topics() -> Vec<Topic> {
     let mut all: Vec<String> = Vec::new();
     let mut longest = vec![String::new()];
@@ -26,7 +26,7 @@ fn topics() -> Vec<Topic> {
     all.iter().map(|text| topic(text)).collect()
 }
 
-/// Each subscription once.
+/// Returns the matching subscriptions, each once.
 #[derive(Default)]
 struct Model(BTreeSet<(Pattern, u8)>);
 
@@ -114,7 +114,7 @@ proptest! {
             model.check(&index, &topics[*some..][..4]);
         }
         model.check(&index, &topics);
-        // One of two is removed and comes back; then all go, and leave nothing behind.
+        // One of two equal ones is removed and comes back; then all are removed, and nothing is left.
         let all: Vec<_> = model.0.iter().cloned().collect();
         for (pattern, key) in all.iter().step_by(2) {
             prop_assert!(index.remove(pattern, *key) && model.0.remove(&(pattern.clone(), *key)));
@@ -148,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn removing_what_is_not_there_leaves_everything() {
+fn removing_a_missing_subscription_changes_nothing() {
     let mut index = Index::new();
     for text in ["a", "a.*", "a.>", "a.*.b"] {
         assert!(index.insert(&pattern(text), 1));
@@ -164,7 +164,7 @@ fn removing_what_is_not_there_leaves_everything() {
 }
 
 #[test]
-fn the_deepest_topic() {
+fn deepest_topic_is_matched() {
     let mut index = Index::new();
     let texts = [vec!["a"; 128].join("."), vec!["*"; 128].join("."), format!("{}.>", vec!["a"; 127].join("."))];
     for (key, text) in texts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Who is told of first and last subscribers: each change once, and in order.
+//! Notifications of first and last subscribers: one per change, in order.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -29,7 +29,7 @@ const PATTERNS: [&str; 5] = ["a", "b", "a.*", "a.>", "*"];
 
 proptest! {
     #[test]
-    fn first_and_last(steps in prop::collection::vec((0..3_u8, 0..5_usize, 0..4_u64), 0..60)) {
+    fn first_and_last_subscriptions_are_notified(steps in prop::collection::vec((0..3_u8, 0..5_usize, 0..4_u64), 0..60)) {
         let (registry, told) = registry();
         let worker = WorkerId::new(0).unwrap();
         let mut model: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
@@ -66,7 +66,7 @@ proptest! {
 }
 
 #[test]
-fn by_turns_however_many_threads_change_it() {
+fn notifications_alternate_under_concurrent_changes() {
     let (registry, told) = registry();
     thread::scope(|scope| {
         for id in 0..4 {

@@ -1,11 +1,11 @@
-//! Which texts are topics and patterns, and what matches what.
+//! Valid topics and patterns, and their matches.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use proptest::prelude::*;
 use wirespeed_engine::topics::{InvalidTopic, MAX_LEN, Pattern, Topic};
 
-/// As a topic, and as a pattern.
+/// Whether a text is valid as a topic, and as a pattern.
 type Verdict = (Result<(), InvalidTopic>, Result<(), InvalidTopic>);
 
 fn verdict(text: &str) -> Verdict {
@@ -13,7 +13,7 @@ fn verdict(text: &str) -> Verdict {
 }
 
 #[test]
-fn what_is_valid() {
+fn valid_and_invalid_topics_and_patterns() {
     use InvalidTopic::*;
     let both = |error: InvalidTopic| (Err(error), Err(error));
     let only_pattern = |at| (Err(Wildcard { at }), Ok(()));
@@ -60,7 +60,7 @@ fn what_is_valid() {
 }
 
 #[test]
-fn errors_tell_what_and_where() {
+fn errors_contain_reason_and_position() {
     let table = [
         ("", 0, "a topic cannot be empty"),
         ("a..b", 2, "empty segment at byte 2"),
@@ -85,7 +85,7 @@ fn errors_tell_what_and_where() {
 }
 
 #[test]
-fn what_matches() {
+fn patterns_match_topics() {
     let table = [
         ("prices", "prices", true),
         ("prices", "price", false),
@@ -116,7 +116,7 @@ fn what_matches() {
 }
 
 #[test]
-fn a_topic_is_a_pattern_that_matches_itself() {
+fn topic_as_a_pattern_matches_itself() {
     let topic = Topic::new("a.b").unwrap();
     let pattern = Pattern::from(topic.clone());
     assert_eq!(pattern, Pattern::new("a.b").unwrap());
@@ -137,7 +137,7 @@ fn matches(pattern: &[&str], topic: &[&str]) -> bool {
 
 proptest! {
     #[test]
-    fn validity_is_that_of_each_segment(text in "[ab.*> \té]{0,7}") {
+    fn text_is_valid_if_each_segment_is(text in "[ab.*> \té]{0,7}") {
         let segments: Vec<&str> = text.split('.').collect();
         let name = |segment: &str| !segment.is_empty() && segment.chars().all(|c| "abé".contains(c));
         let topic = segments.iter().all(|segment| name(segment));
@@ -146,14 +146,14 @@ proptest! {
         prop_assert_eq!(Topic::new(&text).is_ok(), topic);
         prop_assert_eq!(Pattern::new(&text).is_ok(), pattern);
         for error in [Topic::new(&text).err(), Pattern::new(&text).err()].into_iter().flatten() {
-            // What is before it could be the beginning of one.
+            // A text before it could be the beginning of one.
             let before = &text[..error.at()];
             prop_assert!(before.is_empty() || Pattern::new(&format!("{}a", before.trim_end_matches('*'))).is_ok(), "{error:?}");
         }
     }
 
     #[test]
-    fn matching_is_that_of_each_segment(
+    fn matching_is_decided_segment_by_segment(
         pattern in "([ab*]\\.){0,3}[ab*>]",
         topic in "([ab]\\.){0,3}[ab]",
     ) {

@@ -1,4 +1,4 @@
-//! The registry, by one thread against a list of all subscriptions, and who waits for whom.
+//! The registry, compared with a list of all subscriptions in one thread, and which of its operations block others.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -27,7 +27,7 @@ fn worker(index: usize) -> WorkerId {
     WorkerId::new(index).unwrap()
 }
 
-/// Sessions stay with one worker.
+/// Returns the worker of a session, which never changes.
 fn worker_of(id: u64) -> WorkerId {
     worker((id % WORKERS) as usize)
 }
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn workers_are_a_set(indices in prop::collection::btree_set(0..MAX_WORKERS, 0..20)) {
+    fn workers_form_a_set(indices in prop::collection::btree_set(0..MAX_WORKERS, 0..20)) {
         let registry = Registry::new(1);
         for (id, index) in indices.iter().enumerate() {
             prop_assert_eq!(registry.subscribe(&pattern("a"), worker(*index), id as u64, || ()), Ok(true));
@@ -133,20 +133,20 @@ proptest! {
     }
 }
 
-/// What waits for something else, and what does not.
+/// Whether two operations exclude each other.
 mod order {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::*;
 
-    /// One of these tests at a time: they count locks that somebody waits for, in the whole process.
+    /// Serializes these tests, because they count contended locks of the whole process.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[test]
-    fn publishers_do_not_exclude_each_other() {
+    fn publishers_do_not_block_each_other() {
         let _alone = alone();
         let registry = Registry::new(9);
         for text in ["a", "*"] {
@@ -159,13 +159,13 @@ mod order {
     }
 
     #[test]
-    fn other_topics_are_subscribed_to_during_a_publish() {
+    fn publish_does_not_block_subscriptions_to_other_topics() {
         let _alone = alone();
         let registry = Registry::new(99);
         let (done, finished) = channel();
         thread::scope(|scope| {
             registry.publish(&topic("a"), None, |_| {
-                // Some may share a lock with it: not all of them.
+                // Some topics may share a lock with it, but not all.
                 for id in 0..40 {
                     let (registry, done) = (&registry, done.clone());
                     scope.spawn(move || {
@@ -195,13 +195,13 @@ mod order {
                 early = applied.load(Ordering::SeqCst);
             });
         });
-        assert!(applied.load(Ordering::SeqCst), "it never happened");
+        assert!(applied.load(Ordering::SeqCst), "the change was never applied");
         early
     }
 
     /// A publish is on its way; then a session subscribes to what matches.
     #[test]
-    fn a_subscription_waits_for_publishes_that_do_not_count_it() {
+    fn subscription_waits_for_publishes_that_do_not_count_it() {
         let _alone = alone();
         for present in [None, Some("a"), Some("*"), Some("b.>")] {
             for text in ["a", "*", ">"] {
@@ -226,7 +226,7 @@ mod order {
 
     /// A subscription to what matches begins, or ends; then something is published.
     #[test]
-    fn a_publish_waits_for_changes_that_concern_it() {
+    fn publish_waits_for_changes_that_concern_it() {
         let _alone = alone();
         for present in [None, Some("a"), Some("*"), Some("b.>")] {
             for text in ["a", "*", ">"] {
@@ -251,7 +251,7 @@ mod order {
 }
 
 #[test]
-fn a_panic_of_a_closure_leaves_the_account_as_it_is() {
+fn panic_of_a_closure_leaves_the_registry_unchanged() {
     for text in ["a", "*"] {
         let registry = Registry::new(9);
         let panics = |call: &mut dyn FnMut()| assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
@@ -269,7 +269,7 @@ fn a_panic_of_a_closure_leaves_the_account_as_it_is() {
 }
 
 #[test]
-fn the_limit_counts_what_a_session_has() {
+fn limit_counts_the_subscriptions_of_a_session() {
     let registry = Registry::new(2);
     let subscribe = |text: &str, id| registry.subscribe(&pattern(text), worker(0), id, || ());
     assert_eq!((subscribe("a", 1), subscribe("*", 1)), (Ok(true), Ok(true)));

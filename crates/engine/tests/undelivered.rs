@@ -1,4 +1,4 @@
-//! What was taken and comes to nothing is counted; what is no message is bounded too.
+//! Messages that are accepted but not delivered are counted, and the number of commands is bounded.
 
 #![allow(clippy::unwrap_used, missing_docs)] // tests fail by panicking
 
@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{Client, PATIENCE, config};
+use support::{Client, TIMEOUT, config};
 use wirespeed_engine::driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Admission, Config, Engine, Refusal, Role, Session};
 
-/// One worker, which is busy while a request for `/block` is looked at.
+/// An engine with one worker, which blocks while it handles a request for `/block`.
 struct Held {
     engine: Engine,
     release: Arc<AtomicBool>,
     looked: Arc<AtomicBool>,
 }
 
-/// Lets the worker go on when it is dropped, also by a test that fails.
+/// Unblocks the worker when dropped, even if a test fails.
 struct Release<'a>(&'a AtomicBool);
 
 impl Drop for Release<'_> {
@@ -53,7 +53,7 @@ impl Held {
     fn meanwhile<R>(&self, action: impl FnOnce() -> R) -> R {
         std::thread::scope(|scope| {
             let blocking = scope.spawn(|| Client::open(&self.engine, "/block"));
-            until(|| self.looked.load(Ordering::Acquire));
+            wait_until(|| self.looked.load(Ordering::Acquire));
             let release = Release(&self.release);
             let result = action();
             drop(release);
@@ -63,8 +63,8 @@ impl Held {
     }
 }
 
-fn until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_until(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "it did not happen");
         std::thread::sleep(Duration::from_millis(1));
@@ -72,7 +72,7 @@ fn until(condition: impl Fn() -> bool) {
 }
 
 fn session(engine: &Engine) -> Session {
-    let batches = engine.events().take(1, Some(Instant::now() + PATIENCE)).unwrap();
+    let batches = engine.events().take(1, Some(Instant::now() + TIMEOUT)).unwrap();
     batches[0].iter().next().unwrap().0.clone()
 }
 
@@ -81,47 +81,47 @@ fn undelivered(engine: &Engine) -> u64 {
 }
 
 #[test]
-fn what_waits_when_a_client_leaves_is_counted() {
+fn queued_messages_of_a_leaving_client_are_counted() {
     let engine = Engine::start(Config { outbox_limit: 1 << 30, mailbox_limit: 1 << 30, ..config() }).unwrap();
     let client = Client::open(&engine, "/");
     let session = session(&engine);
     for _ in 0..64 {
-        session.send(MessageKind::Binary, &vec![0; 1 << 20]).unwrap(); // more than the kernel takes
+        session.send(MessageKind::Binary, &vec![0; 1 << 20]).unwrap(); // more than the socket buffers hold
     }
-    until(|| engine.figures().total().outbox_bytes > 32 << 20);
+    wait_until(|| engine.figures().total().outbox_bytes > 32 << 20);
     drop(client);
-    until(|| engine.figures().total().sessions == 0);
+    wait_until(|| engine.figures().total().sessions == 0);
     let total = engine.figures().total();
     assert_eq!(undelivered(&engine) + total.messages_sent, 64, "{total:?}");
     assert!(undelivered(&engine) > 30, "{}", undelivered(&engine));
 }
 
 #[test]
-fn what_comes_after_the_close_is_counted() {
+fn messages_after_the_close_are_counted() {
     let held = Held::new(config());
     let _client = Client::open(&held.engine, "/");
     let session = session(&held.engine);
     let topic = Topic::new("news").unwrap();
     session.subscribe(&Pattern::new("news").unwrap()).unwrap();
-    until(|| held.engine.publish(&topic, MessageKind::Text, b"first", None, None).unwrap().0 == 1);
+    wait_until(|| held.engine.publish(&topic, MessageKind::Text, b"first", None, None).unwrap().0 == 1);
     held.meanwhile(|| {
         session.close(CloseCode(1000), "").unwrap();
         assert_eq!(held.engine.publish(&topic, MessageKind::Text, b"late", None, None).unwrap().0, 1);
-        // Those who are told of a session that is closed are told so.
+        // Sending to a closed session returns an error.
         assert_eq!(session.send(MessageKind::Text, b"later"), Err(Refusal::Closed));
     });
-    until(|| undelivered(&held.engine) == 1);
+    wait_until(|| undelivered(&held.engine) == 1);
 }
 
 #[test]
-fn what_waits_for_a_worker_that_ends_is_counted() {
+fn queued_commands_of_an_ending_worker_are_counted() {
     let held = Held::new(config());
     let _client = Client::open(&held.engine, "/");
     let session = session(&held.engine);
     session.subscribe(&Pattern::new("news").unwrap()).unwrap();
     let topic = Topic::new("news").unwrap();
-    until(|| held.engine.publish(&topic, MessageKind::Text, b"first", None, None).unwrap().0 == 1);
-    until(|| held.engine.figures().total().messages_sent == 1);
+    wait_until(|| held.engine.publish(&topic, MessageKind::Text, b"first", None, None).unwrap().0 == 1);
+    wait_until(|| held.engine.figures().total().messages_sent == 1);
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stopping = held.meanwhile(|| {
@@ -132,19 +132,19 @@ fn what_waits_for_a_worker_that_ends_is_counted() {
                 stopped.store(true, Ordering::Release);
                 held.engine.stop().unwrap();
             });
-            until(|| stopped.load(Ordering::Acquire));
+            wait_until(|| stopped.load(Ordering::Acquire));
             stopping
         });
         stopping.join().unwrap();
     });
-    // Each was sent or counted: the worker may have had a turn. The client that came last gets the broadcast as well.
+    // Each was delivered or counted: the worker may have had a turn. The last client receives the broadcast too.
     let total = held.engine.figures().total();
     let sum = undelivered(&held.engine) + total.messages_sent - 1;
     assert!((3..=4).contains(&sum), "{sum}");
 }
 
 #[test]
-fn subscribing_in_a_loop_is_refused_in_the_end() {
+fn endless_subscribing_is_refused_eventually() {
     let held = Held::new(Config { mailbox_limit: 1, ..config() });
     let _client = Client::open(&held.engine, "/");
     let session = session(&held.engine);
@@ -167,8 +167,8 @@ fn subscribing_in_a_loop_is_refused_in_the_end() {
         done
     });
     assert!(done > 1000, "{done}");
-    // It goes on as soon as the worker does.
-    until(|| session.subscribe(&pattern).is_ok());
+    // It continues as soon as the worker does.
+    wait_until(|| session.subscribe(&pattern).is_ok());
     assert_eq!(held.engine.publish(&Topic::new("news").unwrap(), MessageKind::Text, b"x", None, None).unwrap().0, 1);
     session.close(CloseCode(1000), "").unwrap();
 }

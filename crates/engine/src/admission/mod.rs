@@ -1,13 +1,14 @@
-//! How many clients there may be, of everybody, of an address and of a user, and what becomes of those that are
-//! more: before there is a session, and before Python hears of anything.
+//! Limits on sessions in total, per address and per user. They apply before a session exists and before Python sees
+//! an event.
 //!
-//! Owns the counts that all workers share. What a client holds of them is a [`Permit`], given back when that is
-//! dropped: whatever ends a session, its place is free. Openings are bounded by
-//! [`Pending`](wirespeed_driver::opening::pending::Pending), of which each worker has its own.
+//! Owns the counters that all workers share. A client holds its share of them as a [`Permit`], and dropping the permit
+//! gives the share back. Pending handshakes are limited by
+//! [`HandshakeLimiter`](wirespeed_driver::opening::handshake_limiter::HandshakeLimiter), of which each worker has its
+//! own.
 
+mod keyed_counters;
 mod proxies;
 mod rate;
-mod shares;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,32 +19,34 @@ use wirespeed_driver::opening::handshake_limiter::Origin;
 use wirespeed_driver::protocol::handshake::{HeaderList, Response, ServerHandshake};
 
 pub use self::proxies::{ForwardedHeader, Networks, Proxies};
-pub(crate) use self::proxies::{NoHeader, ProxyHead};
+pub(crate) use self::proxies::{NotProxyHeader, ProxyHead};
 pub use self::rate::Rate;
 
+use self::keyed_counters::KeyedCounters;
 use self::rate::AddressRate;
-use self::shares::Shares;
 use crate::reasons::Reason;
 
-/// Clients at once whose request is awaited though it is known from the beginning that they will be refused: each costs
-/// a handshake, with TLS some milliseconds. Beyond that the one goes that was silent longest, or whoever comes.
-const ANSWERS: usize = 64;
+/// Connections that may be answered at once although the engine will reject them: the answer needs the whole handshake,
+/// with TLS some milliseconds. Beyond this limit the engine closes the one that has been idle longest, or the new one.
+const MAX_REJECTIONS: usize = 64;
 
-/// How many clients there may be. What is refused by it is answered with 503 or 429 and `Retry-After`.
+/// Limits on the number of clients. The engine answers clients beyond them with 503 or 429 and `Retry-After`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// Sessions at most. More: 503.
+    /// The maximum number of sessions. Further clients get 503.
     pub max_connections: usize,
-    /// Clients whose request is awaited, for longer than a second: see
-    /// [`Pending`](wirespeed_driver::opening::pending::Pending). Each worker has its part of them.
+    /// The maximum number of handshakes that are pending for longer than a second: see
+    /// [`HandshakeLimiter`](wirespeed_driver::opening::handshake_limiter::HandshakeLimiter). The workers share it
+    /// equally.
     pub max_pending: usize,
-    /// Sessions of one address; of IPv6, of 64 bits of it. More: 429.
+    /// The maximum number of sessions per address (IPv6: per /64). Further clients get 429.
     pub max_connections_per_address: usize,
-    /// New connections of one address. More: 429.
+    /// The maximum rate of new connections per address. Further clients get 429.
     pub rate_per_address: Option<Rate>,
-    /// Sessions of one user, by the `sub` of its token; tokens without one are nobody's. More: 429.
+    /// The maximum number of sessions per user, the `sub` of the token. Tokens without `sub` are not counted. Beyond:
+    /// 429.
     pub max_sessions_per_user: usize,
-    /// What whoever is one too many is told to wait, where nothing else says how long.
+    /// The `Retry-After` of rejections that have no time of their own.
     pub retry_after: Duration,
 }
 
@@ -60,7 +63,7 @@ impl Default for Limits {
     }
 }
 
-/// Why somebody has no place, and when to try again.
+/// The reason why a client is rejected, and when it may try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     pub(crate) reason: Reason,
@@ -68,7 +71,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// What it is told.
+    /// Returns the HTTP response for the client.
     pub(crate) fn response(self, handshake: &ServerHandshake) -> Response {
         let (status, text) = match self.reason {
             Reason::Full => (503, "There are too many connections.\n"),
@@ -76,7 +79,7 @@ impl Rejection {
             Reason::User => (429, "There are too many connections of this user.\n"),
             _ => (429, "Too many connections were made in a short time.\n"),
         };
-        // RFC 9110 10.2.3: whole seconds, and to come back too early would be in vain.
+        // RFC 9110 10.2.3: whole seconds. They are rounded up, because an earlier attempt would fail.
         let seconds = self.retry_after.as_nanos().div_ceil(1_000_000_000).max(1).to_string();
         let mut headers = HeaderList::new();
         for (name, value) in [("Retry-After", seconds.as_str()), ("Content-Type", "text/plain; charset=utf-8")] {
@@ -86,19 +89,19 @@ impl Rejection {
     }
 }
 
-/// What an address counts for.
-pub(crate) fn origin(address: Option<SocketAddr>) -> Origin {
+/// Returns the key under which an address is counted.
+pub(crate) fn origin_of(address: Option<SocketAddr>) -> Origin {
     Origin::of(address.map(|address| address.ip()))
 }
 
-/// The counts, for all workers.
+/// The counters of all workers.
 pub(crate) struct Admission {
     limits: Limits,
     sessions: AtomicUsize,
-    addresses: Shares<Origin>,
-    users: Shares<Box<str>>,
+    addresses: KeyedCounters<Origin>,
+    users: KeyedCounters<Box<str>>,
     rate: Option<AddressRate>,
-    answers: AtomicUsize,
+    rejections: AtomicUsize,
 }
 
 impl Admission {
@@ -107,63 +110,63 @@ impl Admission {
         Arc::new(Self {
             limits,
             sessions: AtomicUsize::new(0),
-            addresses: Shares::default(),
-            users: Shares::default(),
+            addresses: KeyedCounters::default(),
+            users: KeyedCounters::default(),
             rate,
-            answers: AtomicUsize::new(0),
+            rejections: AtomicUsize::new(0),
         })
     }
 
     /// Counts a new connection of an address.
     ///
     /// # Errors
-    /// There were too many.
-    pub(crate) fn count(&self, origin: Origin) -> Result<(), Rejection> {
+    /// The address has exceeded its rate.
+    pub(crate) fn count_connection(&self, origin: Origin) -> Result<(), Rejection> {
         match self.rate.as_ref().map(|rate| rate.check(origin)) {
             Some(Err(retry_after)) => Err(Rejection { reason: Reason::RateLimited, retry_after }),
             _ => Ok(()),
         }
     }
 
-    /// The answer to a client for which there is no descriptor.
-    pub(crate) fn full(&self) -> Rejection {
+    /// Returns the rejection of a client for which no descriptor is free.
+    pub(crate) fn out_of_descriptors(&self) -> Rejection {
         Rejection { reason: Reason::Full, retry_after: self.limits.retry_after }
     }
 
-    /// Whether one of this address would be refused now.
-    pub(crate) fn foresee(&self, origin: Option<Origin>) -> Option<Reason> {
+    /// Returns why a session of this address would be rejected now; `None` if it would be admitted.
+    pub(crate) fn would_reject(&self, origin: Option<Origin>) -> Option<Reason> {
         let Limits { max_connections, max_connections_per_address, .. } = self.limits;
         if self.sessions.load(Ordering::Relaxed) >= max_connections {
             return Some(Reason::Full);
         }
-        let crowded = max_connections_per_address != usize::MAX
+        let address_full = max_connections_per_address != usize::MAX
             && origin.is_some_and(|origin| self.addresses.count(&origin) >= max_connections_per_address);
-        crowded.then_some(Reason::Address)
+        address_full.then_some(Reason::Address)
     }
 
-    /// For one that will be refused, the permission to be told so; `None`: as many are as may be.
-    pub(crate) fn answer(self: &Arc<Self>) -> Option<Answer> {
-        take(&self.answers, ANSWERS).then(|| Answer(Arc::clone(self)))
+    /// Reserves one of [`MAX_REJECTIONS`] for a connection that will be rejected; `None` if all are in use.
+    pub(crate) fn reserve_rejection(self: &Arc<Self>) -> Option<RejectionSlot> {
+        try_increment(&self.rejections, MAX_REJECTIONS).then(|| RejectionSlot(Arc::clone(self)))
     }
 
-    /// Whether there may be one more of them.
-    pub(crate) fn can_answer(&self) -> bool {
-        self.answers.load(Ordering::Relaxed) < ANSWERS
+    /// Whether [`Self::reserve_rejection`] would succeed now.
+    pub(crate) fn can_reserve_rejection(&self) -> bool {
+        self.rejections.load(Ordering::Relaxed) < MAX_REJECTIONS
     }
 
-    /// A session's place.
+    /// Reserves a session for an address.
     ///
     /// # Errors
-    /// There is none.
+    /// A limit is reached.
     pub(crate) fn admit(self: &Arc<Self>, origin: Origin) -> Result<Permit, Rejection> {
-        let turned = |reason| Rejection { reason, retry_after: self.limits.retry_after };
-        if !take(&self.sessions, self.limits.max_connections) {
-            return Err(turned(Reason::Full));
+        let rejected = |reason| Rejection { reason, retry_after: self.limits.retry_after };
+        if !try_increment(&self.sessions, self.limits.max_connections) {
+            return Err(rejected(Reason::Full));
         }
         let mut permit = Permit { admission: Arc::clone(self), origin: None, user: None };
         if self.limits.max_connections_per_address != usize::MAX {
-            if !self.addresses.take(&origin, self.limits.max_connections_per_address) {
-                return Err(turned(Reason::Address));
+            if !self.addresses.try_increment(&origin, self.limits.max_connections_per_address) {
+                return Err(rejected(Reason::Address));
             }
             permit.origin = Some(origin);
         }
@@ -171,22 +174,22 @@ impl Admission {
     }
 }
 
-/// Counts one more, if that is not too many.
-fn take(count: &AtomicUsize, limit: usize) -> bool {
+/// Increments the counter unless it has reached the limit. Returns whether it did.
+fn try_increment(count: &AtomicUsize, limit: usize) -> bool {
     let next = |count: usize| (count < limit).then_some(count + 1);
     count.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok()
 }
 
-/// That one more may be answered, while it lasts.
-pub(crate) struct Answer(Arc<Admission>);
+/// One of [`MAX_REJECTIONS`]; dropping it gives it back.
+pub(crate) struct RejectionSlot(Arc<Admission>);
 
-impl Drop for Answer {
+impl Drop for RejectionSlot {
     fn drop(&mut self) {
-        self.0.answers.fetch_sub(1, Ordering::AcqRel);
+        self.0.rejections.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A session's place among all, among those of its address and among those of its user, while it lasts.
+/// A session's share of the counters: in total, of its address and of its user. Dropping it gives the share back.
 pub(crate) struct Permit {
     admission: Arc<Admission>,
     origin: Option<Origin>,
@@ -194,17 +197,17 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// Counts it for a user too.
+    /// Counts the session for a user too.
     ///
     /// # Errors
-    /// The user has as many sessions as one may.
+    /// The user has reached the maximum number of sessions.
     pub(crate) fn count_user(&mut self, user: &str) -> Result<(), Rejection> {
         let Limits { max_sessions_per_user: limit, retry_after, .. } = self.admission.limits;
         if limit == usize::MAX || user.is_empty() || self.user.is_some() {
             return Ok(());
         }
         let user: Box<str> = user.into();
-        if !self.admission.users.take(&user, limit) {
+        if !self.admission.users.try_increment(&user, limit) {
             return Err(Rejection { reason: Reason::User, retry_after });
         }
         self.user = Some(user);
@@ -216,10 +219,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.admission.sessions.fetch_sub(1, Ordering::AcqRel);
         if let Some(origin) = &self.origin {
-            self.admission.addresses.give_back(origin);
+            self.admission.addresses.decrement(origin);
         }
         if let Some(user) = &self.user {
-            self.admission.users.give_back(user);
+            self.admission.users.decrement(user);
         }
     }
 }

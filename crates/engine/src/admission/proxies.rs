@@ -1,7 +1,6 @@
-//! Who a client is when others speak for it: the networks of proxies, the PROXY protocol, and forwarded headers.
+//! The address of a client behind proxies: trusted networks, the PROXY protocol and forwarded headers.
 //!
-//! What they say counts only if it comes from an address that was configured; whatever else is in a request may be
-//! anybody's invention.
+//! A header counts only if it comes from a configured address, because clients can forge all others.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,15 +8,15 @@ use ipnet::IpNet;
 use proxy_header::{ParseConfig, ProxyHeader};
 use wirespeed_driver::protocol::handshake::HeaderList;
 
-/// Bytes of a PROXY header at most: of version 1 the standard says so; of version 2 it leaves it to us, and what
-/// proxies send is far below.
+/// The maximum length of a PROXY header in bytes. The standard defines it for version 1. For version 2 it leaves the
+/// limit to the implementation; proxies send far less.
 const V1_MAX: usize = 107;
 const V2_MAX: usize = 4096;
 
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// A set of addresses.
+/// A set of addresses and networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     networks: Vec<IpNet>,
@@ -25,10 +24,10 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Of addresses and networks, `10.0.0.0/8`, and `unix`: whoever connects to a Unix socket.
+    /// Parses addresses, networks such as `10.0.0.0/8`, and `unix`, which stands for clients of Unix sockets.
     ///
     /// # Errors
-    /// Which of them is none.
+    /// One of them is invalid; the message names it.
     pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, String> {
         let mut all = Self::default();
         for text in texts.iter().map(AsRef::as_ref) {
@@ -42,13 +41,13 @@ impl Networks {
         Ok(all)
     }
 
-    /// Whether nobody is in it.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.networks.is_empty() && !self.unix
     }
 
-    /// Whether an address is; `None`: that of a client of a Unix socket.
+    /// Whether the set contains an address; `None` stands for a client of a Unix socket.
     #[must_use]
     pub fn contains(&self, address: Option<IpAddr>) -> bool {
         match address.map(|address| address.to_canonical()) {
@@ -58,7 +57,7 @@ impl Networks {
     }
 }
 
-/// Where a proxy says whom it speaks for.
+/// The header in which proxies name the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedHeader {
     /// `X-Forwarded-For`, as most do.
@@ -68,30 +67,30 @@ pub enum ForwardedHeader {
     Forwarded,
 }
 
-/// Who speaks for others, and how.
+/// The trusted proxies, and how they name the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxies {
-    /// Whose connections begin with a PROXY header, of version 1 or 2; it must be there.
+    /// Addresses whose connections must begin with a PROXY header, of version 1 or 2.
     pub protocol: Networks,
-    /// Whose header is believed.
+    /// Addresses whose forwarded header is trusted.
     pub trusted: Networks,
-    /// Which one that is; the other means nothing, as clients may send it through a proxy.
+    /// The header that counts. The other one is ignored, as clients may send it through a proxy.
     pub header: ForwardedHeader,
 }
 
 impl Proxies {
-    /// Whether a connection from there begins with a PROXY header.
-    pub(crate) fn announces(&self, peer: Option<SocketAddr>) -> bool {
+    /// Whether a connection from this address begins with a PROXY header.
+    pub(crate) fn expects_header(&self, peer: Option<SocketAddr>) -> bool {
         !self.protocol.is_empty() && self.protocol.contains(peer.map(|peer| peer.ip()))
     }
 
-    /// Whether whoever is there may say whom it speaks for.
-    pub(crate) fn forwards(&self, peer: Option<SocketAddr>) -> bool {
+    /// Whether the forwarded header of this address is trusted.
+    pub(crate) fn trusts(&self, peer: Option<SocketAddr>) -> bool {
         !self.trusted.is_empty() && self.trusted.contains(peer.map(|peer| peer.ip()))
     }
 
-    /// Who has sent a request that came from `peer`: the last of all that are named whom nobody trusts. Each was
-    /// named by the next one.
+    /// Returns the client that sent a request which came from `peer`: the last address in the chain that is not
+    /// trusted. Each address in the chain was named by the next one.
     pub(crate) fn client(&self, peer: Option<SocketAddr>, headers: &HeaderList) -> Option<SocketAddr> {
         let name = match self.header {
             ForwardedHeader::XForwardedFor => "X-Forwarded-For",
@@ -99,12 +98,13 @@ impl Proxies {
         };
         let values: Vec<&[u8]> = headers.all(name).collect();
         let mut named = values.into_iter().rev().flat_map(|value| match self.header {
-            ForwardedHeader::XForwardedFor => Backwards::plain(value),
-            ForwardedHeader::Forwarded => Backwards::quoted(value, b','),
+            ForwardedHeader::XForwardedFor => ReverseElements::unquoted(value),
+            ForwardedHeader::Forwarded => ReverseElements::quoted(value, b','),
         });
         let mut client = peer;
-        // Where a proxy says that it does not know, or nothing that is understood, it itself is the last known.
-        while self.forwards(client)
+        // An element that is missing, `unknown` or malformed ends the chain: the proxy itself is the last known
+        // address.
+        while self.trusts(client)
             && let Some(next) = named.next().and_then(|element| match self.header {
                 ForwardedHeader::XForwardedFor => address(element),
                 ForwardedHeader::Forwarded => forwarded_for(element),
@@ -116,19 +116,18 @@ impl Proxies {
     }
 }
 
-/// The elements of a list, the last one first, but empty ones (RFC 9110 5.6.1). It is read from its end, where those
-/// stand that proxies have added: whatever a client has begun before them, a quotation that does not end, is none of
-/// theirs.
-struct Backwards<'a> {
+/// The elements of a list without the empty ones (RFC 9110 5.6.1), the last one first. The list is read from its end,
+/// where proxies append: so an unterminated quotation of the client before them cannot hide their elements.
+struct ReverseElements<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
-    /// What is in quotes is not looked at.
+    /// Whether separators in quotes are ignored.
     quotes: bool,
 }
 
-impl<'a> Backwards<'a> {
-    /// Between commas, and nothing else: nobody has ever said what quotes are in `X-Forwarded-For`.
-    fn plain(list: &'a [u8]) -> Self {
+impl<'a> ReverseElements<'a> {
+    /// Splits at commas only: no standard gives quotes a meaning in `X-Forwarded-For`.
+    fn unquoted(list: &'a [u8]) -> Self {
         Self { rest: Some(list), separator: b',', quotes: false }
     }
 
@@ -136,13 +135,13 @@ impl<'a> Backwards<'a> {
         Self { rest: Some(list), separator, quotes: true }
     }
 
-    /// Where the last element begins.
-    fn start(&self, list: &[u8]) -> usize {
+    /// Returns the index at which the last element begins.
+    fn last_start(&self, list: &[u8]) -> usize {
         let mut quoted = false;
         for (at, byte) in list.iter().enumerate().rev() {
             match byte {
                 b'"' if self.quotes => {
-                    // RFC 9110 5.6.4: one behind a backslash is a part of what is quoted.
+                    // RFC 9110 5.6.4: a quote behind a backslash is part of the quoted text.
                     let escapes =
                         list.get(..at).unwrap_or_default().iter().rev().take_while(|byte| **byte == b'\\').count();
                     quoted ^= escapes % 2 == 0;
@@ -155,13 +154,13 @@ impl<'a> Backwards<'a> {
     }
 }
 
-impl<'a> Iterator for Backwards<'a> {
+impl<'a> Iterator for ReverseElements<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
         loop {
             let list = self.rest?;
-            let start = self.start(list);
+            let start = self.last_start(list);
             let element = list.get(start..).unwrap_or_default().trim_ascii();
             self.rest = start.checked_sub(1).and_then(|end| list.get(..end));
             if !element.is_empty() {
@@ -176,20 +175,20 @@ fn split_at_equals(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((parts.next()?, parts.next()?))
 }
 
-/// RFC 7239 4: `for=192.0.2.43;proto=http`, in any order.
+/// Parses an element such as `for=192.0.2.43;proto=http`, in any order (RFC 7239 4), and returns the address of `for`.
 fn forwarded_for(element: &[u8]) -> Option<SocketAddr> {
     let mut found = None;
-    for pair in Backwards::quoted(element, b';') {
+    for pair in ReverseElements::quoted(element, b';') {
         let (name, value) = split_at_equals(pair)?;
         let (name, value) = (name.trim_ascii(), value.trim_ascii());
         if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
-            return None; // each parameter may stand once
+            return None; // a parameter must not occur twice
         }
     }
     address(found?)
 }
 
-/// An address, with a port or without: then it is 0. IPv6 is in brackets if there is a port.
+/// Parses an address with an optional port, whose default is 0. IPv6 addresses with a port are in brackets.
 fn address(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
@@ -203,41 +202,41 @@ fn address(text: &[u8]) -> Option<SocketAddr> {
         (text, None)
     };
     let ip: IpAddr = host.parse().ok()?;
-    // RFC 7239 6.3: a port may be a name that hides it.
+    // RFC 7239 6.3: the port may be an obfuscated name.
     Some(SocketAddr::new(ip.to_canonical(), port.and_then(|port| port.parse().ok()).unwrap_or(0)))
 }
 
-/// What came is no PROXY header.
+/// The connection does not begin with a PROXY header.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoHeader;
+pub(crate) struct NotProxyHeader;
 
-/// The client's address, if a header says one, and what follows it.
-type Announced = (Option<SocketAddr>, Vec<u8>);
+/// The client's address, if the header contains one, and the bytes after the header.
+type ProxiedClient = (Option<SocketAddr>, Vec<u8>);
 
-/// The beginning of a connection, up to the end of its PROXY header.
+/// The first bytes of a connection, until its PROXY header is complete.
 #[derive(Default)]
 pub(crate) struct ProxyHead(Vec<u8>);
 
 impl ProxyHead {
-    /// Takes what came. Once all of the header is there: what it says.
-    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Announced>, NoHeader> {
+    /// Adds received bytes. Returns the content of the header once it is complete.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<ProxiedClient>, NotProxyHeader> {
         self.0.extend_from_slice(bytes);
         let Some(len) = self.len()? else { return Ok(None) };
         let Some((header, rest)) = self.0.split_at_checked(len) else { return Ok(None) };
-        // Version 2, LOCAL: the proxy speaks for itself, and what else it says is to be ignored.
+        // Version 2, LOCAL: the connection is the proxy's own, and the receiver must ignore the address.
         if header.strip_prefix(V2).and_then(<[u8]>::first) == Some(&0x20) {
             return Ok(Some((None, rest.to_vec())));
         }
-        let (parsed, _) = ProxyHeader::parse(header, ParseConfig::default()).map_err(|_| NoHeader)?;
+        let (parsed, _) = ProxyHeader::parse(header, ParseConfig::default()).map_err(|_| NotProxyHeader)?;
         let client = parsed.proxied_address().map(|proxied| proxied.source);
         let client = client.map(|client| SocketAddr::new(client.ip().to_canonical(), client.port()));
         Ok(Some((client, rest.to_vec())))
     }
 
-    /// How long the header is, if it is all there.
-    fn len(&self) -> Result<Option<usize>, NoHeader> {
+    /// Returns the length of the header once it is complete.
+    fn len(&self) -> Result<Option<usize>, NotProxyHeader> {
         let bytes = self.0.as_slice();
-        let start = |most: usize| bytes.get(..most).unwrap_or(bytes);
+        let start = |len: usize| bytes.get(..len).unwrap_or(bytes);
         let len = if V2.starts_with(start(V2.len())) {
             let Some(&[high, low]) = bytes.get(14..16) else { return Ok(None) };
             16 + usize::from(u16::from_be_bytes([high, low]))
@@ -245,13 +244,13 @@ impl ProxyHead {
             match start(V1_MAX).windows(2).position(|two| two == b"\r\n") {
                 Some(end) => end + 2,
                 None if bytes.len() < V1_MAX => return Ok(None),
-                None => return Err(NoHeader),
+                None => return Err(NotProxyHeader),
             }
         } else {
-            return Err(NoHeader);
+            return Err(NotProxyHeader);
         };
         match len {
-            V2_MAX.. => Err(NoHeader),
+            V2_MAX.. => Err(NotProxyHeader),
             len => Ok((bytes.len() >= len).then_some(len)),
         }
     }
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_split_at_every_byte() {
+    fn headers_may_be_split_at_every_byte() {
         let tcp6 = {
             let mut body = [0; 39];
             body[..2].copy_from_slice(&[0x20, 1]);
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_seen_at_once() {
+    fn invalid_headers_are_rejected_at_once() {
         let long = [&b"PROXY TCP4 "[..], &[b'1'; 100]].concat();
         for bytes in [
             &b"GET / HTTP/1.1\r\n"[..],
@@ -337,7 +336,7 @@ mod tests {
             &v2(0x21, 0x41, &[0; 12]),
             &v2(0x21, 0x11, &[0; 5000])[..16],
         ] {
-            assert_eq!(ProxyHead::default().receive(bytes), Err(NoHeader), "{bytes:?}");
+            assert_eq!(ProxyHead::default().receive(bytes), Err(NotProxyHeader), "{bytes:?}");
         }
     }
 
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_whom_nobody_trusts() {
+    fn client_is_the_last_untrusted_address() {
         for (peer, values, client) in [
             ("10.0.0.1:1", &["203.0.113.9"][..], "203.0.113.9:0"),
             ("10.0.0.1:1", &["6.6.6.6, 203.0.113.9"], "203.0.113.9:0"),
@@ -358,16 +357,16 @@ mod tests {
             ("10.0.0.1:1", &["::ffff:203.0.113.9"], "203.0.113.9:0"),
             ("[::1]:1", &["203.0.113.9"], "203.0.113.9:0"),
             ("[::ffff:10.0.0.1]:1", &["203.0.113.9"], "203.0.113.9:0"),
-            // All are trusted: the first.
+            // If all are trusted, the first one counts.
             ("10.0.0.1:1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3:0"),
-            // What nobody understands ends it.
+            // A malformed element ends the chain.
             ("10.0.0.1:1", &["203.0.113.9, unknown"], "10.0.0.1:1"),
             ("10.0.0.1:1", &["203.0.113.9, 10.0.0.x, 10.0.0.2"], "10.0.0.2:0"),
             ("10.0.0.1:1", &[], "10.0.0.1:1"),
-            // What a client has begun ends where proxies begin.
+            // An unterminated quotation of the client does not hide what proxies append.
             ("10.0.0.1:1", &["\", 203.0.113.9"], "203.0.113.9:0"),
             ("10.0.0.1:1", &["\"6.6.6.6, \\, 203.0.113.9, 10.0.0.2"], "203.0.113.9:0"),
-            // Who is not trusted says nothing.
+            // The header of an untrusted peer is ignored.
             ("203.0.113.1:1", &["6.6.6.6"], "203.0.113.1:1"),
         ] {
             let mut headers = HeaderList::new();
@@ -386,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded() {
+    fn forwarded_header_names_the_client() {
         for (value, client) in [
             ("for=203.0.113.9", "203.0.113.9:0"),
             ("For=\"203.0.113.9:77\";proto=https;by=203.0.113.43", "203.0.113.9:77"),
@@ -394,7 +393,7 @@ mod tests {
             ("for=\"[2001:db8::1]\"", "[2001:db8::1]:0"),
             ("for=\"203.0.113.9:_port\"", "203.0.113.9:0"),
             ("for=6.6.6.6, for=203.0.113.9;host=\"a,for=8.8.8.8\\\",b\", for=10.9.9.9", "203.0.113.9:0"),
-            // What a client has begun ends where proxies begin.
+            // An unterminated quotation of the client does not hide what proxies append.
             ("for=\", for=203.0.113.9", "203.0.113.9:0"),
             ("for=\"\\, for=\"203.0.113.9:77\"", "203.0.113.9:77"),
             ("for=6.6.6.6;x=\"\\\", for=203.0.113.9;host=\"\\\\\", for=\"10.0.0.2\"", "203.0.113.9:0"),
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn networks() {
+    fn networks_contain_addresses() {
         let networks = Networks::parse(&["192.0.2.0/24", "2001:db8::/32", "198.51.100.7"]).unwrap();
         let contains = |text: &str| networks.contains(Some(text.parse().unwrap()));
         assert!(contains("192.0.2.200") && contains("2001:db8:1::") && contains("::ffff:198.51.100.7"));

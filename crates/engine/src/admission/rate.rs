@@ -1,4 +1,4 @@
-//! How often something may happen, and new connections of an address by it.
+//! Rates, and the limit on the rate of new connections per address.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
 use wirespeed_driver::opening::handshake_limiter::Origin;
 
-/// Between looks for addresses that are as good as new, and forgotten then.
-const SWEEP: Duration = Duration::from_secs(1);
+/// The time between two sweeps, which remove addresses that are back at their full burst.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Addresses that are remembered at most, some 20 MiB. While there are more, nobody is refused: each of so many
-/// stays below its own rate.
-const ADDRESSES: usize = 1 << 18;
+/// The maximum number of addresses in memory, some 20 MiB. Beyond it the engine admits all connections: they come from
+/// so many addresses that each stays below its own rate.
+const MAX_ADDRESSES: usize = 1 << 18;
 
-/// Seconds for which a connection is held against the next ones, at most: a month.
-const MEMORY: f64 = 30.0 * 86_400.0;
+/// The maximum time in seconds for which a connection counts against later ones: a month.
+const MAX_PERIOD: f64 = 30.0 * 86_400.0;
 
-/// So much in the long run, and so much at once.
+/// A rate and a burst, as of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     per_second: f64,
@@ -28,21 +28,21 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `burst`: one second's worth if it is not said, and 1 at least. `None`: one of them is no positive number.
+    /// `burst` defaults to one second's worth and is at least 1. Returns `None` if a number is not positive and finite.
     #[must_use]
     pub fn new(per_second: f64, burst: Option<f64>) -> Option<Self> {
-        let good = |number: f64| number.is_finite() && number > 0.0;
+        let is_valid = |number: f64| number.is_finite() && number > 0.0;
         let burst = burst.unwrap_or(per_second);
-        (good(per_second) && good(burst)).then(|| Self { per_second, burst: burst.max(1.0) })
+        (is_valid(per_second) && is_valid(burst)).then(|| Self { per_second, burst: burst.max(1.0) })
     }
 
-    /// How much in a second.
+    /// The long-term rate in events per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         self.per_second
     }
 
-    /// How much at once.
+    /// The number of events that may happen at once.
     #[must_use]
     pub fn burst(&self) -> f64 {
         self.burst
@@ -50,9 +50,9 @@ impl Rate {
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // converting saturates
     fn quota(self) -> Quota {
-        // Both together fit into the clock of the limiter, which counts nanoseconds.
-        let period = (1.0 / self.per_second).clamp(1e-9, MEMORY);
-        let burst = NonZeroU32::new(self.burst.min(MEMORY / period) as u32).unwrap_or(NonZeroU32::MIN);
+        // The period times the burst must fit into the clock of the limiter, which counts nanoseconds.
+        let period = (1.0 / self.per_second).clamp(1e-9, MAX_PERIOD);
+        let burst = NonZeroU32::new(self.burst.min(MAX_PERIOD / period) as u32).unwrap_or(NonZeroU32::MIN);
         Quota::with_period(Duration::from_secs_f64(period))
             .unwrap_or_else(|| Quota::per_second(burst))
             .allow_burst(burst)
@@ -61,37 +61,37 @@ impl Rate {
 
 type Limiter = RateLimiter<Origin, HashMapStateStore<Origin>, MonotonicClock, NoOpMiddleware<Instant>>;
 
-/// New connections of each address.
+/// The rate limiter of new connections, per address.
 pub(super) struct AddressRate {
     limiter: Limiter,
     start: Instant,
-    /// The next look, in milliseconds since the start.
-    sweep: AtomicU64,
+    /// When the next sweep is due, in milliseconds since the start.
+    next_sweep: AtomicU64,
 }
 
 impl AddressRate {
     pub(super) fn new(rate: Rate) -> Self {
         let clock = MonotonicClock;
         let limiter = RateLimiter::new(rate.quota(), HashMapStateStore::default(), clock);
-        Self { limiter, start: Instant::now(), sweep: AtomicU64::new(0) }
+        Self { limiter, start: Instant::now(), next_sweep: AtomicU64::new(0) }
     }
 
-    /// Counts one. If it is too many: when the next one is not.
+    /// Counts a connection. Beyond the rate, returns the time until the next one is allowed.
     pub(super) fn check(&self, origin: Origin) -> Result<(), Duration> {
-        self.forget();
-        if self.limiter.len() >= ADDRESSES {
+        self.sweep();
+        if self.limiter.len() >= MAX_ADDRESSES {
             return Ok(());
         }
         self.limiter.check_key(&origin).map_err(|until| until.wait_time_from(MonotonicClock.now()))
     }
 
-    /// Forgets addresses of which nothing is held against the next connection, from time to time.
-    fn forget(&self) {
+    /// Removes addresses that are back at their full burst, at most once per [`SWEEP_INTERVAL`].
+    fn sweep(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let due = self.sweep.load(Ordering::Relaxed);
-        let next = now.saturating_add(SWEEP.as_millis() as u64);
-        // One thread does it.
-        if now >= due && self.sweep.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let due = self.next_sweep.load(Ordering::Relaxed);
+        let next = now.saturating_add(SWEEP_INTERVAL.as_millis() as u64);
+        // Only one thread sweeps.
+        if now >= due && self.next_sweep.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             self.limiter.retain_recent();
             self.limiter.shrink_to_fit();
         }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_address_has_its_own_and_is_forgotten() {
+    fn addresses_have_separate_limits_and_are_forgotten() {
         let rate = AddressRate::new(Rate::new(100.0, Some(3.0)).unwrap());
         let of = |number: u32| Origin::V4(number.to_be_bytes());
         for _ in 0..3 {
@@ -116,13 +116,13 @@ mod tests {
             assert_eq!(rate.check(of(number)), Ok(()));
         }
         assert!(rate.limiter.len() > 9000);
-        std::thread::sleep(SWEEP + Duration::from_millis(100));
+        std::thread::sleep(SWEEP_INTERVAL + Duration::from_millis(100));
         assert_eq!(rate.check(of(1)), Ok(()));
         assert_eq!(rate.limiter.len(), 1);
     }
 
     #[test]
-    fn rates() {
+    fn invalid_rates_are_rejected() {
         assert_eq!(Rate::new(5.0, None).map(|rate| (rate.per_second(), rate.burst())), Some((5.0, 5.0)));
         assert_eq!(Rate::new(0.1, None).map(|rate| rate.burst()), Some(1.0));
         for (per_second, burst) in
@@ -130,7 +130,7 @@ mod tests {
         {
             assert_eq!(Rate::new(per_second, burst), None);
         }
-        // However odd, a rate is one.
+        // Extreme rates are valid.
         for per_second in [1e-300, 1e-9, 1e12, 1e300] {
             AddressRate::new(Rate::new(per_second, None).unwrap()).check(Origin::Local).unwrap();
         }

@@ -1,6 +1,6 @@
-//! Which topics a client may subscribe to and publish on, as a claim of its token says.
+//! Access to topics: which ones a client may subscribe to and publish on, by a claim of its token.
 //!
-//! Decides about names and patterns alone; knows no topics that exist. A session asks [`Acl::may`] for each
+//! Compares names and patterns only and does not know which topics exist. A session calls [`Acl::may`] for each
 //! subscription and each publication.
 
 use serde_json::{Map, Value};
@@ -9,17 +9,17 @@ use super::Identity;
 use super::error::{Denied, Error};
 use super::pattern::{self, Pattern, is_question};
 
-/// Where the rights of a client are, and what it has when nothing is said.
+/// The claim with a client's rights, and the policy for clients without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclOptions {
-    /// The claim. Default: `topics`.
+    /// The name of the claim. Default: `topics`.
     pub claim: String,
-    /// What the claim leaves unsaid: all of it, `subscribe` or `publish` beside the other, or `allow`. Default:
-    /// [`DefaultPolicy::Nothing`].
-    pub unsaid: DefaultPolicy,
+    /// The policy for missing parts of the claim: all of it, `subscribe` or `publish` beside the other, or `allow`.
+    /// Default: [`DefaultPolicy::Nothing`].
+    pub default_policy: DefaultPolicy,
 }
 
-/// What a client may do where its token does not say.
+/// The rights of a client whose token does not state them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultPolicy {
     /// Everything that is not denied.
@@ -29,16 +29,16 @@ pub enum DefaultPolicy {
     Nothing,
 }
 
-/// What a client may do.
+/// The rights of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// What it may receive.
+    /// The topics that the client may subscribe to.
     pub subscribe: Acl,
-    /// What it may send.
+    /// The topics that the client may publish on.
     pub publish: Acl,
 }
 
-/// A list of patterns that are allowed and one of those that are denied all the same.
+/// A list of allowed patterns and a list of denied ones. Deny wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acl {
     allow: Vec<Pattern>,
@@ -47,21 +47,21 @@ pub struct Acl {
 
 impl Default for AclOptions {
     fn default() -> Self {
-        Self { claim: "topics".to_owned(), unsaid: DefaultPolicy::default() }
+        Self { claim: "topics".to_owned(), default_policy: DefaultPolicy::default() }
     }
 }
 
 impl AclOptions {
-    /// What this client may do.
+    /// Returns the rights of this client.
     ///
     /// The claim is `{"subscribe": LISTS, "publish": LISTS}`, or `LISTS` for both, where `LISTS` is
-    /// `{"allow": [PATTERN, ...], "deny": [PATTERN, ...]}`. Anything else in it denies the client altogether: a
-    /// slip of the pen in a `deny` must not open what was meant to be closed.
+    /// `{"allow": [PATTERN, ...], "deny": [PATTERN, ...]}`. A claim of any other form denies the client altogether:
+    /// a typing error in `deny` must not grant access.
     pub fn rights(&self, identity: &Identity) -> Result<Rights, Denied> {
         let bad = || Denied::BadClaim(self.claim.clone());
         let both = |acl: Acl| Rights { subscribe: acl.clone(), publish: acl };
         let claim = match identity.claims.get(&self.claim) {
-            None | Some(Value::Null) => return Ok(both(self.unsaid.acl())),
+            None | Some(Value::Null) => return Ok(both(self.default_policy.acl())),
             Some(Value::Object(claim)) => claim,
             Some(_) => return Err(bad()),
         };
@@ -73,7 +73,7 @@ impl AclOptions {
             return Err(bad());
         }
         let half = |name: &str| match claim.get(name) {
-            None => Ok(self.unsaid.acl()),
+            None => Ok(self.default_policy.acl()),
             Some(Value::Object(half)) => lists(half),
             Some(_) => Err(bad()),
         };
@@ -81,7 +81,7 @@ impl AclOptions {
     }
 
     fn lists(&self, claim: &Map<String, Value>, user: &str) -> Option<Acl> {
-        let mut acl = self.unsaid.acl();
+        let mut acl = self.default_policy.acl();
         for (name, list) in claim {
             let patterns: Option<Vec<Pattern>> =
                 list.as_array()?.iter().map(|pattern| Pattern::parse(&for_user(pattern.as_str()?, user))).collect();
@@ -96,12 +96,12 @@ impl AclOptions {
 }
 
 impl DefaultPolicy {
-    /// What whoever has no token may do.
+    /// Returns the rights of a client without a token.
     pub fn rights(self) -> Rights {
         Rights { subscribe: self.acl(), publish: self.acl() }
     }
 
-    /// The same, of one topic or pattern: see [`Acl::may`].
+    /// Whether a client without a token may use this topic or pattern: see [`Acl::may`].
     pub fn may(self, pattern_or_topic: &str) -> bool {
         self == Self::All && is_question(pattern_or_topic)
     }
@@ -115,11 +115,11 @@ impl DefaultPolicy {
 }
 
 impl Acl {
-    /// Allows what one of `allow` matches and none of `deny`. Deny wins.
+    /// Allows topics that match a pattern of `allow` and no pattern of `deny`.
     ///
-    /// A pattern is of segments between dots, 128 at most, none empty. `*` stands for one segment; `>`, the last, for
-    /// one or more. `{user}` anywhere is the user as [`segment`] writes it. A pattern of another form, with `*` or
-    /// `>` beside other characters for one, is an error.
+    /// A pattern consists of segments between dots, at most 128, none empty. `*` stands for one segment; `>` must be
+    /// the last segment and stands for one or more. `{user}` is replaced by the user's name as [`segment`] encodes it.
+    /// Any other form is an error, as is `*` or `>` within a longer segment.
     pub fn new<S: AsRef<str>>(allow: &[S], deny: &[S], user: &str) -> Result<Self, Error> {
         let parse = |name: &'static str, patterns: &[S]| -> Result<Vec<Pattern>, Error> {
             let pattern = |text: &S| {
@@ -131,7 +131,7 @@ impl Acl {
         Ok(Self { allow: parse("allow", allow)?, deny: parse("deny", deny)? })
     }
 
-    /// Allows and denies besides what another one does.
+    /// Adds the patterns of another list.
     pub fn add(&mut self, other: Self) {
         for (list, more) in [(&mut self.allow, other.allow), (&mut self.deny, other.deny)] {
             for pattern in more {
@@ -142,17 +142,17 @@ impl Acl {
         }
     }
 
-    /// Allows everything.
+    /// Returns a list that allows everything.
     pub fn all() -> Self {
         Self { allow: Vec::from_iter(Pattern::parse(">")), deny: Vec::new() }
     }
 
-    /// Whether everything that this topic or pattern stands for is allowed and nothing of it denied; not for what is
-    /// neither a topic nor a pattern, nor for more segments than a topic may have, 128.
+    /// Whether all topics that this topic or pattern matches are allowed and none is denied. Returns false for
+    /// text that is neither a topic nor a pattern, or that has more than 128 segments.
     ///
-    /// So `prices.>` is refused where `prices.secret` is denied, and granted where `prices.*` and `prices.*.>` are
-    /// allowed, which together are the same. Takes no memory; time by the number of patterns, and for a `>` by the
-    /// segments of the longest one too.
+    /// So `prices.>` is refused where `prices.secret` is denied. It is granted where `prices.*` and `prices.*.>` are
+    /// allowed, which together match the same topics. Allocates no memory. The time is proportional to the number of
+    /// patterns, and for a `>` also to the length of the longest pattern.
     pub fn may(&self, pattern_or_topic: &str) -> bool {
         is_question(pattern_or_topic)
             && !self.deny.iter().any(|denied| denied.overlaps(pattern_or_topic))
@@ -160,9 +160,9 @@ impl Acl {
     }
 }
 
-/// A user's name as one segment of a topic: what would end the segment or be a wildcard, and `%`, is percent-encoded:
-/// `.`, `*` and `>` (`jane@example.com` is `jane@example%2Ecom`). Different users have different segments. That of an
-/// empty name is empty, so that a pattern with `{user}` between dots is an error then.
+/// Encodes a user's name as one segment of a topic: `.`, `*`, `>` and `%` are percent-encoded, so that
+/// `jane@example.com` becomes `jane@example%2Ecom`. Different users have different segments. An empty name gives an
+/// empty segment, which makes a pattern with `{user}` between dots invalid.
 pub fn segment(user: &str) -> String {
     let mut text = String::with_capacity(user.len());
     for character in user.chars() {

@@ -1,4 +1,4 @@
-//! The signature algorithms that can be allowed, and what they ask of a key.
+//! The supported signature algorithms and their requirements for keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use super::Error;
 /// A signature algorithm of RFC 7518 or RFC 8037.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the registered names say all there is to say
+#[allow(missing_docs)] // the registered names are sufficient
 pub enum Algorithm {
     HS256,
     HS384,
@@ -22,11 +22,11 @@ pub enum Algorithm {
     ES256,
     ES384,
     ES512,
-    /// With keys on the curve Ed25519, as which RFC 9864 names it: `Ed25519` is the same here.
+    /// With keys on the curve Ed25519. The name `Ed25519` of RFC 9864 is accepted as well.
     EdDSA,
 }
 
-/// The kinds of key. A key serves the algorithms of one family alone.
+/// The kinds of keys. A key is used only with algorithms of its own family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Hmac,
@@ -52,7 +52,7 @@ impl Algorithm {
         Self::EdDSA,
     ];
 
-    /// The registered name, as the `alg` of a token has it.
+    /// Returns the registered name, as in the `alg` header of a token.
     pub fn name(self) -> &'static str {
         match self {
             Self::HS256 => "HS256",
@@ -71,9 +71,9 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm that a token or a key names; case matters (RFC 7515 section 4.1.1).
+    /// Returns the algorithm with this name. Case matters (RFC 7515 section 4.1.1).
     pub(super) fn named(name: &str) -> Option<Self> {
-        // RFC 9864 section 2.2 deprecates the name that leaves the curve open.
+        // RFC 9864 section 2.2 deprecates `EdDSA`, because it does not name the curve.
         if name == "Ed25519" {
             return Some(Self::EdDSA);
         }
@@ -89,7 +89,7 @@ impl Algorithm {
         }
     }
 
-    /// How long a secret must be in bytes: as long as the hash (RFC 7518 section 3.2); 0: takes no secret.
+    /// The minimum length of a secret in bytes: that of the hash (RFC 7518 section 3.2); 0 for public-key algorithms.
     pub(super) fn secret_len(self) -> usize {
         match self {
             Self::HS256 => 32,
@@ -99,7 +99,7 @@ impl Algorithm {
         }
     }
 
-    /// The length of a public key's point on the curve, uncompressed; 0: not on a curve of NIST.
+    /// The length of an uncompressed point of a public key in bytes; 0 for algorithms without a NIST curve.
     pub(super) fn point_len(self) -> usize {
         match self {
             Self::ES256 => 1 + 2 * 32,
@@ -109,7 +109,7 @@ impl Algorithm {
         }
     }
 
-    /// The library's name for it; `None`: it has none.
+    /// The algorithm in the library; `None` if the library does not support it.
     pub(super) fn library(self) -> Option<jsonwebtoken::Algorithm> {
         Some(match self {
             Self::HS256 => jsonwebtoken::Algorithm::HS256,
@@ -135,7 +135,7 @@ impl FromStr for Algorithm {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::named(name).ok_or_else(|| {
             let problem = if name.eq_ignore_ascii_case("none") {
-                "`none` would accept tokens that nobody signed".to_owned()
+                "`none` would accept unsigned tokens".to_owned()
             } else {
                 format!("{name:?} is not supported: {}", Self::ALL.map(Self::name).join(", "))
             };

@@ -1,4 +1,4 @@
-//! The two JSON texts of a token: its header, and its claims with the checks on them.
+//! Parses the header and the claims of a token, and checks the claims.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,8 +11,8 @@ use super::Identity;
 use super::error::Denied;
 use super::options::JwtOptions;
 
-/// The members of a token's header (RFC 7515 section 4.1) that matter. `jku`, `jwk`, `x5u` and `x5c` do not: they
-/// would let the token choose the key that verifies it. One of these that stands twice is an error.
+/// The relevant members of a token's header (RFC 7515 section 4.1). `jku`, `jwk`, `x5u` and `x5c` are ignored: they
+/// would let the token choose the key that verifies it. A duplicate of one of these members is an error.
 #[derive(Deserialize)]
 pub(super) struct Header<'a> {
     #[serde(borrow)]
@@ -23,7 +23,7 @@ pub(super) struct Header<'a> {
     pub(super) crit: Present,
 }
 
-/// Whether a member is there, whatever its value.
+/// Whether a member is present, with any value.
 #[derive(Default)]
 pub(super) struct Present(pub(super) bool);
 
@@ -33,16 +33,16 @@ impl<'de> Deserialize<'de> for Present {
     }
 }
 
-/// The claims of a token, each there once.
+/// The claims of a token, without duplicates.
 pub(super) struct Claims(Map<String, Value>);
 
 impl Claims {
-    /// The claims in the payload of a token whose signature is right.
+    /// Parses the payload of a token. The caller has verified the signature.
     pub(super) fn parse(payload: &[u8]) -> Result<Self, Denied> {
         serde_json::from_slice(payload).map_err(|_| Denied::Malformed)
     }
 
-    /// Checks them at this time; whom they tell of.
+    /// Checks the claims at the unix second `now` and returns the client's identity.
     pub(super) fn check(self, options: &JwtOptions, now: u64) -> Result<Identity, Denied> {
         let expires = self.date("exp")?.map(|at| at.saturating_add(options.leeway));
         // RFC 7519 section 4.1.4: the current time MUST be before it.
@@ -73,7 +73,7 @@ impl Claims {
         Ok(Identity { user, claims: self.0, expires, source: None })
     }
 
-    /// RFC 7519 section 4.1.3: one string or a list of them; whoever is not named in it MUST reject the token.
+    /// RFC 7519 section 4.1.3: `aud` is a string or a list. A recipient that it does not name MUST reject the token.
     fn check_audience(&self, ours: &[String]) -> Result<(), Denied> {
         let bad = || Denied::BadClaim("aud".to_owned());
         let named = match self.claim("aud") {
@@ -89,7 +89,7 @@ impl Claims {
         if named { Ok(()) } else { Err(Denied::Audience) }
     }
 
-    /// The claim, unless it is not there or `null`.
+    /// Returns a claim; `None` if it is missing or `null`.
     fn claim(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
@@ -102,13 +102,13 @@ impl Claims {
         }
     }
 
-    /// A `NumericDate` (RFC 7519 section 2), which may have a fraction: rounded up, for whole seconds reach it then.
+    /// Returns a `NumericDate` (RFC 7519 section 2). A fraction is rounded up to the next whole second.
     fn date(&self, name: &str) -> Result<Option<u64>, Denied> {
         match self.claim(name) {
             None => Ok(None),
             Some(Value::Number(number)) => match (number.as_u64(), number.as_f64()) {
                 (Some(seconds), _) => Ok(Some(seconds)),
-                // Converting saturates: what is before 1970 becomes 0, what is out of reach the greatest number.
+                // The conversion saturates: times before 1970 become 0, times out of range the maximum.
                 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
                 (None, Some(seconds)) => Ok(Some(seconds.ceil() as u64)),
                 (None, None) => Err(Denied::BadClaim(name.to_owned())),
@@ -120,28 +120,28 @@ impl Claims {
 
 impl<'de> Deserialize<'de> for Claims {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Once;
+        struct ClaimsVisitor;
 
-        impl<'de> Visitor<'de> for Once {
+        impl<'de> Visitor<'de> for ClaimsVisitor {
             type Value = Claims;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            // RFC 7519 section 4: names of claims MUST be unique. Of the two ways out, rejecting leaves no room for
-            // another reader of the token to see another value.
+            // RFC 7519 section 4: claim names MUST be unique. The parser rejects duplicates, because another reader of
+            // the token could use the other value.
             fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Claims, A::Error> {
                 let mut claims = Map::new();
                 while let Some((name, value)) = access.next_entry::<String, Value>()? {
                     if claims.insert(name, value).is_some() {
-                        return Err(A::Error::custom("a claim stands twice"));
+                        return Err(A::Error::custom("duplicate claim"));
                     }
                 }
                 Ok(Claims(claims))
             }
         }
 
-        deserializer.deserialize_map(Once)
+        deserializer.deserialize_map(ClaimsVisitor)
     }
 }

@@ -1,26 +1,26 @@
-//! What goes wrong, by fault: [`Error`] is the operator's, [`Denied`] the client's.
+//! Errors: [`Error`] for wrong configurations, [`Denied`] for clients without a valid token.
 //!
-//! No text of either holds a token, a part of one or a secret.
+//! No text of either contains a token, a part of one or a secret.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A configuration that cannot work.
+/// An invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option has a value that it must not have.
+    /// An option has an invalid value.
     Option {
         /// The option's name.
         name: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
     /// The file of keys cannot be used.
     KeyFile {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
 }
@@ -46,42 +46,42 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why a client is not let in.
+/// Why a client is denied access.
 ///
-/// `Display` is for the log of the server; what the client is told is [`Denied::client_text`].
+/// `Display` is for the server's log; the client gets [`Denied::client_text`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Denied {
-    /// There is no token in any of the places where one is looked for.
+    /// None of the configured sources contains a token.
     Missing,
     /// The token is longer than [`JwtOptions::max_token`](super::JwtOptions::max_token).
     TooLong,
-    /// It is not a signed token in the compact form, or there are several where one is allowed.
+    /// It is not a signed token in compact form, or there are several tokens where one is allowed.
     Malformed,
-    /// It says that an extension must be understood (`crit`); none is.
+    /// The token requires an extension (`crit`); none is supported.
     Extension,
-    /// Its algorithm is not allowed, or the key is of another kind.
+    /// The algorithm is not allowed or does not fit the key.
     Algorithm,
-    /// It names no key, or none that is known.
+    /// The `kid` is missing or unknown.
     KeyId,
-    /// No key has made its signature.
+    /// No key matches the signature.
     Signature,
-    /// It is no longer valid.
+    /// The token has expired.
     Expired,
-    /// It is not valid yet.
+    /// The token is not valid yet (`nbf`).
     NotYet,
-    /// It is from somebody else.
+    /// The token is from another issuer.
     Issuer,
-    /// It is for somebody else.
+    /// The token is for another audience.
     Audience,
-    /// A claim that is required is not there.
+    /// A required claim is missing.
     MissingClaim(String),
-    /// A claim has a type or form that it must not have.
+    /// A claim has an invalid type or form.
     BadClaim(String),
 }
 
 impl Denied {
-    /// Names of the kinds in metrics, in the order of [`Self::index`].
+    /// The names for metrics, in the order of [`Self::index`].
     pub const NAMES: [&'static str; 13] = [
         "missing",
         "too_long",
@@ -98,7 +98,7 @@ impl Denied {
         "bad_claim",
     ];
 
-    /// The place of its kind among [`Self::NAMES`].
+    /// Returns the index in [`Self::NAMES`].
     #[must_use]
     pub const fn index(&self) -> usize {
         match self {
@@ -118,8 +118,8 @@ impl Denied {
         }
     }
 
-    /// The HTTP status of the refusal: 403 when the token is authentic and valid but not good here, so that no
-    /// fresh one of the same kind would help, else 401.
+    /// Returns the HTTP status: 403 if the token is authentic and valid but gives no access here, so that a fresh token
+    /// of the same kind would not help; otherwise 401.
     pub fn status(&self) -> u16 {
         match self {
             Self::Missing
@@ -135,8 +135,8 @@ impl Denied {
         }
     }
 
-    /// The value of `WWW-Authenticate`, which goes with a 401 (RFC 9110 section 15.5.2, RFC 6750 section 3);
-    /// `None`: the status is not 401.
+    /// Returns the value of `WWW-Authenticate`, which a 401 must have (RFC 9110 section 15.5.2, RFC 6750 section 3);
+    /// `None` if the status is not 401.
     pub fn challenge(&self) -> Option<&'static str> {
         match self {
             // RFC 6750 section 3.1: no error code for a request without any authentication.
@@ -146,7 +146,7 @@ impl Denied {
         }
     }
 
-    /// What the client is told: enough to fetch a token or a fresh one, nothing about the keys.
+    /// Returns the text for the client. It says when a new token is needed, and nothing about the keys.
     pub fn client_text(&self) -> &'static str {
         match self {
             Self::Missing => "a token is required",

@@ -1,4 +1,4 @@
-//! Keys from a file that holds a JWK set (RFC 7517), and the watch over it.
+//! Reads keys from a file with a JWK set (RFC 7517), again when the file changes.
 
 use std::fs::{self, File, Metadata};
 use std::io::Read as _;
@@ -15,8 +15,8 @@ use super::algorithm::Algorithm;
 use super::error::Error;
 use super::keys::VerifyingKey;
 
-/// A hundred times the size of the sets that large providers publish.
-const MAX_FILE: u64 = 1 << 20;
+/// The maximum size of the file in bytes: a hundred times the sets that large providers publish.
+const MAX_FILE_SIZE: u64 = 1 << 20;
 /// A key of a set.
 #[derive(Debug)]
 pub(super) struct SetKey {
@@ -24,7 +24,7 @@ pub(super) struct SetKey {
     pub(super) key: VerifyingKey,
 }
 
-/// The keys in a file. Those that were read last are used until others can be read.
+/// The keys of a file. The last keys that could be read stay in use until newer ones can be read.
 #[derive(Debug)]
 pub(super) struct KeyFile {
     path: PathBuf,
@@ -35,16 +35,16 @@ pub(super) struct KeyFile {
 
 #[derive(Debug, Default)]
 struct Watch {
-    /// When the file was looked at last, unix seconds.
-    looked: Option<u64>,
-    /// What the file was like when `keys` were read from it; `None`: the last attempt failed.
+    /// The unix second of the last check.
+    checked_at: Option<u64>,
+    /// The state of the file from which `keys` were read; `None` if the last attempt failed.
     stamp: Option<Stamp>,
-    /// Why the last attempt failed.
+    /// The error of the last attempt.
     error: Option<Error>,
 }
 
 impl KeyFile {
-    /// Reads the file, whose keys may be used with these algorithms.
+    /// Reads the file. Its keys are used with these algorithms only.
     pub(super) fn open(path: &Path, algorithms: &[Algorithm]) -> Result<Self, Error> {
         let (keys, stamp) = read(path, algorithms)?;
         if keys.is_empty() {
@@ -54,7 +54,7 @@ impl KeyFile {
             path: path.to_owned(),
             algorithms: algorithms.to_owned(),
             keys: RwLock::new(keys.into()),
-            watch: Mutex::new(Watch { looked: None, stamp: Some(stamp), error: None }),
+            watch: Mutex::new(Watch { checked_at: None, stamp: Some(stamp), error: None }),
         })
     }
 
@@ -62,15 +62,15 @@ impl KeyFile {
         Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Looks at the file unless that was done in this second, reads it if it has changed; whether there are new
-    /// keys. After a failure the file is read at each look.
+    /// Reads the file if it has changed, and returns whether there are new keys. Checks at most once per second. After
+    /// a failure each check reads the file.
     pub(super) fn refresh(&self, now: u64) -> Result<bool, Error> {
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if watch.looked == Some(now) {
+        if watch.checked_at == Some(now) {
             return watch.error.clone().map_or(Ok(false), Err);
         }
-        watch.looked = Some(now);
-        // Where that fails, so does reading, which says why.
+        watch.checked_at = Some(now);
+        // If this fails, reading fails too and returns the reason.
         let current = fs::metadata(&self.path).ok().map(|metadata| Stamp::of(&metadata));
         if watch.stamp.is_some() && watch.stamp == current {
             return Ok(false);
@@ -90,19 +90,19 @@ impl KeyFile {
         }
     }
 
-    /// Why the keys in use are not those of the file.
+    /// Returns the error of the last attempt to read the file, if it failed.
     pub(super) fn error(&self) -> Option<Error> {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).error.clone()
     }
 }
 
-/// What tells one content of a file from another without reading it.
+/// The metadata by which a change of the file is detected.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     len: u64,
     modified: Option<SystemTime>,
-    /// Device, inode and the time of the last change: a file that was replaced, or written to with its old time of
-    /// modification put back.
+    /// Device, inode and ctime. They detect a file that was replaced, or written to with its old modification time
+    /// restored.
     #[cfg(unix)]
     inode: (u64, u64, i64, i64),
 }
@@ -122,17 +122,17 @@ impl Stamp {
 
 fn read(path: &Path, algorithms: &[Algorithm]) -> Result<(Vec<SetKey>, Stamp), Error> {
     let refuse = |problem: String| Error::key_file(path, problem);
-    // Before it is opened: opening a pipe would wait for a writer.
+    // Checked before opening, because opening a pipe would block until a writer opens it.
     if !fs::metadata(path).map_err(|error| refuse(error.to_string()))?.is_file() {
         return Err(refuse("not a regular file".to_owned()));
     }
     let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
-    // Of the open file and before reading: a change meanwhile gives another stamp at the next look.
+    // Taken from the open file and before reading: a change during the read gives another stamp at the next check.
     let stamp = Stamp::of(&file.metadata().map_err(|error| refuse(error.to_string()))?);
     let mut bytes = Vec::new();
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|error| refuse(error.to_string()))?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(refuse(format!("longer than {MAX_FILE} bytes")));
+    file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes).map_err(|error| refuse(error.to_string()))?;
+    if bytes.len() as u64 > MAX_FILE_SIZE {
+        return Err(refuse(format!("longer than {MAX_FILE_SIZE} bytes")));
     }
     Ok((parse(&bytes, algorithms).map_err(refuse)?, stamp))
 }
@@ -142,30 +142,31 @@ struct Set {
     keys: Vec<Value>,
 }
 
-/// The keys of a set that may be used. Others are passed over, as RFC 7517 section 5 has it; but a set of which
-/// nothing can be used is a mistake, whereas an empty one withdraws all keys.
+/// Returns the usable keys of a set and ignores the others, as RFC 7517 section 5 requires. A set without any usable
+/// key is an error, but an empty set is valid and withdraws all keys.
 fn parse(bytes: &[u8], algorithms: &[Algorithm]) -> Result<Vec<SetKey>, String> {
-    // Not the text of the error, which may show a value: of a key, that is.
+    // The text of the error is left out, because it may contain parts of a key.
     let set: Set = serde_json::from_slice(bytes).map_err(|error| {
         format!("not a JWK set: {:?} error in line {}, column {}", error.classify(), error.line(), error.column())
     })?;
-    let given = set.keys.len();
+    let key_count = set.keys.len();
     let keys: Vec<SetKey> = set.keys.into_iter().filter_map(|value| usable(value, algorithms)).collect();
-    if keys.is_empty() && given > 0 {
+    if keys.is_empty() && key_count > 0 {
         return Err("no key in it is for verifying with the configured algorithms".to_owned());
     }
     Ok(keys)
 }
 
-/// How many keys of a set may be used.
+/// Returns the number of usable keys of a set.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn count(bytes: &[u8], algorithms: &[Algorithm]) -> Result<usize, String> {
     parse(bytes, algorithms).map(|keys| keys.len())
 }
 
 fn usable(mut value: Value, algorithms: &[Algorithm]) -> Option<SetKey> {
-    // RFC 7517 section 4.4: the algorithm that the key is intended for. Taken out, as the library knows fewer names.
-    let own = match value.as_object_mut()?.remove("alg") {
+    // RFC 7517 section 4.4: the algorithm for which the key is intended. Removed, because the library knows fewer
+    // names.
+    let intended = match value.as_object_mut()?.remove("alg") {
         None | Some(Value::Null) => None,
         Some(named) => Some(Algorithm::named(named.as_str()?)?),
     };
@@ -190,7 +191,7 @@ fn usable(mut value: Value, algorithms: &[Algorithm]) -> Option<SetKey> {
     let allowed: Vec<Algorithm> = algorithms
         .iter()
         .copied()
-        .filter(|&algorithm| own.is_none_or(|own| own == algorithm) && curve_fits(algorithm))
+        .filter(|&algorithm| intended.is_none_or(|intended| intended == algorithm) && curve_fits(algorithm))
         .collect();
     let key = VerifyingKey::fitting(DecodingKey::from_jwk(&jwk).ok()?, &allowed)?;
     Some(SetKey { id: jwk.common.key_id, key })

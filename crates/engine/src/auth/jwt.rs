@@ -1,7 +1,7 @@
-//! From a token to an identity: the order of the checks.
+//! Verifies tokens, and defines the order of the checks.
 //!
-//! Nothing of a token is trusted before its signature is right, except `alg` and `kid`, which only choose among keys
-//! that are configured for that algorithm. Claims are parsed after it.
+//! Nothing in a token is trusted before its signature is verified, except `alg` and `kid`, which only choose among the
+//! keys that are configured for that algorithm. The claims are parsed after the signature is verified.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,26 +14,30 @@ use super::keys::VerifyingKey;
 use super::options::{JwtOptions, Key, Source};
 use super::{Head, Identity, source};
 
-/// Verifies JSON Web Tokens (RFC 7519) that are signed, in the compact form of RFC 7515.
+/// Verifies signed JSON Web Tokens (RFC 7519) in the compact form of RFC 7515.
 ///
-/// Shared between threads as it is. Verifying takes no lock that another verification could hold for long, but for
-/// a token with an unknown `kid` it may read the file of keys, once in a second at most.
+/// 1. Call [`Self::new`] once.
+/// 2. Call [`Self::refresh`] from time to time, and [`Self::verify`] for each handshake.
+/// 3. Call [`Self::verify_token`] when a session presents a new token.
+///
+/// It can be shared between threads. No lock is held for long, except that a token with an unknown `kid` may read the
+/// file of keys, at most once per second.
 #[derive(Debug)]
 pub struct Jwt {
-    /// Without its keys, which are in `keys`.
+    /// The options without the keys, which are in `keys`.
     options: JwtOptions,
     keys: Keys,
 }
 
 #[derive(Debug)]
 enum Keys {
-    /// The current key and maybe the previous one, each with the `kid` that it asks for.
+    /// The current key and optionally the previous one, each with the `kid` that it requires.
     Fixed(Vec<(Option<String>, VerifyingKey)>),
     File(KeyFile),
 }
 
 impl Jwt {
-    /// Checks the options against each other and against the keys; reads the file of keys.
+    /// Checks the options against each other and against the keys, and reads the file of keys.
     pub fn new(mut options: JwtOptions) -> Result<Self, Error> {
         options.check()?;
         let algorithms = &options.algorithms;
@@ -53,7 +57,7 @@ impl Jwt {
                 Keys::Fixed(keys)
             }
         };
-        // The one copy that is kept is in `keys`, which wipes it when dropped.
+        // Only `keys` keeps a copy, and wipes it when dropped.
         if !matches!(options.key, Key::Jwks(_)) {
             options.key = Key::Secret(Vec::new());
             options.previous_key = None;
@@ -61,7 +65,7 @@ impl Jwt {
         Ok(Self { options, keys })
     }
 
-    /// Who the client is that has sent this head, at this unix second.
+    /// Verifies the token of a request at the unix second `now`, and returns the client's identity.
     pub fn verify(&self, head: &impl Head, now: u64) -> Result<Identity, Denied> {
         let (token, source) = source::find(head, &self.options.sources)?;
         let mut identity = self.authenticate(&token, now)?;
@@ -69,18 +73,18 @@ impl Jwt {
         Ok(identity)
     }
 
-    /// Who this token is for, at this unix second: for a session that is to go on after its first token has expired.
-    /// Whether that is the same user as before is for the caller to check.
+    /// Verifies a token at the unix second `now`, for a session that outlives its first token. The caller must check
+    /// that the user is the same as before.
     pub fn verify_token(&self, token: &str, now: u64) -> Result<Identity, Denied> {
         self.authenticate(token.as_bytes(), now)
     }
 
-    /// Looks whether the file of keys has changed, and reads it then, but does nothing if that was done in this
-    /// second already; whether there are new keys.
+    /// Reads the file of keys if it has changed, and returns whether there are new keys. Checks at most once per
+    /// second.
     ///
     /// A file that cannot be read or has no usable key is an error, and the keys stay as they are; an empty set
-    /// withdraws all of them. A key that was removed from the file is accepted until this is called. With any other
-    /// kind of key there is nothing to do.
+    /// withdraws all of them. A key that was removed from the file is accepted until this is called. Other kinds of
+    /// keys never change.
     pub fn refresh(&self, now: u64) -> Result<bool, Error> {
         match &self.keys {
             Keys::Fixed(_) => Ok(false),
@@ -88,8 +92,8 @@ impl Jwt {
         }
     }
 
-    /// Why the keys in use are not those in the file, if the last attempt to read it has failed; it may have been
-    /// made by [`Self::verify`].
+    /// Returns the error of the last attempt to read the file of keys, if it failed. [`Self::verify`] may have made
+    /// that attempt.
     pub fn key_file_error(&self) -> Option<Error> {
         match &self.keys {
             Keys::Fixed(_) => None,
@@ -97,7 +101,7 @@ impl Jwt {
         }
     }
 
-    /// Whether this entry of `Sec-WebSocket-Protocol` is a place for a token, and hence not to be chosen as the
+    /// Whether this entry of `Sec-WebSocket-Protocol` carries a token. Such an entry must not be chosen as the
     /// subprotocol, nor logged.
     pub fn carries_token(&self, entry: &str) -> bool {
         self.options
@@ -106,7 +110,7 @@ impl Jwt {
             .any(|source| matches!(source, Source::Subprotocol(prefix) if entry.starts_with(prefix.as_str())))
     }
 
-    /// Whether tokens may be there at all.
+    /// Whether an entry of `Sec-WebSocket-Protocol` may carry a token.
     pub fn looks_at_subprotocols(&self) -> bool {
         self.options.sources.iter().any(|source| matches!(source, Source::Subprotocol(_)))
     }
@@ -118,7 +122,7 @@ impl Jwt {
         if token.len() > self.options.max_token {
             return Err(Denied::TooLong);
         }
-        // RFC 7515 section 7.1: three parts; an encrypted token has five (RFC 7516 section 7.1).
+        // RFC 7515 section 7.1: a signed token has three parts; an encrypted one has five (RFC 7516 section 7.1).
         let mut parts = token.split(|&byte| byte == b'.');
         let (Some(header), Some(payload), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -127,10 +131,10 @@ impl Jwt {
         };
         let message = token.get(..header.len() + 1 + payload.len()).ok_or(Denied::Malformed)?;
         let (header, signature) = (decode(header)?, decode(signature)?);
-        // As text first: members that are passed over would not be looked at, and RFC 7515 section 4 asks for UTF-8.
+        // RFC 7515 section 4 requires UTF-8. The whole text is checked, because the JSON parser skips unknown members.
         let header = str::from_utf8(&header).map_err(|_| Denied::Malformed)?;
         let header: Header<'_> = serde_json::from_str(header).map_err(|_| Denied::Malformed)?;
-        // RFC 7515 section 4.1.11: a token MUST be rejected if it demands an extension that is not understood.
+        // RFC 7515 section 4.1.11: a token with an extension that is not understood MUST be rejected.
         if header.crit.0 {
             return Err(Denied::Extension);
         }
@@ -151,35 +155,35 @@ impl Jwt {
     ) -> Result<(), Denied> {
         let file = match &self.keys {
             Keys::Fixed(keys) => {
-                let named = keys.iter().filter(|(wanted, _)| wanted.is_none() || wanted.as_deref() == id);
-                return check_with(named.map(|(_, key)| key), algorithm, message, signature);
+                let matching = keys.iter().filter(|(required, _)| required.is_none() || required.as_deref() == id);
+                return check_with(matching.map(|(_, key)| key), algorithm, message, signature);
             }
             Keys::File(file) => file,
         };
-        if self.options.key_id.as_deref().is_some_and(|wanted| id != Some(wanted)) {
+        if self.options.key_id.as_deref().is_some_and(|required| id != Some(required)) {
             return Err(Denied::KeyId);
         }
-        let attempt = || {
+        let try_keys = || {
             let keys = file.keys();
-            let named = keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id);
-            check_with(named.map(|key| &key.key), algorithm, message, signature)
+            let matching = keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id);
+            check_with(matching.map(|key| &key.key), algorithm, message, signature)
         };
-        match attempt() {
-            // The issuer may have put a new key in the file.
+        match try_keys() {
+            // The issuer may have added a new key to the file.
             Err(Denied::KeyId) => {
-                // The error is kept: the next call of [`Self::refresh`] returns it.
+                // The error is stored, and the next call of [`Self::refresh`] returns it.
                 let _ = file.refresh(now);
-                attempt()
+                try_keys()
             }
             result => result,
         }
     }
 }
 
-/// Keys that one token is tried with, at most: a token without `kid` fits many, and each costs time.
-const TRIED: usize = 32;
+/// The maximum number of keys that are tried for one token: a token without `kid` fits many, and each costs time.
+const MAX_KEYS_TRIED: usize = 32;
 
-/// Tries the keys that the token's `kid` leaves.
+/// Verifies a signature with the keys that match the token's `kid`.
 fn check_with<'a>(
     keys: impl Iterator<Item = &'a VerifyingKey>,
     algorithm: Algorithm,
@@ -193,7 +197,7 @@ fn check_with<'a>(
             if denied == Denied::KeyId {
                 denied = Denied::Algorithm;
             }
-        } else if tried == TRIED {
+        } else if tried == MAX_KEYS_TRIED {
             return Err(Denied::KeyId);
         } else if key.verify(algorithm, message, signature) {
             return Ok(());
@@ -205,8 +209,8 @@ fn check_with<'a>(
     Err(denied)
 }
 
-/// RFC 7515 section 2: base64url without padding, whitespace or anything else; the unused bits of the last
-/// character are zero, so that each token has one form.
+/// RFC 7515 section 2: base64url without padding or whitespace. The unused bits of the last character must be zero, so
+/// that each token has only one form.
 fn decode(part: &[u8]) -> Result<Vec<u8>, Denied> {
     URL_SAFE_NO_PAD.decode(part).map_err(|_| Denied::Malformed)
 }

@@ -1,4 +1,4 @@
-//! One key and the algorithms that it may be used with; made from an option here, from a JWK in [`super::jwks`].
+//! A key and the algorithms that it may be used with. Made from an option here, and from a JWK in [`super::jwks`].
 
 use aws_lc_rs::signature::{ECDSA_P521_SHA512_FIXED, VerificationAlgorithm as _};
 use base64::Engine as _;
@@ -9,26 +9,26 @@ use jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER;
 use super::algorithm::{Algorithm, Family};
 use super::error::Error;
 
-/// What aws-lc verifies with, in bits; NIST and RFC 7518 section 3.3 ask for the lower bound.
+/// The sizes of RSA keys in bits that aws-lc supports. NIST and RFC 7518 section 3.3 require the lower bound.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
-/// A key and the algorithms, all of its own kind, that it serves.
+/// A key and the algorithms of its own family that it is used with.
 #[derive(Clone, Debug)]
 pub(super) struct VerifyingKey {
-    /// Not empty; all of the family of `key`, each fitting its size or curve.
+    /// Not empty. All belong to the family of `key` and fit its size or curve.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
 impl VerifyingKey {
-    /// The key for HMAC with any of these algorithms.
+    /// Makes a key for HMAC with these algorithms.
     pub(super) fn from_secret(option: &'static str, secret: &[u8], algorithms: &[Algorithm]) -> Result<Self, Error> {
         if let Some(other) = algorithms.iter().find(|algorithm| algorithm.family() != Family::Hmac) {
             return Err(Error::option(option, format!("{other} takes a public key and no secret")));
         }
-        // Whoever reads the public key could sign (RFC 8725 section 2.1).
+        // With a public key as the secret, anyone could sign (RFC 8725 section 2.1).
         if secret.windows(10).any(|window| window == b"-----BEGIN") {
-            return Err(Error::option(option, "the secret is a PEM file, which others may know"));
+            return Err(Error::option(option, "the secret is a PEM file, which may be public"));
         }
         let fitting = fitting_secret(secret.len(), algorithms);
         if let Some(long) = algorithms.iter().find(|algorithm| !fitting.contains(algorithm)) {
@@ -39,7 +39,7 @@ impl VerifyingKey {
         Ok(Self { algorithms: fitting, key })
     }
 
-    /// The public key in a PEM file, for these algorithms, which must all fit it.
+    /// Makes a key from the public key in a PEM file. It must fit all of these algorithms.
     pub(super) fn from_pem(option: &'static str, pem: &[u8], algorithms: &[Algorithm]) -> Result<Self, Error> {
         let refuse = |problem: &str| Err(Error::option(option, problem));
         let text = String::from_utf8_lossy(pem);
@@ -60,7 +60,7 @@ impl VerifyingKey {
             Some(Family::Rsa) => DecodingKey::from_rsa_pem(pem),
             Some(Family::Ec) => DecodingKey::from_ec_pem(pem),
             Some(Family::Ed) => DecodingKey::from_ed_pem(pem),
-            Some(Family::Hmac) => return refuse("a public key is no secret for HMAC: everybody could sign"),
+            Some(Family::Hmac) => return refuse("a public key is not a secret for HMAC: anyone could sign"),
             None => return refuse("for no algorithm"),
         };
         let Ok(key) = key else {
@@ -83,7 +83,7 @@ impl VerifyingKey {
         Ok(Self { algorithms: fitting, key })
     }
 
-    /// This key with those of the algorithms that fit it; `None`: no one does.
+    /// Returns the key with the algorithms that fit it; `None` if none fits.
     pub(super) fn fitting(key: DecodingKey, algorithms: &[Algorithm]) -> Option<Self> {
         let fitting = match key.family() {
             jsonwebtoken::AlgorithmFamily::Hmac => fitting_secret(key.try_get_as_bytes().ok()?.len(), algorithms),
@@ -96,10 +96,10 @@ impl VerifyingKey {
         self.algorithms.contains(&algorithm)
     }
 
-    /// Whether the signature is this key's. The key must fit the algorithm.
+    /// Whether the signature is valid. Always false for an algorithm that does not fit the key.
     pub(super) fn verify(&self, algorithm: Algorithm, message: &[u8], signature: &Vec<u8>) -> bool {
-        // Not `jsonwebtoken::crypto::verify`: it takes the provider of the process, which is one that panics if
-        // another crate of the program has enabled the library's other back end too.
+        // Not `jsonwebtoken::crypto::verify`: it uses the provider of the process, which panics if another crate of the
+        // program has enabled the other back end of the library as well.
         self.fits(algorithm)
             && match algorithm.library() {
                 Some(algorithm) => (DEFAULT_PROVIDER.verifier_factory)(&algorithm, &self.key)
@@ -128,9 +128,9 @@ fn fitting_public(key: &DecodingKey, algorithms: &[Algorithm]) -> Vec<Algorithm>
     algorithms.iter().copied().filter(fits).collect()
 }
 
-/// Whether the key in this PEM says that it is on the algorithm's curve: others have points of the same length.
+/// Whether the PEM file names the algorithm's curve: other curves have points of the same length.
 fn names_curve(pem: &str, algorithm: Algorithm) -> bool {
-    // The object identifiers of RFC 5480 section 2.1.1.1, DER.
+    // The object identifiers of RFC 5480 section 2.1.1.1, in DER.
     let curve: &[u8] = match algorithm {
         Algorithm::ES256 => &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
         Algorithm::ES384 => &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22],
@@ -142,7 +142,7 @@ fn names_curve(pem: &str, algorithm: Algorithm) -> bool {
     STANDARD.decode(body).is_ok_and(|der| der.windows(curve.len()).any(|window| window == curve))
 }
 
-/// The length of the modulus.
+/// Returns the length of the modulus in bits.
 fn rsa_bits(key: &DecodingKey) -> Option<usize> {
     let der = match key.kind() {
         jsonwebtoken::DecodingKeyKind::RsaModulusExponent { n, .. } => return Some(bits(n)),

@@ -1,12 +1,10 @@
-//! Who a client is and what it may do, decided from the head of its WebSocket handshake, before a session exists.
+//! Authenticates clients from the head of their handshake, before a session exists, and determines their rights.
 //!
 //! Owns the verification of JSON Web Tokens ([`Jwt`]) and the topic rights that they carry ([`acl`]). Knows no
-//! socket, no thread and no clock: the head comes through [`Head`], the time as unix seconds in `now`. The listener
-//! calls [`Jwt::verify`] for a handshake, a session [`Jwt::verify_token`] to prolong itself, and the engine's timer
-//! [`Jwt::refresh`].
+//! sockets, threads or clocks: the caller passes the head as a [`Head`] and the time as unix seconds. Workers call
+//! [`Jwt::verify`] for each handshake; a session calls [`Jwt::verify_token`] to renew its token.
 //!
-//! A token in a cookie is sent by browsers whatever page opens the connection: where [`Source::Cookie`] is
-//! configured, the caller must check `Origin` too.
+//! Browsers send cookies from any page. With [`Source::Cookie`] the caller must therefore check `Origin` too.
 
 pub mod acl;
 mod algorithm;
@@ -31,29 +29,28 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// The parts of a handshake's head that tell who the client is.
+/// The parts of a request that identify the client.
 pub trait Head {
-    /// The values of every field of this name, in their order on the wire. `name` is in lowercase; the fields'
-    /// names are to be compared without regard to case.
+    /// Returns the values of all fields with this name, in their order on the wire. `name` is in lowercase, and the
+    /// comparison must ignore case.
     fn headers(&self, name: &str) -> impl Iterator<Item = &[u8]>;
 
-    /// The request target, as it was sent: `/path?query`.
+    /// Returns the request target as it was sent: `/path?query`.
     fn target(&self) -> &str;
 }
 
-/// A client that has proved who it is.
+/// The identity of an authenticated client.
 ///
-/// `Debug` shows the names of the claims and not their values.
+/// `Debug` shows the names of the claims, not their values.
 #[derive(Clone, PartialEq)]
 pub struct Identity {
     /// The `sub` claim; empty if the token has none and [`JwtOptions::required`] does not ask for it.
     pub user: String,
-    /// Every claim of the token, `sub` and `exp` too.
+    /// All claims of the token, including `sub` and `exp`.
     pub claims: Map<String, Value>,
-    /// The unix second from which on the token is no longer accepted: `exp` and the leeway; `None`: it does not
-    /// expire.
+    /// The unix second at which the token expires, `exp` plus the leeway; `None` if it never expires.
     pub expires: Option<u64>,
-    /// Where the token was; `None`: it came by [`Jwt::verify_token`].
+    /// The source of the token; `None` if it was passed to [`Jwt::verify_token`].
     pub source: Option<Source>,
 }
 

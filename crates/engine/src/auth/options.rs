@@ -1,4 +1,4 @@
-//! What an operator may ask of tokens, and the checks that need no key.
+//! The options for the verification of tokens, and the checks of them that need no key.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,35 +9,36 @@ use super::error::Error;
 /// How tokens are verified. [`JwtOptions::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct JwtOptions {
-    /// The algorithms to accept. All must be of the key's family; with a file of keys, `HS...` must not stand
-    /// beside others.
+    /// The algorithms to accept. All must belong to the key's family. With a file of keys, `HS...` must not be combined
+    /// with others.
     pub algorithms: Vec<Algorithm>,
-    /// What signatures are verified with.
+    /// The key that verifies signatures.
     pub key: Key,
-    /// A key to accept besides, while tokens that it has signed are still about; not with a file of keys, which
-    /// holds several. Default: none.
+    /// A further key to accept, while tokens that it has signed are still in use. Not allowed with a file of keys,
+    /// which can hold several. Default: none.
     pub previous_key: Option<Key>,
-    /// The `kid` that tokens must have; with a file of keys the only one of its keys to use. Default: any, or none.
+    /// The `kid` that tokens must have. With a file of keys, only the key with this `kid` is used. Default: any or
+    /// none.
     pub key_id: Option<String>,
-    /// The `kid` that tokens of the previous key must have. Default: that of `key_id`.
+    /// The `kid` that tokens of the previous key must have. Default: `key_id`.
     pub previous_key_id: Option<String>,
-    /// The `iss` that tokens must have. Default: any, or none.
+    /// The `iss` that tokens must have. Default: any or none.
     pub issuer: Option<String>,
-    /// Who we are: tokens must have one of these in `aud`. Default, empty: tokens must have no `aud`, for they are
-    /// meant for somebody else (RFC 7519 section 4.1.3).
+    /// The names of this server: `aud` of a token must contain one of them. Default: empty. Then tokens must have no
+    /// `aud`, because one with `aud` is intended for another recipient (RFC 7519 section 4.1.3).
     pub audience: Vec<String>,
-    /// How many seconds the clock of the issuer may differ from ours, for `exp` and `nbf`. Default: 30.
+    /// The clock skew in seconds that is tolerated for `exp` and `nbf`. Default: 30.
     pub leeway: u64,
-    /// Claims that tokens must have, and not `null`. Default: `exp` and `sub`.
+    /// Claims that tokens must have, with a value other than `null`. Default: `exp` and `sub`.
     pub required: Vec<String>,
-    /// How many bytes a token may have. Default: 8192, as much as common servers take for one header.
+    /// The maximum length of a token in bytes. Default: 8192, the limit of common servers for one header.
     pub max_token: usize,
-    /// Where to look for a token, in this order: the first one found decides. Default: [`Source::Bearer`].
+    /// The sources of tokens, in order of preference: the first token found is used. Default: [`Source::Bearer`].
     pub sources: Vec<Source>,
 }
 
 impl JwtOptions {
-    /// The defaults with this key.
+    /// Returns the default options with this key.
     pub fn new(algorithms: impl Into<Vec<Algorithm>>, key: Key) -> Self {
         Self {
             algorithms: algorithms.into(),
@@ -54,15 +55,15 @@ impl JwtOptions {
         }
     }
 
-    /// Checks what can be checked without looking at keys.
+    /// Checks the options as far as no key has to be read.
     pub(super) fn check(&self) -> Result<(), Error> {
         let Some(first) = self.algorithms.first() else {
             return Err(Error::option("algorithms", "at least one is needed"));
         };
         let mixed = self.algorithms.iter().find(|algorithm| algorithm.family() != first.family());
         if let Some(mixed) = mixed {
-            // One key that serves two families is how a public key becomes an HMAC secret (RFC 8725 section 2.1).
-            // The keys of a file have each its own kind; with secrets among them the file is not a public one.
+            // A key used for two families lets a public key become an HMAC secret (RFC 8725 section 2.1). Each key of a
+            // file has its own type, but a file with secrets among its keys is not public.
             let with_secret = self.algorithms.iter().any(|algorithm| algorithm.family() == Family::Hmac);
             if with_secret || !matches!(self.key, Key::Jwks(_)) {
                 let problem = format!("{first} and {mixed} are not for the same key");
@@ -84,14 +85,14 @@ impl JwtOptions {
     }
 }
 
-/// What signatures are verified with. `Debug` does not show it.
+/// A key that verifies signatures. `Debug` does not show it.
 #[derive(Clone)]
 pub enum Key {
-    /// A secret for `HS...`; at least as long as the hash: 32, 48 or 64 bytes.
+    /// A secret for `HS...`, at least as long as the hash: 32, 48 or 64 bytes.
     Secret(Vec<u8>),
-    /// A public key, PEM: `PUBLIC KEY`, or `RSA PUBLIC KEY`.
+    /// A public key in PEM form: `PUBLIC KEY` or `RSA PUBLIC KEY`.
     Pem(Vec<u8>),
-    /// The path of a JWK set, RFC 7517, which is read again when the file has changed: see
+    /// The path of a JWK set (RFC 7517). It is read again when the file changes: see
     /// [`Jwt::refresh`](super::Jwt::refresh).
     Jwks(PathBuf),
 }
@@ -106,18 +107,18 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A place in the head where a token may be.
+/// A place in a request that may contain a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// The first cookie of this name. See [the module](super) about `Origin`.
+    /// The first cookie with this name. Requires a check of `Origin`: see [the module](super).
     Cookie(String),
     /// `Authorization: Bearer TOKEN`.
     Bearer,
-    /// The first parameter of this name in the query. It will be in the logs of proxies.
+    /// The first query parameter with this name. It appears in the logs of proxies.
     Query(String),
-    /// The first entry of `Sec-WebSocket-Protocol` that begins with this prefix; the token is the rest of it.
-    /// The entry must not be chosen as subprotocol: see [`Jwt::carries_token`](super::Jwt::carries_token).
+    /// The first entry of `Sec-WebSocket-Protocol` with this prefix; the token is the rest of it. The entry must not be
+    /// chosen as the subprotocol: see [`Jwt::carries_token`](super::Jwt::carries_token).
     Subprotocol(String),
 }
 
@@ -135,7 +136,7 @@ impl Source {
     }
 }
 
-/// Whether this is a `token` of RFC 9110 section 5.6.2, as the names of cookies and subprotocols are.
+/// Whether the text is a `token` of RFC 9110 section 5.6.2, the form of cookie and subprotocol names.
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }

@@ -1,81 +1,80 @@
-//! Patterns of topics, and what they have in common.
+//! Patterns of topics: whether two overlap, and whether a set of patterns covers another pattern.
 //!
-//! A topic is a sequence of segments, and there are more words for a segment than any set of patterns names. So for
-//! each pattern there are topics whose segments under its wildcards are words that no other pattern names: *strange*
-//! ones. Only wildcards match a strange word. Whatever matches the topic with strange words under the wildcards
-//! matches it with others too: the strange topics decide whether a pattern is covered.
+//! A question is a topic or pattern that a client asks for. It is covered if each topic that it matches is matched by
+//! one of the patterns. It suffices to test *fresh* words, which occur in no pattern, in place of its wildcards: only
+//! wildcards match a fresh word, and a pattern that matches the topic with fresh words matches it with any others.
 
 use crate::topics::MAX_LEN;
 
-/// As many as a topic of [`MAX_LEN`] bytes may have, dots between them; bounds the time of [`covered`].
+/// The maximum number of segments in a topic of [`MAX_LEN`] bytes. It bounds the time of [`covered`].
 pub(super) const MAX_SEGMENTS: usize = MAX_LEN.div_ceil(2);
 
 /// A pattern of an access list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
-    /// 1 to [`MAX_SEGMENTS`] of them; [`Segment::Rest`] is the last if it is there.
+    /// 1 to [`MAX_SEGMENTS`] segments. [`Segment::Rest`] occurs only as the last one.
     segments: Box<[Segment]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
-    /// This word: not empty, without `.`, `*` and `>`.
+    /// A literal word: not empty, without `.`, `*` and `>`.
     Word(Box<str>),
-    /// `*`
+    /// `*`: one segment.
     One,
-    /// `>`
+    /// `>`: one or more segments.
     Rest,
 }
 
-/// A segment of a question, which is not taken apart beforehand.
+/// A segment of a question, which is split while it is compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RequestedTopic<'a> {
+enum QuestionSegment<'a> {
     Word(&'a str),
-    /// Any word: a strange one decides.
+    /// `*`: any word; a fresh one decides.
     One,
-    /// Any words, one at least.
+    /// `>`: one or more of any words.
     Rest,
 }
 
 impl Pattern {
-    /// `None`: it is not a pattern.
+    /// Parses a pattern; `None` if the text is not one.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let segment = |asked| match asked {
-            RequestedTopic::Word(word) => Segment::Word(word.into()),
-            RequestedTopic::One => Segment::One,
-            RequestedTopic::Rest => Segment::Rest,
+        let segment = |segment| match segment {
+            QuestionSegment::Word(word) => Segment::Word(word.into()),
+            QuestionSegment::One => Segment::One,
+            QuestionSegment::Rest => Segment::Rest,
         };
-        is_question(text).then(|| Self { segments: asked(text).map(segment).collect() })
+        is_question(text).then(|| Self { segments: segments(text).map(segment).collect() })
     }
 
-    /// Whether there is a topic that both match.
+    /// Whether a topic exists that both match.
     pub(super) fn overlaps(&self, question: &str) -> bool {
-        let mut segments = self.segments.iter();
-        let mut asked = asked(question);
+        let mut own = self.segments.iter();
+        let mut other = segments(question);
         loop {
-            match (segments.next(), asked.next()) {
+            match (own.next(), other.next()) {
                 (None, None) => return true,
                 (None, Some(_)) | (Some(_), None) => return false,
-                // What is left on the other side is one segment or more, which it takes whatever they are.
-                (Some(Segment::Rest), Some(_)) | (Some(_), Some(RequestedTopic::Rest)) => return true,
-                (Some(Segment::Word(word)), Some(RequestedTopic::Word(other))) if **word != *other => return false,
+                // `>` matches the rest of the other side, which is one segment or more.
+                (Some(Segment::Rest), Some(_)) | (Some(_), Some(QuestionSegment::Rest)) => return true,
+                (Some(Segment::Word(word)), Some(QuestionSegment::Word(other))) if **word != *other => return false,
                 _ => {}
             }
         }
     }
 
-    /// Whether it matches every topic of the question, in which `Rest` counts for this many strange words.
+    /// Whether the pattern matches every topic of the question, with `rest` fresh words in place of `>`.
     fn covers(&self, question: &str, rest: usize) -> bool {
-        let expand = |asked| match asked {
-            RequestedTopic::Rest => (RequestedTopic::One, rest),
+        let expand = |segment| match segment {
+            QuestionSegment::Rest => (QuestionSegment::One, rest),
             other => (other, 1),
         };
-        let mut words = asked(question).map(expand).flat_map(|(asked, times)| std::iter::repeat_n(asked, times));
+        let mut words = segments(question).map(expand).flat_map(|(segment, times)| std::iter::repeat_n(segment, times));
         for segment in &self.segments {
             match (segment, words.next()) {
                 (Segment::Rest, Some(_)) => return true,
                 (Segment::One, Some(_)) => {}
-                (Segment::Word(word), Some(RequestedTopic::Word(other))) if **word == *other => {}
+                (Segment::Word(word), Some(QuestionSegment::Word(other))) if **word == *other => {}
                 _ => return false,
             }
         }
@@ -83,29 +82,29 @@ impl Pattern {
     }
 }
 
-/// Whether each topic of the question is matched by one of the patterns.
+/// Whether each topic that the question matches is matched by one of the patterns.
 pub(super) fn covered(question: &str, patterns: &[Pattern]) -> bool {
-    let by_one = |rest| patterns.iter().any(|pattern| pattern.covers(question, rest));
+    let by_one_pattern = |rest| patterns.iter().any(|pattern| pattern.covers(question, rest));
     if !question.ends_with('>') {
-        return by_one(1);
+        return by_one_pattern(1);
     }
-    // Each length that `>` may have must be covered, maybe by different patterns. Beyond the longest pattern only
-    // those that end in `>` match, which they do for all lengths alike.
+    // Each number of words for `>` must be covered, possibly by different patterns. Beyond the longest pattern only
+    // patterns that end in `>` match, and they match all lengths alike.
     let longest = patterns.iter().map(|pattern| pattern.segments.len()).max().unwrap_or(0);
-    (1..=longest + 1).all(by_one)
+    (1..=longest + 1).all(by_one_pattern)
 }
 
-/// Whether this is a topic or a pattern: 1 to [`MAX_SEGMENTS`] segments, none empty, `>` the last, and the wildcards
-/// not within words, where they could be taken for more than they are.
+/// Whether the text is a topic or a pattern: 1 to [`MAX_SEGMENTS`] segments, none empty, `>` only as the last one.
+/// Wildcards must be whole segments; within a word they could be mistaken for prefix matches.
 pub(super) fn is_question(text: &str) -> bool {
     let mut count = 0;
-    let mut ended = false;
+    let mut after_rest = false;
     for segment in text.split('.') {
         count += 1;
-        if ended || segment.is_empty() || count > MAX_SEGMENTS {
+        if after_rest || segment.is_empty() || count > MAX_SEGMENTS {
             return false;
         }
-        ended = segment == ">";
+        after_rest = segment == ">";
         if segment.len() > 1 && segment.bytes().any(|byte| byte == b'*' || byte == b'>') {
             return false;
         }
@@ -113,10 +112,10 @@ pub(super) fn is_question(text: &str) -> bool {
     true
 }
 
-fn asked(question: &str) -> impl Iterator<Item = RequestedTopic<'_>> {
+fn segments(question: &str) -> impl Iterator<Item = QuestionSegment<'_>> {
     question.split('.').map(|segment| match segment {
-        "*" => RequestedTopic::One,
-        ">" => RequestedTopic::Rest,
-        word => RequestedTopic::Word(word),
+        "*" => QuestionSegment::One,
+        ">" => QuestionSegment::Rest,
+        word => QuestionSegment::Word(word),
     })
 }

@@ -1,4 +1,4 @@
-//! Finds the token in the head of a handshake.
+//! Finds the token in the head of a request.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::Head;
 use super::error::Denied;
 use super::options::Source;
 
-/// The token of the first source that has one, not verified; an empty one is as good as none.
+/// Returns the first token that the sources contain, not verified. An empty token counts as missing.
 pub(super) fn find<'h, 's>(head: &'h impl Head, sources: &'s [Source]) -> Result<(Cow<'h, [u8]>, &'s Source), Denied> {
     for source in sources {
         let found = match source {
@@ -24,8 +24,8 @@ pub(super) fn find<'h, 's>(head: &'h impl Head, sources: &'s [Source]) -> Result
     Err(Denied::Missing)
 }
 
-/// The value of the first cookie of this name, without the quotes that may stand around it (RFC 6265
-/// section 4.1.1). Names are compared with regard to case.
+/// Returns the value of the first cookie with this name, without surrounding quotes (RFC 6265 section 4.1.1). Names are
+/// case-sensitive.
 fn cookie<'h>(head: &'h impl Head, name: &str) -> Option<&'h [u8]> {
     head.headers("cookie").flat_map(|value| value.split(|&byte| byte == b';')).find_map(|pair| {
         let mut parts = pair.splitn(2, |&byte| byte == b'=');
@@ -35,11 +35,11 @@ fn cookie<'h>(head: &'h impl Head, name: &str) -> Option<&'h [u8]> {
     })
 }
 
-/// What follows the scheme, whose case does not matter (RFC 9110 section 11.1); `None` for another scheme.
+/// Returns the credentials of the scheme `Bearer`, in any case (RFC 9110 section 11.1); `None` for other schemes.
 fn bearer(head: &impl Head) -> Result<Option<&[u8]>, Denied> {
     let mut values = head.headers("authorization");
     let Some(value) = values.next() else { return Ok(None) };
-    // The field is not a list: with two of them, whoever checks one may let pass the other.
+    // Only one such field is allowed: with two, a proxy in front might check the other one.
     if values.next().is_some() {
         return Err(Denied::Malformed);
     }
@@ -49,7 +49,7 @@ fn bearer(head: &impl Head) -> Result<Option<&[u8]>, Denied> {
     Ok(scheme.eq_ignore_ascii_case(b"bearer").then(|| trim(rest)))
 }
 
-/// The value of the first parameter of this name. A `+` stays one: no token has one, nor a space.
+/// Returns the first query parameter with this name. A `+` is kept: tokens contain neither spaces nor `+`.
 fn query<'h>(target: &'h str, name: &str) -> Option<Cow<'h, [u8]>> {
     let target = target.split_once('#').map_or(target, |(target, _)| target);
     let (_, query) = target.split_once('?')?;
@@ -65,7 +65,7 @@ fn subprotocol<'h>(head: &'h impl Head, prefix: &str) -> Option<&'h [u8]> {
         .find_map(|entry| trim(entry).strip_prefix(prefix.as_bytes()))
 }
 
-/// Without optional whitespace around (RFC 9110 section 5.6.3).
+/// Removes optional whitespace at both ends (RFC 9110 section 5.6.3).
 fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;

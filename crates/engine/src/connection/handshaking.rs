@@ -13,9 +13,9 @@ use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::{Endpoint, Keepalive, buffer_pool};
 
-use crate::admission::{self, Answer, NoHeader, Permit, ProxyHead, Rejection};
+use crate::admission::{self, NotProxyHeader, Permit, ProxyHead, Rejection, RejectionSlot};
 use crate::auth::Denied;
-use crate::authenticate::{authenticate, refusal};
+use crate::authenticate::{authenticate, denial};
 use crate::config::{Admission, Config, Role};
 use crate::descriptors;
 use crate::http;
@@ -119,7 +119,7 @@ pub(crate) struct Opening {
     /// The limit on connections that refuses it, for any request.
     rejection: Option<Rejection>,
     /// The permission to answer with a refusal.
-    answer: Option<Answer>,
+    answer: Option<RejectionSlot>,
     /// It turned out since the last call of `take_to_be_refused` that it will be refused.
     to_be_refused: bool,
     /// When it was accepted.
@@ -155,7 +155,7 @@ impl Opening {
             internal,
             answered: false,
             read_closed: false,
-            proxy: (!internal && config.proxies.announces(remote)).then(ProxyHead::default),
+            proxy: (!internal && config.proxies.expects_header(remote)).then(ProxyHead::default),
             origin_changed: false,
             refused: false,
             rejection: None,
@@ -203,13 +203,13 @@ impl Opening {
         }
         let admission = &shared.admission;
         // If the peer is a proxy, the address of the client is in the request.
-        let origin = (!shared.config.proxies.forwards(self.remote)).then(|| self.origin());
-        self.rejection = origin.and_then(|origin| admission.count(origin).err());
+        let origin = (!shared.config.proxies.trusts(self.remote)).then(|| self.origin());
+        self.rejection = origin.and_then(|origin| admission.count_connection(origin).err());
         let full = self.lacks_descriptor().then_some(Reason::Full);
         let to_be_refused =
-            self.rejection.map(|rejection| rejection.reason).or(full).or_else(|| admission.foresee(origin));
+            self.rejection.map(|rejection| rejection.reason).or(full).or_else(|| admission.would_reject(origin));
         if let Some(reason) = to_be_refused {
-            self.answer = admission.answer();
+            self.answer = admission.reserve_rejection();
             self.to_be_refused = self.answer.is_some();
             if self.answer.is_none() {
                 self.note_failure(reason);
@@ -222,13 +222,15 @@ impl Opening {
     /// Returns whether its descriptor is reserved, and no other is free.
     pub(crate) fn lacks_descriptor(&self) -> bool {
         let reserved = |socket: &Socket| descriptors::is_reserved(socket.raw());
-        self.socket.as_ref().is_some_and(|socket| reserved(socket) && descriptors::lower(socket.options()).is_none())
+        self.socket
+            .as_ref()
+            .is_some_and(|socket| reserved(socket) && descriptors::duplicate_unreserved(socket.options()).is_none())
     }
 
     /// Duplicates the socket to a descriptor that a session may have. Returns false if all are taken.
     fn lower_descriptor(&mut self) -> bool {
         if let Some(socket) = self.socket.as_ref().filter(|socket| descriptors::is_reserved(socket.raw())) {
-            self.lowered = descriptors::lower(socket.options()).map(Socket::new);
+            self.lowered = descriptors::duplicate_unreserved(socket.options()).map(Socket::new);
             return self.lowered.is_some() || self.may_use_reserved;
         }
         true
@@ -245,7 +247,7 @@ impl Opening {
 
     /// Returns the address to which its limits apply.
     pub(crate) fn origin(&self) -> Origin {
-        admission::origin(self.remote)
+        admission::origin_of(self.remote)
     }
 
     /// Returns the socket while the request has not arrived; `None` after that.
@@ -349,7 +351,7 @@ impl Opening {
             let (client, rest) = match proxy.receive(&buffer) {
                 Ok(None) => continue,
                 Ok(Some(taken)) => taken,
-                Err(NoHeader) => {
+                Err(NotProxyHeader) => {
                     self.note_failure(Reason::Proxy);
                     return Err(Opened::Over);
                 }
@@ -394,14 +396,14 @@ impl Opening {
             server.refuse(&response);
             return None;
         }
-        if config.proxies.forwards(self.remote)
+        if config.proxies.trusts(self.remote)
             && let Some(request) = server.handshake().request()
         {
             self.remote = config.proxies.client(self.remote, &request.headers);
-            self.rejection = shared.admission.count(admission::origin(self.remote)).err();
+            self.rejection = shared.admission.count_connection(admission::origin_of(self.remote)).err();
         }
         if self.rejection.is_none() && !self.lower_descriptor() {
-            self.rejection = Some(shared.admission.full());
+            self.rejection = Some(shared.admission.out_of_descriptors());
         }
         let server = self.server.as_mut()?;
         let matched = server.handshake().request().map_or(RouteMatch::NotFound, |request| find_route(request, shared));
@@ -451,7 +453,7 @@ impl Opening {
             return Err(refused(rejection).into());
         }
         // Before the token is verified, which costs more than counting.
-        let mut permit = shared.admission.admit(admission::origin(remote)).map_err(refused)?;
+        let mut permit = shared.admission.admit(admission::origin_of(remote)).map_err(refused)?;
         let text = |status, text: &str| {
             let response = reject(handshake, status, text);
             (Reason::of_status(status), response)
@@ -471,7 +473,7 @@ impl Opening {
             None => None,
             Some(auth) => {
                 let denied = |denied: Denied| {
-                    let (reason, response) = (Reason::of_status(denied.status()), refusal(handshake, &denied));
+                    let (reason, response) = (Reason::of_status(denied.status()), denial(handshake, &denied));
                     Refused { reason, detail: Some(Detail::Token(denied)), response }
                 };
                 let user = authenticate(auth, &config.acl, request, &shared.logs).map_err(denied)?;
@@ -564,7 +566,7 @@ fn relay_topic(
     let topic = relay.topic(route, request).ok_or(HandshakeError::NoTopic)?;
     let may = match user {
         Some(user) => user.rights.subscribe.may(topic.as_str()),
-        None => config.acl.unsaid.may(topic.as_str()),
+        None => config.acl.default_policy.may(topic.as_str()),
     };
     if relay.receive && !may { Err(HandshakeError::Denied) } else { Ok(topic) }
 }

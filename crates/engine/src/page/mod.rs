@@ -1,8 +1,7 @@
-//! The live page at `/_wirespeed/`: what is counted, topics, sessions, and a way to disconnect one.
+//! The live page at `/_wirespeed/`: metrics, topics and sessions, and a button to disconnect one.
 //!
-//! The page itself tells nothing, and anybody may have it; what it shows is asked for with its token, in a header.
-//! Neither the token nor a query, header field or message of a client is shown or logged. Called by
-//! [`crate::http`].
+//! The HTML itself is public. The data behind it requires the page's token, in a header. The page neither shows nor
+//! logs the token, or queries, header fields and messages of clients. [`crate::http`] calls it.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -21,27 +20,27 @@ use crate::routes;
 use crate::session::Session;
 use crate::worker::EngineShared;
 
-/// Where it is.
+/// The path of the page.
 const ROOT: &str = "/_wirespeed/";
 
 const PAGE: &str = include_str!("page.html");
 
-/// Topics that are shown: those with most subscribers.
-const TOPICS: usize = 100;
+/// The maximum number of topics in an answer: those with the most subscribers.
+const MAX_TOPICS: usize = 100;
 
-/// Sessions that are shown at once.
-const SESSIONS: usize = 100;
+/// The maximum number of sessions in an answer.
+const MAX_SESSIONS: usize = 100;
 
-/// How long the topics that were looked for are shown: there may be many to look through.
-const TOPICS_KEPT: Duration = Duration::from_secs(2);
+/// How long a list of topics is cached: computing it visits all topics.
+const TOPICS_TTL: Duration = Duration::from_secs(2);
 
-/// What is kept between two questions.
+/// Data that is cached between requests.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct PageCache {
     topics: Mutex<Option<(Instant, Value)>>,
 }
 
-/// The answer to a request below [`ROOT`]; `None`: it is not there, or there is no page.
+/// Answers a request below [`ROOT`]; `None` for other paths, or if the page is disabled.
 pub(crate) fn answer(
     request: &Request,
     path: &str,
@@ -62,12 +61,16 @@ pub(crate) fn answer(
     let answer = match parts {
         (Some("figures"), None, ..) if reads => to_json(&figures(shared)),
         (Some("sessions"), None, ..) if reads => to_json(&sessions(request, shared)),
-        (Some("sessions"), Some(id), None, _) if reads => found(id, shared, |session| to_json(&details(session))),
-        (Some("sessions"), Some(id), Some("disconnect"), None) if method == "POST" => found(id, shared, |session| {
-            // RFC 6455 7.4.1, 1008: for whoever is to go, "when there is no other more suitable status code".
-            let _ = session.close(CloseCode::POLICY_VIOLATION, "disconnected by the operator"); // a valid code
-            to_json(&json!({"id": session.id()}))
-        }),
+        (Some("sessions"), Some(id), None, _) if reads => {
+            with_session(id, shared, |session| to_json(&details(session)))
+        }
+        (Some("sessions"), Some(id), Some("disconnect"), None) if method == "POST" => {
+            with_session(id, shared, |session| {
+                // RFC 6455 7.4.1, 1008: for a violation of policy, or "when there is no other more suitable status code".
+                let _ = session.close(CloseCode::POLICY_VIOLATION, "disconnected by the operator"); // a valid code
+                to_json(&json!({"id": session.id()}))
+            })
+        }
         (Some("sessions"), Some(_), Some("disconnect"), None) => not_allowed("POST"),
         (Some("figures" | "sessions"), ..) if !reads => not_allowed("GET, HEAD"),
         _ => Answer::text(404, "There is nothing at this path.\n"),
@@ -77,21 +80,22 @@ pub(crate) fn answer(
 
 fn page() -> Answer {
     Answer::new(200, "text/html; charset=utf-8", PAGE.as_bytes().to_vec())
-        .with(
+        .with_header(
             "Content-Security-Policy",
             "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'; connect-src 'self'; \
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         )
-        .with("Referrer-Policy", "no-referrer")
-        .with("X-Content-Type-Options", "nosniff")
+        .with_header("Referrer-Policy", "no-referrer")
+        .with_header("X-Content-Type-Options", "nosniff")
 }
 
 fn not_allowed(allowed: &'static str) -> Answer {
-    Answer::text(405, "Another method is needed.\n").with("Allow", allowed)
+    Answer::text(405, "Another method is needed.\n").with_header("Allow", allowed)
 }
 
 fn to_json(value: &Value) -> Answer {
-    Answer::new(200, "application/json", value.to_string().into_bytes()).with("X-Content-Type-Options", "nosniff")
+    Answer::new(200, "application/json", value.to_string().into_bytes())
+        .with_header("X-Content-Type-Options", "nosniff")
 }
 
 fn durations(of: &Distribution) -> Value {
@@ -157,29 +161,29 @@ fn figures(shared: &EngineShared) -> Value {
         "uptime": shared.start.elapsed().as_secs_f64(),
         "topics": topics(shared, now),
         "broker": figures.broker.as_ref().map(broker),
-        // Upper bounds of the counts of durations, in milliseconds; the last count has none.
+        // Upper bounds of the histogram buckets in milliseconds; the last bucket has none.
         "bounds": BOUNDS.map(|microseconds| microseconds as f64 / 1000.0),
     })
 }
 
 fn broker(of: &Status) -> Value {
     let counted = of.counters().into_iter().chain(of.gauges()).map(|(name, _, value)| (name.to_owned(), json!(value)));
-    let told = [("state", json!(of.state.name())), ("server", json!(of.server)), ("reason", json!(of.reason))];
-    Value::Object(told.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(counted).collect())
+    let state = [("state", json!(of.state.name())), ("server", json!(of.server)), ("reason", json!(of.reason))];
+    Value::Object(state.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(counted).collect())
 }
 
 fn topics(shared: &EngineShared, now: Instant) -> Value {
-    let mut kept = lock(&shared.page.topics);
-    if let Some((at, value)) = &*kept
-        && now.saturating_duration_since(*at) < TOPICS_KEPT
+    let mut cache = lock(&shared.page.topics);
+    if let Some((at, value)) = &*cache
+        && now.saturating_duration_since(*at) < TOPICS_TTL
     {
         return value.clone();
     }
     let registry = shared.handles.get().and_then(|homes| homes.first()).map(|worker| &worker.registry);
-    let most = registry.map(|registry| registry.most(TOPICS)).unwrap_or_default();
+    let most = registry.map(|registry| registry.most(MAX_TOPICS)).unwrap_or_default();
     let value: Value =
         most.iter().map(|(topic, count)| json!({"topic": topic.as_str(), "subscribers": count})).collect();
-    *kept = Some((now, value.clone()));
+    *cache = Some((now, value.clone()));
     value
 }
 
@@ -187,7 +191,7 @@ fn user(session: &Session) -> Option<String> {
     session.identity().map(|identity| identity.user.clone())
 }
 
-fn brief(session: &Session) -> Value {
+fn summary(session: &Session) -> Value {
     json!({
         "id": session.id(),
         "remote": session.remote_address().map(|remote| remote.to_string()),
@@ -197,31 +201,31 @@ fn brief(session: &Session) -> Value {
     })
 }
 
-/// Those that fit what is looked for: a part of the address, path or user, or the number; the newest first.
+/// Returns the newest sessions that match a search: a part of the address, path or user, or the number.
 fn sessions(request: &Request, shared: &EngineShared) -> Value {
-    let wanted = routes::query(request).split('&').find_map(|pair| pair.strip_prefix("find=")).unwrap_or_default();
-    let wanted = percent_encoding::percent_decode_str(wanted).decode_utf8_lossy();
+    let search = routes::query(request).split('&').find_map(|pair| pair.strip_prefix("find=")).unwrap_or_default();
+    let search = percent_encoding::percent_decode_str(search).decode_utf8_lossy();
     let fits = |session: &Session| {
-        wanted.is_empty()
-            || session.id().to_string() == wanted
-            || session.path().contains(&*wanted)
-            || user(session).is_some_and(|user| user.contains(&*wanted))
-            || session.remote_address().is_some_and(|remote| remote.to_string().contains(&*wanted))
+        search.is_empty()
+            || session.id().to_string() == search
+            || session.path().contains(&*search)
+            || user(session).is_some_and(|user| user.contains(&*search))
+            || session.remote_address().is_some_and(|remote| remote.to_string().contains(&*search))
     };
-    shared.sessions.find(SESSIONS, fits).iter().map(brief).collect()
+    shared.sessions.find(MAX_SESSIONS, fits).iter().map(summary).collect()
 }
 
-fn found(id: &str, shared: &EngineShared, then: impl FnOnce(&Session) -> Answer) -> Answer {
+fn with_session(id: &str, shared: &EngineShared, then: impl FnOnce(&Session) -> Answer) -> Answer {
     let session = id.parse().ok().and_then(|id| shared.sessions.session(id));
     session.as_ref().map_or_else(|| Answer::text(404, "There is no such session.\n"), then)
 }
 
 #[allow(clippy::indexing_slicing, reason = "members of an object, which are made")]
 fn details(session: &Session) -> Value {
-    let mut value = brief(session);
+    let mut value = summary(session);
     value["subprotocol"] = json!(session.subprotocol());
     value["open"] = json!(session.is_open());
-    value["topics"] = session.topics().iter().take(TOPICS).map(|topic| json!(topic.as_str())).collect();
+    value["topics"] = session.topics().iter().take(MAX_TOPICS).map(|topic| json!(topic.as_str())).collect();
     value["topic_count"] = json!(session.topics().len());
     value
 }

@@ -54,7 +54,7 @@ pub(crate) struct AcceptedSocket {
 /// Returns the maximum number of accepted sockets and pending handshakes of one worker. `pending` is the number of
 /// handshakes that may wait long. The limit is at most half of the process's descriptors, divided among the workers.
 pub(super) fn max_accepted(pending: usize, workers: usize) -> usize {
-    pending.saturating_mul(BURST).min(descriptors::most() / 2 / workers.max(1))
+    pending.saturating_mul(BURST).min(descriptors::limit() / 2 / workers.max(1))
 }
 
 /// Reads the certificate again if its files have changed.
@@ -104,7 +104,7 @@ impl Worker {
         let watched =
             self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), Token(index), Interest::READABLE);
         if let Err(error) = watched {
-            listen::shut(socket); // a copy exists, and clients would wait there
+            listen::shut_down(socket); // a copy exists, and clients would wait there
             let worker = self.worker.worker.index();
             return self.shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
                 format!("worker {worker} cannot listen: {error}")
@@ -195,7 +195,7 @@ impl Worker {
             self.shared.descriptors_short.store(true, Ordering::Relaxed);
         }
         let alone = self.pending.is_empty() && self.accepted.is_empty();
-        if short && alone && !incoming.options.internal && descriptors::is_last(descriptor, 0) {
+        if short && alone && !incoming.options.internal && descriptors::is_reserved_for_application(descriptor, 0) {
             self.fail(Reason::Full, incoming.remote); // there is no other client to evict
         } else if let Some(incoming) = self.pass_to_worker(incoming) {
             self.accepted.push_back(incoming);
@@ -212,8 +212,8 @@ impl Worker {
         // All workers may accept at this moment.
         let others = self.shared.metrics.len() - 1;
         while !self.pending.is_empty() {
-            let next = descriptors::next(self.listeners.get(index)?.socket.as_ref()?);
-            if next.is_some_and(|next| !descriptors::is_last(next, others)) {
+            let next = descriptors::next_free(self.listeners.get(index)?.socket.as_ref()?);
+            if next.is_some_and(|next| !descriptors::is_reserved_for_application(next, others)) {
                 return None;
             }
             let delay = self.evict_one(now);
@@ -232,7 +232,7 @@ impl Worker {
             return;
         }
         self.evict_one(Instant::now());
-        let many_handshakes = self.pending.len() * self.shared.metrics.len() * LARGE_PART >= descriptors::most();
+        let many_handshakes = self.pending.len() * self.shared.metrics.len() * LARGE_PART >= descriptors::limit();
         if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
             opening.set_may_use_reserved(many_handshakes);
         }
@@ -374,7 +374,7 @@ impl Worker {
         // Other processes may have the same socket: the system would go on reporting its edges.
         let _ = self.poll.registry().deregister(&mut SourceFd(&socket.as_raw_fd()));
         if self.shared.may_shut_down() {
-            listen::shut(&socket);
+            listen::shut_down(&socket);
         }
     }
 

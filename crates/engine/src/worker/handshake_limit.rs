@@ -70,7 +70,7 @@ impl Worker {
     /// Evicts a client that is going to be refused, if the limit of such clients is reached. The victim has been
     /// silent longest, of the address with most of them, and had time to send its request.
     pub(super) fn evict_refused(&mut self, now: Instant) {
-        if !self.shared.admission.can_answer()
+        if !self.shared.admission.can_reserve_rejection()
             && self.to_be_refused.delay(now, |key| has_unread(&self.clients, key)).is_zero()
             && let Some((first, _)) = self.to_be_refused.first()
         {

@@ -55,7 +55,7 @@ pub(crate) struct EngineShared {
     /// All sessions, by their numbers.
     pub(crate) sessions: SessionRegistry,
     /// Cached answers for the page.
-    pub(crate) page: page::Kept,
+    pub(crate) page: page::PageCache,
     /// The memory of all messages that wait.
     pub(crate) memory: Arc<MemoryAccounting>,
     pub(crate) start: Instant,
@@ -110,7 +110,7 @@ impl EngineShared {
 
     /// Iterates over the token verifiers of the engine and its routes, each once.
     fn jwts(&self) -> impl Iterator<Item = &Arc<Jwt>> {
-        let routes = self.config.routes.iter().flat_map(|routes| routes.each());
+        let routes = self.config.routes.iter().flat_map(|routes| routes.all());
         let mut seen = Vec::new();
         self.config.auth.iter().chain(routes.filter_map(|route| route.auth.as_ref())).filter(move |jwt| {
             let new = !seen.contains(&Arc::as_ptr(jwt));
@@ -133,7 +133,7 @@ impl EngineShared {
 
     pub(super) fn least_outbox(&self) -> usize {
         let config = &self.config;
-        config.routes.as_ref().and_then(|routes| routes.least_outbox()).unwrap_or(config.outbox_limit)
+        config.routes.as_ref().and_then(|routes| routes.min_outbox_limit()).unwrap_or(config.outbox_limit)
     }
 
     /// Returns the memory, in bytes, of everything that waits for sessions.

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use wirespeed_engine::auth::{Algorithm, Denied, Head, Identity, Jwt, JwtOptions, Key};
 
 pub const NOW: u64 = 1_700_000_000;
-/// Long enough for each HMAC.
+/// Long enough for all HMAC algorithms.
 pub const SECRET: &[u8; 64] = b"0123456789abcdef-a-secret-that-must-not-be-shown-fedcba987654321";
 pub const OTHER_SECRET: &[u8; 64] = b"another-secret-of-sixty-four-bytes-that-is-not-the-first-one----";
 
-/// A key pair: what signs, and the public key as PEM.
+/// A key pair: the signing key, and both keys as PEM.
 pub struct Pair {
     pub signing: EncodingKey,
     pub public: String,
@@ -84,7 +84,7 @@ pub fn ed() -> &'static Pair {
     PAIR.get_or_init(new_ed)
 }
 
-/// Each algorithm, the key that signs with it, and the one that verifies.
+/// Returns each algorithm with its signing key and its verifying key.
 pub fn all() -> Vec<(Algorithm, EncodingKey, Key)> {
     use Algorithm::*;
     let secret = || (EncodingKey::from_secret(SECRET).unwrap(), Key::Secret(SECRET.to_vec()));
@@ -116,7 +116,7 @@ pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A token with exactly this header and payload, signed so.
+/// Returns a signed token with exactly this header and payload.
 pub fn raw(header: &str, payload: impl AsRef<[u8]>, key: &EncodingKey, algorithm: Algorithm) -> String {
     let message = format!("{}.{}", encode(header), encode(payload));
     let signature = jsonwebtoken::crypto::sign(message.as_bytes(), key, library(algorithm)).unwrap();
@@ -131,7 +131,7 @@ pub fn with_kid(algorithm: Algorithm, key: &EncodingKey, kid: &str, claims: &Val
     raw(&json!({"alg": algorithm.name(), "kid": kid}).to_string(), claims.to_string(), key, algorithm)
 }
 
-/// Signed with [`SECRET`] and HS256.
+/// Returns a token signed with [`SECRET`] and HS256.
 pub fn hs256(claims: &Value) -> String {
     signed(Algorithm::HS256, &EncodingKey::from_secret(SECRET).unwrap(), claims)
 }
@@ -144,7 +144,7 @@ pub fn claims() -> Value {
     json!({"sub": "alice", "exp": NOW + 60})
 }
 
-/// The usual claims and these.
+/// Returns the usual claims and `more`.
 pub fn claims_and(more: Value) -> Value {
     let mut all = claims();
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -155,19 +155,19 @@ pub fn options() -> JwtOptions {
     JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec()))
 }
 
-/// Accepts what [`hs256`] makes, with these changes to the options.
+/// Returns a verifier of the tokens of [`hs256`], with changed options.
 pub fn jwt(change: impl FnOnce(&mut JwtOptions)) -> Jwt {
     let mut options = options();
     change(&mut options);
     Jwt::new(options).unwrap()
 }
 
-/// What becomes of a token with these claims.
+/// Verifies a token with these claims, with changed options.
 pub fn check(change: impl FnOnce(&mut JwtOptions), claims: &Value) -> Result<Identity, Denied> {
     jwt(change).verify_token(&hs256(claims), NOW)
 }
 
-/// The head of a handshake.
+/// The head of a request.
 #[derive(Default)]
 pub struct Request {
     pub headers: Vec<(String, Vec<u8>)>,

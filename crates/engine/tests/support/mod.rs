@@ -1,4 +1,4 @@
-//! Clients for an engine, over real sockets: bytes by `std`, frames by the driver's peer.
+//! Clients for an engine over real sockets. `std` transfers the bytes; the driver's endpoint handles the frames.
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // each test file uses a part
 
@@ -13,7 +13,7 @@ use wirespeed_engine::driver::protocol::{CloseCode, Config as Wire, Connection, 
 use wirespeed_engine::driver::{Endpoint, Keepalive};
 use wirespeed_engine::{Config, Engine, Listen, Place};
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn config() -> Config {
     let at = Place::Tcp("127.0.0.1:0".parse().unwrap());
@@ -41,15 +41,15 @@ impl Client {
         client
     }
 
-    /// Sends a request with these further fields, and reads the head of its answer.
+    /// Sends a request with additional header fields, and reads the head of the response.
     pub fn request(engine: &Engine, target: &str, fields: &str) -> Self {
         Self::over(TcpStream::connect(address(engine)).unwrap(), target, fields)
     }
 
-    /// The same on a connection that there is.
+    /// Sends a request on an existing connection, and reads the head of the response.
     pub fn over(mut stream: TcpStream, target: &str, fields: &str) -> Self {
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let request = format!(
             "GET {target} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{fields}\r\n"
@@ -69,7 +69,7 @@ impl Client {
         Self { stream, peer: Self::peer_with(deflate), status, head }
     }
 
-    /// A client's end, with nothing sent or received.
+    /// Returns a client endpoint that has neither sent nor received anything.
     pub fn peer() -> Endpoint {
         Self::peer_with(None)
     }
@@ -106,7 +106,7 @@ impl Client {
         self.send(MessageKind::Text, text.as_bytes());
     }
 
-    /// The next message; `None`: the other end has closed, or ended.
+    /// Returns the next message; `None` if the server has closed the connection or it is lost.
     pub fn receive(&mut self) -> Option<(MessageKind, Vec<u8>)> {
         loop {
             while let Some(event) = self.peer.poll_event() {
@@ -145,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Reads to the end; the close frame that came.
+    /// Reads until the end and returns the close frame that was received.
     pub fn end(&mut self) -> Option<(u16, String)> {
         while self.receive().is_some() {}
         let close = self.peer.send_half.close_received()?;
@@ -157,8 +157,8 @@ impl Client {
         self.flush();
     }
 
-    /// Reads so many bytes in a second and no more, steadily, until then; the messages that came. Panics if the other end
-    /// has closed or ended.
+    /// Reads at `rate` bytes per second until `until`, and returns the messages. Panics if the server closes the
+    /// connection.
     pub fn read_at(&mut self, rate: f64, until: Instant) -> Vec<Vec<u8>> {
         let (began, mut got, mut messages) = (Instant::now(), 0, Vec::new());
         let mut bytes = vec![0; 64 * 1024];

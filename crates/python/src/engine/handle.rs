@@ -169,7 +169,7 @@ impl NativeEngine {
             admission: limits.admission.clone(),
             proxies: limits.proxies.clone(),
             inbound: limits.inbound,
-            acl: AclOptions { unsaid: limits.default_policy, ..AclOptions::default() },
+            acl: AclOptions { default_policy: limits.default_policy, ..AclOptions::default() },
             ..Config::default()
         };
         *locked(&self.config) = config;

@@ -317,12 +317,12 @@ impl NativeLogs {
             Level::Error => 40,
         };
         let records = self.0.take(Instant::now());
-        records.into_iter().map(|record| (level(record.level), record.text, record.left_out)).collect()
+        records.into_iter().map(|record| (level(record.level), record.text, record.suppressed)).collect()
     }
 
     /// Returns whether suppressed records will become due, for which the descriptor does not become readable.
     #[getter]
     fn has_suppressed(&self) -> bool {
-        self.0.has_left_out()
+        self.0.has_suppressed()
     }
 }

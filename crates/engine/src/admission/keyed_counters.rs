@@ -1,4 +1,4 @@
-//! How many there are of each: exact, however many threads count.
+//! Counters per key, exact with any number of threads.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,23 +6,23 @@ use std::sync::Mutex;
 
 use crate::locks::lock;
 
-/// See the module. Who has none takes no memory.
-pub(super) struct Shares<K>(Mutex<HashMap<K, usize>>);
+/// Counters per key. A key with a count of zero takes no memory.
+pub(super) struct KeyedCounters<K>(Mutex<HashMap<K, usize>>);
 
-impl<K> Default for Shares<K> {
+impl<K> Default for KeyedCounters<K> {
     fn default() -> Self {
         Self(Mutex::new(HashMap::new()))
     }
 }
 
-impl<K: Clone + Eq + Hash> Shares<K> {
-    /// How many there are of this one.
+impl<K: Clone + Eq + Hash> KeyedCounters<K> {
+    /// Returns the count of a key.
     pub(super) fn count(&self, key: &K) -> usize {
         lock(&self.0).get(key).copied().unwrap_or(0)
     }
 
-    /// Counts one more, if that is not too many.
-    pub(super) fn take(&self, key: &K, limit: usize) -> bool {
+    /// Increments the count of a key unless it has reached the limit. Returns whether it did.
+    pub(super) fn try_increment(&self, key: &K, limit: usize) -> bool {
         let mut counts = lock(&self.0);
         match counts.get_mut(key) {
             Some(count) if *count >= limit => false,
@@ -38,14 +38,14 @@ impl<K: Clone + Eq + Hash> Shares<K> {
         }
     }
 
-    /// Counts one less.
-    pub(super) fn give_back(&self, key: &K) {
+    /// Decrements the count of a key.
+    pub(super) fn decrement(&self, key: &K) {
         let mut counts = lock(&self.0);
         if let Some(count) = counts.get_mut(key) {
             *count -= 1;
             if *count == 0 {
                 counts.remove(key);
-                // After a flood of many addresses the memory goes too.
+                // Return the memory after a flood of many addresses.
                 if counts.capacity() > 64 && counts.len() < counts.capacity() / 8 {
                     counts.shrink_to_fit();
                 }
