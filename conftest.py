@@ -1,11 +1,10 @@
-"""How every run of pytest goes, in ``tests`` and in ``interop``: workers that die are survived, slow files are told.
+"""Hooks for every run of pytest, in ``tests`` and in ``interop``: runs survive dead workers and report slow files.
 
 A test that hangs ends its worker (``timeout`` in ``pyproject.toml``). The schedulers of pytest-xdist that keep files or
-groups together give the rest of such a worker to others, but with the test that hung, and may then wait for ever for a
-worker that has one test left. Here the test that ended a worker has failed, and the others run.
+groups together reassign the rest of such a worker including the hanging test, and may wait forever for a worker that
+has one test left. Here the test that ended a worker has failed, and the other tests run.
 
-Options:
-    --slowest-files N   at the end, print the N files that took longest
+Option: --slowest-files N prints the N files that took longest at the end of the run
 """
 
 from __future__ import annotations
@@ -24,16 +23,18 @@ except ImportError:  # not installed: pytest runs in one process, and never asks
 
 
 class _Surviving:
-    """What both schedulers need to survive the end of a worker."""
+    """Makes both schedulers survive the end of a worker."""
 
     def add_node_collection(self, node: Any, collection: Any) -> None:
         super().add_node_collection(node, collection)  # type: ignore[misc]
         if node not in self.registered_collections:
-            # It found other tests than those before it, and will get none.
+            # This worker found other tests than the earlier workers, so it gets none.
             node.shutdown()
 
     def remove_node(self, node: Any) -> str | None:
-        """Give what a worker had left to the others, but for the test that it was in; return that."""
+        """Gives the remaining tests of a dead worker to other workers, except the one that was running, which is
+        returned.
+        """
         crashed = None
         for scope, unit in self.assigned_work.pop(node).items():
             left = [test for test, completed in unit.items() if not completed]
@@ -48,9 +49,9 @@ class _Surviving:
 
     def _reschedule(self, node: Any) -> None:
         if node not in self.registered_collections:
-            return  # a new worker, which is still collecting: it is asked again then
+            return  # a new worker that is still collecting: this is called again when it has finished
         super()._reschedule(node)  # type: ignore[misc]
-        # A worker runs a test only when it knows what comes after.
+        # A worker runs a test only when it knows the next one.
         while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)  # type: ignore[misc]
 
@@ -71,10 +72,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _keep_what_is_there() -> None:
-    """Take what is alive out of the collector's work.
+    """Freezes live objects, so that the garbage collector skips them.
 
-    Thousands of tests collect garbage, to see that nothing is left behind. Each would look at all tests and modules for
-    a tenth of a second or more: most of the time of a run.
+    Thousands of tests run the collector to check for leaks. Each run would traverse all tests and modules for at least
+    a tenth of a second: most of the time of a test run.
     """
     gc.collect()
     gc.freeze()
@@ -86,7 +87,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _collect_after_a_module() -> Iterator[None]:
-    """What pytest remembers of the tests that have run is kept as well."""
+    """Results of finished tests, which pytest keeps, are frozen as well."""
     yield
     _keep_what_is_there()
 
@@ -98,7 +99,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class _Times:
-    """Sums the time of every test, of all workers, by file."""
+    """Sums the time of every test of all workers by file."""
 
     def __init__(self, most: int) -> None:
         self.most = most

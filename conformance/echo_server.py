@@ -1,4 +1,6 @@
-"""The server under test: it echoes everything, without limits, and prints its port. It ends with its standard input."""
+"""The server under test. It echoes every message without limits, prints its port, and ends when its standard input
+ends.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def serve_sync(library: str, certificate: Certificate | None) -> None:
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Of ASGI: it echoes."""
+    """An ASGI application that echoes messages."""
     assert scope["type"] == "websocket"
     await receive()
     await send({"type": "websocket.accept"})
@@ -94,7 +96,7 @@ def main() -> None:
     parser.add_argument("--library", choices=LIBRARIES, required=True)
     parser.add_argument("--folder", type=Path, required=True, help="where the files of a certificate may be made")
     options = parser.parse_args()
-    # What the library reports as an error is a problem of the library: the suite breaks every rule.
+    # An error that the library reports is a problem of the library, because the suite breaks every rule on purpose.
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     [end] = chosen([options.end], options.library)
     certificate = Certificate.make(options.folder) if end.tls else None

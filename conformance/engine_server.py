@@ -1,4 +1,6 @@
-"""The engine under test: it echoes everything, without limits, and prints its port. It ends with its standard input."""
+"""The engine under test. It echoes every message without limits, prints its port, and ends when its standard input
+ends.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def drain(engine: Engine) -> None:
     for batch in engine.batches():
         for event in batch:
             if isinstance(event, Message):
-                # The suite has closed it, or broken a rule after it.
+                # The suite has closed the connection, or broken a rule after closing it.
                 with contextlib.suppress(InvalidState):
                     event.session.send(event.data)
 
@@ -46,7 +48,7 @@ def main() -> None:
     parser.add_argument("--library", choices=["wirespeed"], required=True)
     parser.add_argument("--folder", type=Path, required=True, help="where the files of a certificate may be made")
     options = parser.parse_args()
-    # What the engine reports as an error is a problem of the engine: the suite breaks every rule.
+    # An error that the engine reports is a problem of the engine, because the suite breaks every rule on purpose.
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     [end] = chosen([options.end], options.library)
     engine = Engine(
@@ -56,7 +58,7 @@ def main() -> None:
         max_size=None,
         max_fragments=None,
         ping_interval=None,
-        # All that the suite sends before it reads.
+        # Room for everything that the suite sends before it reads.
         outbox_limit=64 * 2**20,
         **identified(Certificate.make(options.folder) if end.tls else None),
     )

@@ -47,7 +47,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def test_client(end: End, options: argparse.Namespace, cases: Cases, report: Path) -> tuple[int, list[str]]:
-    """Returns how many cases ran, and what went wrong beside them."""
+    """Returns the number of cases that ran, and the problems found beside them."""
     certificate = Certificate.make(report) if end.tls else None
     testee = make(end, options.library, certificate)
     wstest = options.autobahn.resolve() / "bin" / "wstest-local"
@@ -81,7 +81,7 @@ def echo_server(end: End, library: str, report: Path) -> Iterator[str]:
 
 
 def test_server(end: End, options: argparse.Namespace, cases: Cases, report: Path) -> tuple[int, list[str]]:
-    """Returns how many cases ran, and what the server has logged as errors."""
+    """Returns the number of cases that ran, and the errors that the server logged."""
     with echo_server(end, options.library, report) as uri:
         ran = fuzzing_client(options.autobahn, report, cases, end.agent(options.library), uri, options.timeout)
     return ran, (report / "testee.log").read_text().splitlines()

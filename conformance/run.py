@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def run(end: End, cases: str, reports: Path) -> tuple[int, str, dict[str, Any] | None]:
-    """The exit status of one run, what it has printed, and what came out."""
+    """Returns the exit status of one run, its output, and its outcome."""
     report = reports / end.name
     command = [sys.executable, str(HERE / "one.py"), end.name, "--cases", cases, "--report", str(report)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,9 +1,9 @@
-"""A client that stays connected: it sends ticks, prints what comes back, and connects again when the server goes away.
+"""A client that stays connected: it sends ticks, prints the replies, and reconnects when the connection is lost.
 
 It talks to an echo server, which `wirespeed serve` starts in another terminal:
 
-    python examples/asyncio_client.py ws://localhost:8765       # until Ctrl-C
-    python examples/asyncio_client.py ws://localhost:8765 10    # ten ticks
+    python examples/asyncio_client.py ws://localhost:8765 # until Ctrl-C
+    python examples/asyncio_client.py ws://localhost:8765 10 # ten ticks
 """
 
 import asyncio
@@ -15,14 +15,14 @@ import wirespeed
 
 
 async def send_ticks(ws: wirespeed.ClientConnection) -> None:
-    """Send a number ten times a second."""
+    """Sends a number ten times a second."""
     for number in itertools.count():
         await ws.send(f"tick {number}")
         await asyncio.sleep(0.1)
 
 
 async def follow(uri: str, limit: int | None) -> None:
-    """Print what the server sends, on one connection after another."""
+    """Prints the messages of the server, on one connection after another."""
     received = 0
     async for ws in wirespeed.connect(uri, reconnect_after_close=True):
         sending = asyncio.ensure_future(send_ticks(ws))
@@ -43,7 +43,7 @@ async def follow(uri: str, limit: int | None) -> None:
 
 
 def main() -> None:
-    """Run until Ctrl-C, or until enough was received."""
+    """Runs until Ctrl-C, or until the wanted number of messages was received."""
     if not 2 <= len(sys.argv) <= 3:
         sys.exit(__doc__)
     with contextlib.suppress(KeyboardInterrupt):

@@ -1,7 +1,7 @@
-"""Two engines on one broker: what is published on either, or by a process of its own, reaches the clients of both.
+"""Two engines on one broker: a message published on either, or by another process, reaches the clients of both.
 
-The broker is a nats-server, or else a redis-server, which is started on a free port; without either it is one in this
-process. Any other can be named:
+The broker is a nats-server, or else a redis-server, started on a free port. Without either, it is a broker inside this
+process. Another broker can be named:
 
     make demo-cluster
     python examples/cluster.py nats://127.0.0.1:4222
@@ -27,7 +27,7 @@ MESSAGES = 1000
 
 @contextlib.contextmanager
 def broker() -> Iterator[str]:
-    """Start a server, and give its URL."""
+    """Starts a broker and yields its URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -48,7 +48,7 @@ def broker() -> Iterator[str]:
 
 
 class Node:
-    """An engine whose clients all get the prices."""
+    """An engine whose clients all receive the prices."""
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -59,11 +59,11 @@ class Node:
         self.thread.start()
 
     def tell(self, event: BrokerEvent) -> None:
-        """Show what happens to the broker."""
+        """Prints an event of the broker."""
         print(f"{self.name}: {event.kind} {event.reason}".rstrip())
 
     def serve(self) -> None:
-        """Subscribe whoever comes."""
+        """Subscribes each new session."""
         for batch in self.engine.batches():
             for event in batch:
                 if isinstance(event, Connected):
@@ -71,7 +71,7 @@ class Node:
                     event.session.send(f"welcome to {self.name}")
 
     def client(self) -> ClientConnection:
-        """Connect to it, and wait until the broker knows that somebody here wants prices."""
+        """Connects a client, and waits until the broker knows that this engine has a subscriber."""
         host, port = self.engine.addresses[0]
         ws = connect(f"ws://{host}:{port}/", proxy=None)
         print("client:", ws.recv(10))
@@ -80,13 +80,15 @@ class Node:
         return ws
 
     def stop(self) -> None:
-        """End it."""
+        """Stops the engine."""
         self.engine.stop()
         self.thread.join()
 
 
 def show(url: str) -> bool:
-    """Run the two, and publish on one of them and beside them; whether everything came."""
+    """Runs two engines, publishes on one of them and from a separate publisher, and returns whether every message
+    arrived.
+    """
     nodes = [Node("node one", url), Node("node two", url)]
     try:
         clients = [node.client() for node in nodes]
@@ -101,7 +103,7 @@ def show(url: str) -> bool:
         right = True
         for node, ws in zip(nodes, clients, strict=True):
             got = [ws.recv(10) for _ in range(MESSAGES + 1)]
-            # They are of two publishers: each of them is in order.
+            # The messages come from two publishers; each publisher's messages are in order.
             others = [message for message in got if message != "1.0831"]
             right &= len(others) == MESSAGES and others == [str(number) for number in range(MESSAGES)]
             status = node.engine.broker_status
@@ -115,7 +117,7 @@ def show(url: str) -> bool:
 
 
 def main() -> None:
-    """Run with the broker that is named, or one of its own."""
+    """Runs with the named broker, or with one of its own."""
     with contextlib.nullcontext(sys.argv[1]) if len(sys.argv) > 1 else broker() as url:
         print("broker:", "as named" if len(sys.argv) > 1 else url)
         right = show(url)

@@ -1,7 +1,6 @@
-"""The main job: connect to real WebSocket servers over ws and wss, and exchange messages.
+"""Connects to real WebSocket servers over ws and wss, and exchanges messages.
 
-The servers: the native echo server of this project, and one that others wrote, of the `websockets` package, if it is
-installed.
+The servers: the native echo server of this project, and one of the `websockets` package, if it is installed.
 
     make demo
 """
@@ -28,7 +27,7 @@ ECHO_SERVER = os.environ.get("WIRESPEED_BENCH") or str(
 
 @contextlib.contextmanager
 def native_server() -> Iterator[list[tuple[str, str | None]]]:
-    """Start the native echo server; yields (URI, path of the authority's certificate or None) for ws and wss."""
+    """Starts the native echo server; yields (URI, path of the authority's certificate or None) for ws and wss."""
     command = [ECHO_SERVER, "echo", "--port", "0", "--tls-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -42,7 +41,7 @@ def native_server() -> Iterator[list[tuple[str, str | None]]]:
 
 @contextlib.contextmanager
 def websockets_server() -> Iterator[list[tuple[str, str | None]]]:
-    """Start an echo server of the `websockets` package in a thread, plain and with TLS."""
+    """Starts an echo server of the `websockets` package in a thread, plain and with TLS."""
     import ssl
 
     import trustme
@@ -79,7 +78,7 @@ def websockets_server() -> Iterator[list[tuple[str, str | None]]]:
 
 
 def exchange(uri: str, certificate: str | None) -> None:
-    """Exchange messages with an echo server, and say what happened."""
+    """Exchanges messages with an echo server and prints the result."""
     tls = None if certificate is None else wirespeed.TLS(ca=certificate)
     with connect(uri, ssl=tls, proxy=None, max_size=None) as ws:
         print(f"  {uri}: connected; compression: {ws.response.headers.get('Sec-WebSocket-Extensions', 'none')}")
@@ -103,7 +102,7 @@ def exchange(uri: str, certificate: str | None) -> None:
 
 
 def main() -> None:
-    """Run the demonstration."""
+    """Runs the demonstration."""
     print(f"wirespeed {wirespeed.__version__} on Python {sys.version.split()[0]}")
     print("The native echo server:")
     with native_server() as uris:

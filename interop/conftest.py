@@ -1,12 +1,11 @@
-"""Fixtures and parameters: each test runs for every peer that can do what it needs, over each of our ways.
+"""Fixtures and parameters: each test runs for every peer that has the needed abilities, over each of our APIs.
 
-Options:
-    --ways one  each test reaches each peer over one of our ways, which differs from test to test; default: over all
+Option: --ways one lets each test reach each peer over one API, which differs from test to test; default: over all
 
-Markers:
-    peers(*abilities, end=None, name=None, ways=None)  what a peer must be able to do, which it is, and over which ways
+Marker: peers(*abilities, end=None, name=None, ways=None) names the abilities, the end and name of the peer, and the
+APIs
 
-WIRESPEED_INTEROP=all makes it a failure that a peer is not installed; otherwise its tests are skipped.
+WIRESPEED_INTEROP=all turns a peer that is not installed into a failure; otherwise its tests are skipped.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(
                 (way, peer),
                 id=f"{peer}-{way}",
-                # One process of each peer; and pytest's own limit, a minute, for each try.
+                # One process for each peer; each attempt has pytest's own limit of a minute.
                 marks=[pytest.mark.xdist_group(str(peer)), pytest.mark.timeout(60 * peer.tries)],
             )
             for peer in peers
@@ -85,13 +84,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _one_of(ways: list[Way], name: str) -> list[Way]:
-    """Return one of the ways, chosen by a name; the same in every run."""
+    """Returns one of the APIs, chosen by a hash of the name, so that every run chooses alike."""
     return ways[(turn := zlib.crc32(name.encode()) % len(ways)) : turn + 1]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function, on the loop of its way, as often as its peer needs."""
+    """Runs a test that is a coroutine function on the loop of its API, as often as its peer needs."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
@@ -110,7 +109,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _run(test: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> None:
-    """Run a test in bounded time. It must leave no task, and nothing that only the loop hears of."""
+    """Runs a test in bounded time. The test must leave no task and no exception that only the loop reports."""
     problems: list[str] = []
     loop.set_exception_handler(lambda _, context: problems.append(str(context)))
     try:
@@ -124,7 +123,7 @@ def _run(test: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEv
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Tell what did not succeed at once."""
+    """Prints the tests that needed more than one attempt."""
     for report in terminalreporter.stats.get("passed", []):
         for name, fault in report.user_properties:
             if name == RETRIED and report.when == "call":
@@ -133,7 +132,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loopback connections must not go through the proxy of whoever runs the tests."""
+    """Loopback connections must not go through the proxy of the environment."""
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
 
@@ -160,7 +159,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str
 
 @pytest.fixture(scope="session")
 def start(certificate: tuple[str, str, str]) -> Callable[[Peer], PeerProcess]:
-    """Start a process of a peer."""
+    """Starts a process of a peer."""
     env = environment(*certificate)
 
     def start(peer: Peer) -> PeerProcess:
@@ -185,7 +184,7 @@ def link(
     running: dict[str, PeerProcess],
     certificate: tuple[str, str, str],
 ) -> Iterator[Link]:
-    """One of our ways and a peer whose process other tests use too."""
+    """One of our APIs and a peer whose process is shared with other tests."""
     way, peer = request.param
     _check_installed(peer)
     name = str(peer)
@@ -198,7 +197,7 @@ def link(
     link = Link(way, peer, shared, certificate)
     yield link
     if not link.is_settled and name in running:
-        # It may be busy with a connection of this test for ever.
+        # The peer may be busy with a connection of this test forever.
         running.pop(name).kill()
 
 
@@ -206,7 +205,7 @@ def link(
 def victim(
     request: pytest.FixtureRequest, link: Link, start: Callable[[Peer], PeerProcess], certificate: Any
 ) -> Iterator[Link]:
-    """The same with a process of its own, for tests that kill it."""
+    """Like ``link``, but with a process of its own, for tests that kill it."""
     started: list[PeerProcess] = []
 
     def own() -> PeerProcess:

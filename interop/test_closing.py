@@ -1,4 +1,4 @@
-"""The end of a connection: proper, by either end, and by accident."""
+"""The end of a connection: a closing handshake by either end, and a lost connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROPER = (1000, 1001)
 
 
 @pytest.mark.parametrize(("code", "reason"), CLOSES)
-async def test_by_us(link: Link, code: int, reason: str) -> None:
+async def test_closed_by_us(link: Link, code: int, reason: str) -> None:
     async with link.open() as pair:
         await pair.ours.send("hello")
         assert await pair.ours.recv() == "hello"
@@ -36,7 +36,7 @@ async def closed_by_them(link: Link, task: str, code: int, reason: str) -> None:
         await pair.ours.wait_closed()
         assert (pair.ours.close_code, pair.ours.close_reason) == (code, reason)
         report = await pair.report()
-        # We answer with the code that we got.
+        # We answer with the received code.
         assert report.code == code
         assert report.clean is not False
 
@@ -44,17 +44,17 @@ async def closed_by_them(link: Link, task: str, code: int, reason: str) -> None:
 @pytest.mark.parametrize(
     ("code", "reason"), [(1000, ""), (1000, "done"), (3000, ""), (4001, "Grüße 👋"), (4999, "x" * 123)]
 )
-async def test_by_them(link: Link, code: int, reason: str) -> None:
+async def test_closed_by_peer(link: Link, code: int, reason: str) -> None:
     await closed_by_them(link, f"close?code={code}&reason={urllib.parse.quote(reason)}", code, reason)
 
 
 @pytest.mark.peers("close with 1001")
-async def test_by_them_going_away(link: Link) -> None:
+async def test_peer_closes_with_going_away(link: Link) -> None:
     await closed_by_them(link, "close?code=1001", 1001, "")
 
 
 @pytest.mark.peers("close without a code")
-async def test_by_them_without_a_code(link: Link) -> None:
+async def test_peer_closes_without_code(link: Link) -> None:
     await closed_by_them(link, "close", 1005, "")
 
 

@@ -1,4 +1,4 @@
-"""permessage-deflate: what is agreed on, and what it does on the wire."""
+"""permessage-deflate: negotiation, and the effect on the wire."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wirespeed import Deflate
 
 HEADER = "Sec-WebSocket-Extensions"
 
-# It halves, and then only its repetition can be made smaller: it fits into the windows of 4 KiB that are
-# common.
+# The text compresses to half. Beyond that, only its repetition can be compressed, which fits into the common windows of
+# 4 KiB.
 NOISE = random.Random(7).randbytes(1_200).hex()
 TIMES = 20
 
-# More than handshake, headers of frames and closing take.
+# More than the handshake, frame headers and closing take.
 AROUND = 2_500
 
 
@@ -29,7 +29,7 @@ async def echo(pair: Pair, messages: list[str]) -> None:
 
 
 @pytest.mark.peers("compress")
-async def test_agreed(link: Link) -> None:
+async def test_compression_negotiated(link: Link) -> None:
     async with link.open() as pair:
         assert "permessage-deflate" in pair.ours.response.headers[HEADER]
         await echo(pair, ["x" * 1_000])
@@ -38,7 +38,7 @@ async def test_agreed(link: Link) -> None:
     assert "permessage-deflate" in report.extensions
 
 
-async def test_not_agreed(link: Link) -> None:
+async def test_compression_declined(link: Link) -> None:
     async with link.open(compression=None, relayed=True) as pair:
         assert HEADER not in pair.ours.response.headers
         await echo(pair, [NOISE] * TIMES)
@@ -49,7 +49,7 @@ async def test_not_agreed(link: Link) -> None:
 
 @pytest.mark.peers("compress")
 async def test_context_takeover(link: Link) -> None:
-    """What was sent before need not be sent again."""
+    """Data sent earlier is not sent again."""
     async with link.open(relayed=True) as pair:
         await echo(pair, [NOISE] * TIMES)
     assert (await pair.report()).messages == seen([NOISE] * TIMES)
@@ -71,13 +71,13 @@ async def each_by_itself(link: Link, variant: str, options: dict[str, Any]) -> N
 
 
 @pytest.mark.peers("compress", "grant no context takeover")
-async def test_no_context_takeover_by_us(link: Link) -> None:
+async def test_our_no_context_takeover(link: Link) -> None:
     compression = Deflate(server_no_context_takeover=True, client_no_context_takeover=True)
     await each_by_itself(link, "default", {"compression": compression})
 
 
 @pytest.mark.peers("ask for no context takeover")
-async def test_no_context_takeover_by_them(link: Link) -> None:
+async def test_peer_no_context_takeover(link: Link) -> None:
     await each_by_itself(link, "no-takeover", {})
 
 

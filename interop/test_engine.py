@@ -1,4 +1,4 @@
-"""The engine as the server of everybody's clients: messages, compression, closing, pings, limits, refusals, TLS."""
+"""The engine as the server of each peer's client: messages, compression, closing, pings, limits, refusals, TLS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.ways import DEADLINE
 from peers.contract import LIMIT
 from wirespeed.engine import Connected, Disconnected, Engine, Message, Session
 
-# The engine is none of our ways, and needs a loop for the peers only.
+# The engine is not one of our client APIs, and needs a loop only for the peers.
 pytestmark = pytest.mark.peers(end="client", ways=("fd",))
 
 SIZES = [0, 1, 125, 126, 127, 65_535, 65_536, 65_537, 200_000]
@@ -79,7 +79,7 @@ async def opened(
     reports: bool = True,
     **options: Any,
 ) -> AsyncIterator[Pair]:
-    """Have the peer connect to an engine. At the end of the block the session is closed, and the peer has reported."""
+    """Makes the peer connect to an engine. At the end of the block the session is closed, and the peer has reported."""
     async with serving(link, tls=tls, **options) as engine:
         connected: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         ended: asyncio.Future[Disconnected] = asyncio.get_running_loop().create_future()
@@ -160,7 +160,7 @@ async def test_fragments(link: Link, compression: bool) -> None:
 
 @pytest.mark.parametrize("variant", ["default", "no-takeover"])
 async def test_published_compressed(link: Link, variant: str) -> None:
-    """What is encoded once, for those who compress and those who do not, of each of their agreements."""
+    """A message that is encoded once reaches clients with and without compression, each with its own parameters."""
     if variant == "no-takeover" and "ask for no context takeover" in link.peer.lacks:
         pytest.skip(link.peer.lacks["ask for no context takeover"])
     messages = [f"{number} " * 500 for number in range(20)]
@@ -187,7 +187,7 @@ async def test_closed_by_us(link: Link, code: int, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("code", "reason"), [(1000, "done"), (3000, ""), (4999, "x" * 123)])
-async def test_closed_by_them(link: Link, code: int, reason: str) -> None:
+async def test_closed_by_peer(link: Link, code: int, reason: str) -> None:
     async with opened(link, f"close?code={code}&reason={urllib.parse.quote(reason)}") as pair:
         end = await pair.end()
         report = await pair.report()
@@ -207,28 +207,28 @@ async def test_killed(victim: Link) -> None:
 
 
 @pytest.mark.peers("ping", end="client", ways=("fd",))
-async def test_their_pings(link: Link) -> None:
+async def test_peer_pings_engine(link: Link) -> None:
     async with opened(link, "ping?n=5") as pair:
         assert await pair.recv() == "5 pongs"
         await pair.echoes("hello")
 
 
-async def test_our_keepalive(link: Link) -> None:
-    """Whoever does not answer is gone after half a second."""
+async def test_engine_keepalive(link: Link) -> None:
+    """A client that does not answer is closed after half a second."""
     async with opened(link, ping_interval=0.1, ping_timeout=10) as pair:
         await asyncio.sleep(0.5)
         await pair.echoes("hello")
 
 
 @pytest.mark.peers("keep alive", end="client", ways=("fd",))
-async def test_their_keepalive(link: Link) -> None:
+async def test_peer_keepalive(link: Link) -> None:
     async with opened(link, variant="keepalive") as pair:
         await asyncio.sleep(1.8)
         await pair.echoes("hello")
 
 
 @pytest.mark.parametrize("compression", [False, True], ids=["whole", "deflate"])
-async def test_too_large_for_us(link: Link, compression: bool) -> None:
+async def test_message_exceeding_engine_limit(link: Link, compression: bool) -> None:
     async with opened(link, "push?size=100000", max_size=LIMIT, compression=compression) as pair:
         end = await pair.end()
         assert end.failure is not None
@@ -257,7 +257,9 @@ async def test_refused(link: Link) -> None:
 
 @pytest.mark.peers(name="chromium", end="client", ways=("fd",))
 async def test_origin(link: Link) -> None:
-    """A browser says whose page it is: by default that of another host is not let in, nor is it by a list of others."""
+    """A browser sends the origin of its page. By default, and by a list of other origins, another host's page is
+    refused.
+    """
     for origins in (None, ["https://example.com"]):
         async with serving(link, origins=origins) as engine:
             report = await link.report(await link.dial(engine.addresses[0][1], "echo"))

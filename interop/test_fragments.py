@@ -1,4 +1,4 @@
-"""Messages in fragments, ours and theirs."""
+"""Fragmented messages, sent by us and by the peer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CUT = 700
 
 
 @pytest.mark.parametrize("compression", ["deflate", None])
-async def test_ours(link: Link, compression: str | None) -> None:
+async def test_our_fragments(link: Link, compression: str | None) -> None:
     fragments = [
         ["one", "", "two", "three"],
         [TEXT[at : at + CUT] for at in range(0, len(TEXT), CUT)],
@@ -31,7 +31,7 @@ async def test_ours(link: Link, compression: str | None) -> None:
 
 @pytest.mark.peers("send fragments")
 @pytest.mark.parametrize("compression", ["deflate", None])
-async def test_theirs(link: Link, compression: str | None) -> None:
+async def test_peer_fragments(link: Link, compression: str | None) -> None:
     async with link.open(f"echo?cut={CUT}", compression=compression) as pair:
         for message in (TEXT, BINARY, "short", TEXT):
             await pair.ours.send(message)
@@ -39,13 +39,13 @@ async def test_theirs(link: Link, compression: str | None) -> None:
 
 
 @pytest.mark.peers("send fragments")
-async def test_theirs_as_they_come(link: Link) -> None:
+async def test_peer_fragments_are_streamed(link: Link) -> None:
     async with link.open(f"echo?cut={CUT}", compression=None) as pair:
         for message in (TEXT, BINARY):
             await pair.ours.send(message)
             fragments = [fragment async for fragment in pair.ours.recv_streaming()]
             assert type(message)().join(fragments) == message
-            # In characters or in bytes; and an empty one at the end, where a library does not know which is
-            # the last.
+            # Sizes in characters or bytes. An empty fragment ends the message where a library does not know which one
+            # is last.
             most = len(message.encode() if isinstance(message, str) else message) // CUT + 2
             assert len(message) // CUT <= len(fragments) <= most

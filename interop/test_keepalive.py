@@ -1,4 +1,4 @@
-"""Pings both ways, while messages flow and while none does."""
+"""Pings both ways, with and without other messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.link import Link, Pair
 
 
 async def idle(pair: Pair, seconds: float) -> None:
-    """Only receive for a time. A blocking connection attends to pings while it does."""
+    """Only receives for a time. A blocking connection handles pings meanwhile."""
     receiving = asyncio.ensure_future(pair.ours.recv())
     await asyncio.sleep(seconds)
     assert not receiving.done()
@@ -43,8 +43,8 @@ async def test_their_pings(link: Link) -> None:
 
 
 @pytest.mark.peers("keep alive", ways=("fd", "transport", "sync"))
-async def test_their_keepalive(link: Link) -> None:
-    """Without pongs it would close the connection within that time."""
+async def test_peer_keepalive(link: Link) -> None:
+    """Without pongs the peer would close the connection within that time."""
     async with link.open(variant="keepalive") as pair:
         await idle(pair, 1.8)
     assert (await pair.report()).code == 1000

@@ -1,4 +1,4 @@
-"""Messages that are too large, for us and for them."""
+"""Messages that exceed our limit or the peer's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZE = 100_000
 
 
 @pytest.mark.parametrize("compression", ["deflate", None])
-async def test_for_us(link: Link, compression: str | None) -> None:
+async def test_message_exceeding_our_limit(link: Link, compression: str | None) -> None:
     async with link.open(f"push?size={SIZE}", max_size=LIMIT, compression=compression) as pair:
         with pytest.raises(ConnectionClosedError) as caught:
             await pair.ours.recv()
@@ -25,7 +25,7 @@ async def test_for_us(link: Link, compression: str | None) -> None:
 
 @pytest.mark.peers("limit messages")
 @pytest.mark.parametrize("compression", ["deflate", None])
-async def test_for_them(link: Link, compression: str | None) -> None:
+async def test_message_exceeding_peer_limit(link: Link, compression: str | None) -> None:
     async with link.open(variant="limited", compression=compression) as pair:
         message = bytes(LIMIT - 1)
         await pair.ours.send(message)

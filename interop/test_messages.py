@@ -1,4 +1,4 @@
-"""Messages both ways: every kind and size, their order, and their content."""
+"""Messages both ways: every type and size, their order, and their content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = [
     "é" * 65_536,
 ]
 
-# Around the lengths at which the header of a frame grows.
+# Sizes around the lengths at which the frame header grows.
 SIZES = [0, 1, 125, 126, 127, 65_535, 65_536, 65_537, 200_000]
 
 EVERY_BYTE = bytes(range(256)) * 5
@@ -50,10 +50,12 @@ async def test_binary(link: Link, compression: str | None) -> None:
 
 
 async def _echo(link: Link, message: str | bytes, compression: str | None) -> None:
-    """A message that neither end nor the network can hold: it is sent and received at the same time."""
+    """Echoes a message too large for the buffers of both ends and the network: it is sent and received at the same
+    time.
+    """
     async with link.open(compression=compression) as pair:
         echo, _ = await asyncio.gather(pair.ours.recv(), pair.ours.send(message))
-        # Not compared by the assertion itself, which would show both.
+        # Not compared by the assertion itself, which would print both.
         is_same = echo == message
         assert is_same
     assert (await pair.report()).messages == seen([message])

@@ -21,7 +21,7 @@ async def test_subprotocol(link: Link) -> None:
 
 
 async def test_subprotocol_preferred_by_the_server(link: Link) -> None:
-    """Both know both, and prefer different ones."""
+    """Both ends know both subprotocols and prefer different ones."""
     ours = ["superchat", "chat"] if link.peer.end == "client" else ["chat", "superchat"]
     chosen = "chat" if "prefer a subprotocol" in link.peer.lacks else "superchat"
     async with link.open(offer=["chat", "superchat"], subprotocols=ours) as pair:
@@ -39,7 +39,7 @@ async def test_no_subprotocol_in_common(link: Link) -> None:
 
 
 @pytest.mark.peers("send headers", end="client")
-async def test_headers_of_theirs(link: Link) -> None:
+async def test_headers_of_peer_client(link: Link) -> None:
     async with link.open(headers=["X-Interop: one, two", "Authorization: Bearer k-17"]) as pair:
         headers = pair.ours.request.headers
         assert headers["X-Interop"] == "one, two"
@@ -47,13 +47,13 @@ async def test_headers_of_theirs(link: Link) -> None:
 
 
 @pytest.mark.peers("send cookies", end="client")
-async def test_cookie_of_theirs(link: Link) -> None:
+async def test_cookie_of_peer_client(link: Link) -> None:
     async with link.open(cookie="token=k-17") as pair:
         assert "token=k-17" in pair.ours.request.headers["Cookie"].split("; ")
 
 
 @pytest.mark.peers(end="server")
-async def test_headers_of_ours(link: Link) -> None:
+async def test_headers_of_our_client(link: Link) -> None:
     sent = {"X-Interop": "one, two", "Authorization": "Bearer k-17", "Cookie": "token=k-17"}
     async with link.open("headers", additional_headers=sent, origin=None, user_agent_header="interop") as pair:
         received = json.loads(await pair.ours.recv())
@@ -63,7 +63,7 @@ async def test_headers_of_ours(link: Link) -> None:
 
 
 @pytest.mark.peers(end="client")
-async def test_refused_by_us(link: Link) -> None:
+async def test_our_server_refuses(link: Link) -> None:
     def refuse(ws: Any, request: Any) -> Any:
         return ws.respond(403, REFUSAL)
 
@@ -80,7 +80,7 @@ async def test_refused_by_us(link: Link) -> None:
 
 
 @pytest.mark.peers(end="server")
-async def test_refused_by_them(link: Link) -> None:
+async def test_peer_server_refuses(link: Link) -> None:
     with pytest.raises(InvalidStatus) as caught:
         async with link.open("reject"):
             pass
@@ -91,7 +91,7 @@ async def test_refused_by_them(link: Link) -> None:
 
 @pytest.mark.peers(name="chromium")
 async def test_origin(link: Link) -> None:
-    """A browser says whose page it is: ours is let in, others are not."""
+    """A browser sends the origin of its page: the expected origin is accepted, others are refused."""
     origins: list[str] = []
 
     def note(ws: Any, request: Any) -> None:

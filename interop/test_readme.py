@@ -1,4 +1,4 @@
-"""README.md says what each peer cannot do, as the table of the harness has it."""
+"""The table in README.md of the abilities that each peer lacks matches the harness."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
 
 
 def row(ends: list[Peer]) -> str:
-    """A row: what no end can do, then what only one of them cannot."""
+    """Returns a row: the abilities that both ends lack, then those that only one end lacks."""
     common = [ability for ability in ends[0].lacks if all(ability in peer.lacks for peer in ends)]
     parts = [", ".join(common)]
     for peer in ends:
@@ -22,5 +22,5 @@ def row(ends: list[Peer]) -> str:
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(peer.name for peer in PEERS))
-def test_row(name: str) -> None:
+def test_readme_row_matches_harness(name: str) -> None:
     assert row([peer for peer in PEERS if peer.name == name]) in README.splitlines()

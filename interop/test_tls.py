@@ -1,4 +1,4 @@
-"""The same over TLS, with an authority that the peers are told to trust."""
+"""Messages over TLS, with an authority that the peers trust."""
 
 from __future__ import annotations
 

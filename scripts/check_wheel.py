@@ -78,7 +78,7 @@ def main() -> int:
     """Run the checks; return 1 if one has failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("python", help="an interpreter that has the wheel installed")
-    # The checks run in another folder. A symbolic link stays one: the interpreter finds its packages by it.
+    # The checks run in another folder. A symbolic link stays one, because the interpreter finds its packages by it.
     python = os.path.abspath(parser.parse_args().python)
     commands = {name: [python, "-I", "-c", code] for name, code in CHECKS.items()}
     commands["command line"] = [python, "-I", "-m", "wirespeed", "--help"]

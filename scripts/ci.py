@@ -30,7 +30,7 @@ FILE_SHARES = 5
 # Niceness of the checks: builds and tests go first.
 BEHIND_TESTS = 15
 
-# Tests that failed beside others and passed alone are counted as failed here, so that they are seen.
+# Tests that failed in parallel and passed alone are counted as failed here, so that they are visible.
 PASSED = r"((?:\d+ failed, )?\d+ passed[^\n]*?)(?: in [^\n]*)?\n"
 NEWEST_PASSED = PASSED.replace("((", "(no newer Python[^\n]*?|(", 1)
 
@@ -102,7 +102,7 @@ def _steps(commit: int) -> list[Step]:
         _make("panics", needs=["build-panics"], result=PASSED),
         _make("interop", "WAYS=one", needs=["interop-peers", "build"], result=PASSED),
         _make("instructions", needs=["check-wheel"], tail=18),
-        # Nothing else may run.
+        # No other step may run.
         _make("test-python-serial", needs=["build"], after=["lint-types", "lint-rust"], result=PASSED),
     ]
 
@@ -173,7 +173,7 @@ def _environment() -> dict[str, str]:
         "PATH": f"{cache / 'tools' / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
     if target.exists():
-        # Those of the workspace are of another clone, and would only pile up.
+        # Artifacts of the workspace belong to another clone, and would only accumulate.
         packages = [argument for member in MEMBERS for argument in ("-p", f"wirespeed-{member}")]
         for profile in ("quick", "release"):
             command = ["cargo", "clean", "--quiet", "--profile", profile, *packages]

@@ -4,7 +4,7 @@
 #     scripts/debian-pythons.sh 3.15 [arguments of pytest]
 #
 # Needs root, debootstrap and a mirror of Debian. The chroot has its own compilers and environments, sees this folder as
-# /wirespeed, and stays for the next time; remove it to begin anew. What it mounts is seen by nobody else, and gone at the
+# /wirespeed, and stays for the next time; remove it to start again. Its mounts are private, and removed at the
 # end. From the environment:
 #
 #     DEBIAN_ROOT        where the chroot is: ~/.cache/wirespeed/debian

@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/link_native.py target/quick/lib_native.so
 
-Tests and development use the package in this way: changes of Python files need no build, and every crate is built by
-one cargo command. A user's installation is a wheel.
+Tests and development use the package this way: changes of Python files need no build, and one cargo command builds
+every crate. A user's installation is a wheel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("library", type=Path, help="the library that cargo built for this interpreter")
     library = parser.parse_args().library
     module = PACKAGES / "wirespeed" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    # Replaced at once: a process that runs may have the old one in memory.
+    # Replaced atomically: a running process may have the old file mapped.
     fresh = module.with_suffix(".new")
     shutil.copyfile(library, fresh)
     fresh.replace(module)

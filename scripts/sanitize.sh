@@ -73,8 +73,8 @@ address_rust() {
     echo "address rust: the tests of $count crates, no error, no leak"
 }
 
-# What is quick, and meets what the native module has of its own: buffers, objects, exceptions, cycles. Left out are tests
-# that start programs, which would all be told of the sanitizer, and those that count system calls, memory or time.
+# Quick tests that cover the native module's own buffers, objects, exceptions and cycles. Tests that start programs are
+# left out, because these would inherit the sanitizer, and so are tests that count system calls, memory or time.
 python_tests=(
     tests/sync/test_client_messages.py tests/sync/test_client_closing.py tests/sync/test_client_compression.py
     tests/sync/test_client_limits.py tests/sync/test_client_streaming.py tests/sync/test_client_threads.py
@@ -142,9 +142,9 @@ run_miri() {
     # Proptest keeps what has failed in files; nothing else of the system is used.
     export MIRIFLAGS="-Zmiri-disable-isolation ${MIRIFLAGS-}" PROPTEST_CASES=${MIRI_CASES:-4}
     cargo +nightly miri --version >/dev/null 2>&1 || missing Miri
-    # Its processor has what it is told: without this, the vectors of masking would not be looked at. Those of UTF-8 are
-    # not ours: simdutf8 (0.1.5) has the processor fetch ahead, and computes a pointer for it that may lie behind the
-    # end, which Miri refuses although nobody reads there; its pull request 120 mends that for the next release.
+    # Miri's processor has only the declared features: without AVX2, the vector code of masking would not run. That of
+    # UTF-8 is not ours: simdutf8 (0.1.5) prefetches, and computes a pointer for it that may lie behind the end, which
+    # Miri refuses although it is never read; its pull request 120 fixes that for the next release.
     if [[ $host == x86_64-* && (${#names[@]} -eq 0 || " ${names[*]} " == *" mask "*) ]]; then
         RUSTFLAGS="-Ctarget-feature=+avx2 ${RUSTFLAGS-}" cargo +nightly miri test --quiet \
             --target-dir "$target/miri/avx2" -p wirespeed-protocol --test mask

@@ -202,7 +202,7 @@ class _Run:
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            # What the command has started and left running goes as well.
+            # Processes that the command has started and left running are killed as well.
             _kill(child)
             child.wait()
             with self.lock:
@@ -218,19 +218,21 @@ class _Run:
             return Outcome(step, "failed", f"exit status {status}, see {log}", start, seconds)
         found = re.findall(step.result, text) if step.result else [""]
         if not found:
-            # A command that ran nothing may succeed as well.
+            # A command that ran no test may also exit with success.
             return Outcome(step, "failed", f"no result in its output, see {log}", start, seconds)
         return Outcome(step, "passed", found[-1].strip(), start, seconds)
 
 
 def _lower_session(pid: int, nice: int) -> None:
-    """Set the niceness of a session, among which Linux may share the processors equally (sched(7), autogroup)."""
+    """Sets the niceness of a session, among which Linux may share the processors equally (sched(7), autogroup)."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill a command that runs with all that it has started, also in sessions of their own; else what is left."""
+    """Kills a running command with all its descendants, including those in other sessions, or its remaining
+    descendants.
+    """
     pids = [child.pid] if child.returncode is None else []
     for pid in pids:
         with contextlib.suppress(OSError):

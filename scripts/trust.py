@@ -1,4 +1,4 @@
-"""Run a short form of everything that proves the library, and print one table. ``--help`` tells the rest.
+"""Runs a short form of every check of the library, and prints one table. ``--help`` describes the options.
 
 Each part is a command that can be run by itself for longer; the table has it.
 """

@@ -1,19 +1,18 @@
-"""What every test gets: the choice of the implementation under test, and a clean environment.
+"""Setup of every test: the implementation under test, and a clean environment.
 
 Options:
-    --subject websockets    run the tests against the library that wirespeed is compatible with, to prove the tests
-    --campaign              every fault at every stage of every API, every attack on every server
-    --again TIMES           what fails beside others is no failure if it passes so many times alone
-    --rotation N/M          adds a share to the default run: of the full matrix and of long tables of cases; 0/1: all
-    --files N/M             every M-th file, and all files that depend on the version of Python
+    --subject websockets runs the tests against the library that wirespeed is compatible with, to validate the tests
+    --campaign runs every fault at every stage of every API, and every attack on every server
+    --again TIMES: a test that fails beside others has passed if it passes this many times alone
+    --rotation N/M adds a share to the default run: of the full matrix and of long tables of cases; 0/1: all
+    --files N/M runs every M-th file, and all files that depend on the version of Python
 
 Markers:
-    serial                      measures time or needs the machine for itself: runs alone, after the tests that run
-                                beside each other
-    wirespeed_only(reason)      beyond the API of websockets: skipped there
-    websockets_differs(reason)  websockets is known not to behave so: expected to fail there
+    serial: measures time or needs the machine for itself; runs alone, after the parallel tests
+    wirespeed_only(reason): beyond the API of websockets; skipped there
+    websockets_differs(reason): websockets is known to behave differently; expected to fail there
 
-The last two do nothing when wirespeed is under test. The peers are fixtures of ``interop``.
+The last two have no effect when wirespeed is under test. The peers are fixtures of ``interop``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-# Helpers are imported as ``interop.*``, whichever import mode pytest runs in, and parts of the benchmarks as they are.
+# Helpers are imported as ``interop.*`` in every import mode of pytest, and parts of the benchmarks as they are.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
@@ -36,7 +35,7 @@ from interop.samples import share_text
 from interop.selection import select
 
 if sys.version_info < (3, 11) or importlib.util.find_spec("msgspec") is None:
-    # What they test needs both.
+    # These tests need both libraries.
     collect_ignore_glob = ["test_bench*.py"]
 
 pytest_plugins = ["interop.addresses", "interop.again", "interop.fixtures"]
@@ -115,7 +114,7 @@ def _interrupts() -> None:
 
 @pytest.fixture(autouse=True)
 def _same_network() -> Iterator[None]:
-    """A test that moves its thread to another network leaves every later one there, where no server answers."""
+    """A test that moves its thread to another network would leave every later one there, where no server answers."""
     namespace = Path("/proc/thread-self/ns/net")
     before = os.readlink(namespace) if namespace.is_symlink() else ""
     yield
@@ -124,7 +123,7 @@ def _same_network() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loopback connections must not go through the proxy of whoever runs the tests."""
+    """Loopback connections must not go through the proxy of the environment."""
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(f"{name}_proxy", raising=False)
         monkeypatch.delenv(f"{name}_proxy".upper(), raising=False)

@@ -1,4 +1,4 @@
-"""How servers accept: natively, unless it is another's business."""
+"""Servers accept natively, except for replaced sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def listener(family: int = socket.AF_INET, address: Any = ("127.0.0.1", 0), kind
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET6, ("::1", 0))])
-def test_what_waits_is_accepted(family: int, address: Any) -> None:
+def test_waiting_clients_are_accepted(family: int, address: Any) -> None:
     with listener(family, address) as listening, socket.socket(family) as client:
         accept = accepting(listening)
         assert accept() is None
@@ -66,7 +66,7 @@ def test_unix_sockets(tmp_path: Path) -> None:
             assert (sock.getsockname(), accepted[1], sock.gettimeout()) == (path, "", 0)
 
 
-def test_what_an_application_accepts_in_its_own_way() -> None:
+def test_overridden_accept_is_used() -> None:
     class Counting(socket.socket):
         count = 0
 
@@ -80,14 +80,14 @@ def test_what_an_application_accepts_in_its_own_way() -> None:
 
 
 class Waiting(socket.socket):
-    """As the class of gevent: it does not heed SOCK_NONBLOCK, and knows by its own timeout alone whether to wait."""
+    """Like the class of gevent: it ignores SOCK_NONBLOCK, and only its own timeout decides whether to wait."""
 
     def __init__(self, family: int = -1, kind: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         super().__init__(family, kind & ~getattr(socket, "SOCK_NONBLOCK", 0) if kind > 0 else kind, proto, fileno)
 
 
 def test_replaced_sockets_are_accepted_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it takes for a socket that blocks would wait."""
+    """A socket that such a class considers blocking would wait."""
     monkeypatch.setattr(socket, "socket", Waiting)
     with listener() as listening, socket.socket() as client:
         client.connect(listening.getsockname())

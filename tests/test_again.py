@@ -1,4 +1,4 @@
-"""What failed beside others and is run again: tests/interop/again.py."""
+"""Repetition of failed tests: tests/interop/retry_failed.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.wirespeed_only("about the tests themselves")
 
-# Each test fails as often as the text says: the file keeps how often it ran.
+# Each test fails as often as the text says: the file keeps the number of runs.
 TEST = """
 import os, pathlib
 def runs(name):
@@ -43,7 +43,7 @@ def outcome(folder: Path, file: str, *tests: str, workers: bool = False, again: 
         f"--again={again}",
     ]
     command += [f"--rootdir={folder}", *(["-n", "1"] if workers else []), str(path)]
-    # Only what is needed, as each of these runs starts several processes.
+    # Only the necessary tests, as each of these runs starts several processes.
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parent),
@@ -57,8 +57,8 @@ def outcome(folder: Path, file: str, *tests: str, workers: bool = False, again: 
 
 
 @pytest.mark.parametrize("workers", [False, True], ids=["one", "workers"])
-def test_passes_alone(tmp_path: Path, workers: bool) -> None:
-    """No failure, and told as what it is."""
+def test_test_that_passes_alone(tmp_path: Path, workers: bool) -> None:
+    """It is no failure, and reported as a repetition."""
     code, text = outcome(tmp_path, "test_a.py", FAILS_ONCE, FAILS_ONCE, workers=workers)
     assert code == 0, text
     assert "test_a.py::test_t1 (call): look for the cause; it passed 3 times" in text
@@ -77,7 +77,7 @@ def test_passes_alone(tmp_path: Path, workers: bool) -> None:
         pytest.param("test_ends.py", [FAILS_ONCE], id="random-file"),
     ],
 )
-def test_stays_a_failure(tmp_path: Path, file: str, tests: list[str]) -> None:
+def test_test_that_fails_again(tmp_path: Path, file: str, tests: list[str]) -> None:
     code, text = outcome(tmp_path, file, *tests)
     assert code == 1, text
     assert "passed alone" not in text

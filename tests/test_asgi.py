@@ -1,4 +1,4 @@
-"""Applications of Starlette and FastAPI, unchanged, under uvicorn with our implementation; and how it is installed."""
+"""Unchanged applications of Starlette and FastAPI under uvicorn with our implementation; and its installation."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_starlette_messages(implementation: str) -> None:
 
 
 def test_starlette_scope() -> None:
-    """What an application can read, with both implementations."""
+    """The application's view of the scope, with both implementations."""
     offered = [Subprotocol("one"), Subprotocol("two")]
 
     async def main(uri: str) -> Any:
@@ -223,7 +223,7 @@ def test_starlette_denial(path: str) -> None:
     for implementation in (OURS, THEIRS):
         with UvicornServer(starlette(), ws=implementation, date_header=False) as server:
             status, body, fields = run(refusal(server.uri + path))
-            # Ours has those of every response of uvicorn too; and no Date, which theirs has all the same.
+            # Ours includes the headers of every response of uvicorn; and no Date, which uvicorn's own has nevertheless.
             assert implementation != OURS or not any(field.startswith("date:") for field in fields)
             found.append((status, body, [f for f in fields if not f.startswith(("date:", "server:"))]))
     assert found[0] == found[1]
@@ -272,7 +272,7 @@ def test_starlette_endpoint(implementation: str) -> None:
     app = starlette()
     with UvicornServer(app, ws=implementation) as server:
         run(main(server.uri))
-    # Starlette makes a WebSocketDisconnect of the OSError that send raises.
+    # Starlette turns the OSError that send raises into WebSocketDisconnect.
     assert app.state.left == [3005, "WebSocketDisconnect"]
 
 
@@ -342,7 +342,7 @@ def test_fastapi(implementation: str, http: str) -> None:
         run(main(server.uri))
 
 
-# How it is installed
+# Installation
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -402,7 +402,7 @@ def test_class_itself(caplog: pytest.LogCaptureFixture) -> None:
     lines = [record.getMessage() for record in caplog.records if "WebSocket" in record.getMessage()]
     assert len(lines) == 1
     assert lines[0].startswith("127.0.0.1:")
-    # Tokens travel in queries.
+    # Tokens are passed in queries.
     assert lines[0].endswith(' - "WebSocket /text/x?***" [accepted]')
 
 
@@ -432,7 +432,7 @@ def test_eager_tasks() -> None:
 
 
 def test_import_of_uvicorn() -> None:
-    """Only this module needs it."""
+    """Only this module needs uvicorn."""
     code = "import sys, wirespeed, wirespeed.asyncio, wirespeed.sync; print('uvicorn' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

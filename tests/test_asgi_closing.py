@@ -1,4 +1,4 @@
-"""Applications that close: what they may still receive, and with which code."""
+"""Applications that close: the events that they may still receive, and their codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECEIVED = ["a", b"b", "ü"]
 
 
 class Closing:
-    """It closes when what the client has sent is there, and then receives until it is told of the end.
+    """The application closes when the client's messages have arrived, and then receives until the disconnect event.
 
     Args:
         fields: Those of the event ``websocket.close``.
@@ -59,7 +59,7 @@ def opened(server: UvicornServer) -> Iterator[socket.socket]:
         while not data.endswith(b"\r\n\r\n"):
             data += sock.recv(1)
         yield sock
-        # Before the server ends, which would be told to the application.
+        # Before the server ends, which the application would notice.
         deadline = time.monotonic() + 5
         while server.tasks:
             assert time.monotonic() < deadline, "the application has not been told of the end"
@@ -67,7 +67,7 @@ def opened(server: UvicornServer) -> Iterator[socket.socket]:
 
 
 def end(sock: socket.socket) -> bytes:
-    """Read the close frame, answer it, and return it with all that follows."""
+    """Reads the close frame, answers it, and returns it with the remaining data."""
     data = sock.recv(100)
     sock.sendall(masked(CLOSE, data[2:4]))
     while piece := sock.recv(100):
@@ -77,8 +77,8 @@ def end(sock: socket.socket) -> bytes:
 
 @IMPLEMENTATIONS
 @LOOPS
-def test_what_came_before(implementation: str, loop: str) -> None:
-    """It is received, and then the end that the application wanted."""
+def test_messages_before_the_close_are_received(implementation: str, loop: str) -> None:
+    """Earlier messages are received, and then the end that the application requested."""
     app = Closing({"code": 3000, "reason": "enough"})
     with UvicornServer(app, ws=implementation, loop=loop, lifespan="off") as server, opened(server) as sock:
         sock.sendall(QUEUED)
@@ -87,8 +87,8 @@ def test_what_came_before(implementation: str, loop: str) -> None:
 
 
 @LOOPS
-def test_what_comes_later(loop: str) -> None:
-    """It is not, whatever the application waits for: no more than what was there."""
+def test_messages_after_the_close_are_dropped(loop: str) -> None:
+    """Later messages are not received, however long the application waits."""
     app = Closing({"code": 3000}, pause=0.3)
     with UvicornServer(app, loop=loop, lifespan="off") as server, opened(server) as sock:
         sock.sendall(QUEUED)
@@ -99,8 +99,8 @@ def test_what_comes_later(loop: str) -> None:
 
 
 @LOOPS
-def test_without_an_answer(loop: str) -> None:
-    """The end is told at once, though the client has not answered the close frame."""
+def test_client_does_not_answer_the_close_frame(loop: str) -> None:
+    """The end is reported immediately, though the client has not answered the close frame."""
     app = Closing({"code": 3000})
     with UvicornServer(app, loop=loop, lifespan="off") as server, opened(server) as sock:
         sock.sendall(QUEUED + masked(TEXT, b"half of a mes", fin=False))
@@ -110,7 +110,7 @@ def test_without_an_answer(loop: str) -> None:
 
 @LOOPS
 def test_after_the_client_has_closed(loop: str) -> None:
-    """The code is that of the client, who was first."""
+    """The code is that of the client, which closed first."""
     app = Closing({"code": 3000})
     with UvicornServer(app, loop=loop, lifespan="off") as server, opened(server) as sock:
         sock.sendall(QUEUED + masked(CLOSE, close(4001)[2:]))
@@ -118,8 +118,8 @@ def test_after_the_client_has_closed(loop: str) -> None:
     assert app.seen == [*RECEIVED, 4001]
 
 
-def test_shown(caplog: pytest.LogCaptureFixture) -> None:
-    """As other messages are, at the level of debugging."""
+def test_close_event_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Logged like other messages, at level DEBUG."""
     app = Closing({})
     with (
         caplog.at_level(logging.DEBUG, "uvicorn.error"),
@@ -134,7 +134,7 @@ def test_shown(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"code": None}, {"code": None, "reason": None}, {"code": 1000}], ids=repr)
 def test_code(fields: dict[str, Any]) -> None:
-    """``None`` is the default, as no code is."""
+    """``None`` and a missing code both give the default."""
     app = Closing(fields)
     with UvicornServer(app, lifespan="off") as server, opened(server) as sock:
         assert end(sock) == close(1000)

@@ -1,4 +1,4 @@
-"""How connections and servers end: shutdown, clients that do not answer, processes."""
+"""Ends of connections and servers: shutdown, clients that do not answer, processes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def head(sock: socket.socket) -> bytes:
 
 
 def rest(sock: socket.socket) -> bytes:
-    """Everything up to the end, however it comes."""
+    """Returns all data up to the end of any kind."""
     data = b""
     with contextlib.suppress(ConnectionError):
         while piece := sock.recv(65536):
@@ -71,7 +71,7 @@ def rest(sock: socket.socket) -> bytes:
 
 
 class App:
-    """It accepts, unless told not to, and notes events."""
+    """An application that accepts by default, and records events."""
 
     def __init__(self, accept: bool = True) -> None:
         self.accept = accept
@@ -167,7 +167,7 @@ def test_shutdown_with_a_client_that_does_not_answer(loop: str) -> None:
 
 
 def test_shutdown_while_sending() -> None:
-    """A client that does not read holds nothing up for longer than the close timeout."""
+    """A client that does not read delays the shutdown by at most the close timeout."""
     errors = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -211,7 +211,7 @@ def test_shutdown_after_the_application_has_closed() -> None:
 
 
 def test_shutdown_with_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
-    """What does not end is cancelled by uvicorn."""
+    """uvicorn cancels applications that do not end."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -231,7 +231,7 @@ def test_shutdown_with_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_an_application_that_is_cancelled() -> None:
-    """Its task is cancelled, and its client is told."""
+    """Its task is cancelled, and its client gets a close frame."""
     tasks: list[asyncio.Task[Any] | None] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -253,7 +253,7 @@ def test_an_application_that_is_cancelled() -> None:
 
 
 class Waiting(App):
-    """It accepts when it is told to."""
+    """An application that accepts on command."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ class Waiting(App):
 @IMPLEMENTATIONS
 @LOOPS
 def test_early_bytes(implementation: str, loop: str) -> None:
-    """What a client sends before it is answered is not lost."""
+    """Data that a client sends before the response is not lost."""
     app = Waiting()
     with UvicornServer(app, ws=implementation, loop=loop, lifespan="off") as server, raw(server) as sock:
         time.sleep(0.1)
@@ -288,7 +288,7 @@ def test_early_bytes(implementation: str, loop: str) -> None:
 
 @LOOPS
 def test_many_early_bytes(loop: str) -> None:
-    """They are not kept without limit, and none is lost."""
+    """Such data is stored up to a limit, and none is lost."""
     count = 3000
     data = (b"\x81\xfe" + (1000).to_bytes(2, "big") + bytes(4) + b"x" * 1000) * count
     expected = (b"\x81\x7e" + (1000).to_bytes(2, "big") + b"x" * 1000) * count
@@ -319,7 +319,7 @@ def test_client_that_answers_no_pings(implementation: str, loop: str) -> None:
         sock.close()
     assert data[:2] == b"\x89\x04"
     assert data[6:] == b"\x88\x18" + (1011).to_bytes(2, "big") + b"keepalive ping timeout"
-    # Theirs tells no more than that the connection is lost.
+    # uvicorn's own implementation only reports that the connection is lost.
     assert app.seen == [1011 if implementation == OURS else 1005]
 
 
@@ -347,7 +347,7 @@ def test_pings_answered() -> None:
 
 
 def test_client_that_never_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """One that was refused and does not close is cut in the end, at shutdown at the latest."""
+    """A refused client that does not close is disconnected, at shutdown at the latest."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -366,7 +366,7 @@ def test_client_that_never_ends(caplog: pytest.LogCaptureFixture) -> None:
 @LOOPS
 @pytest.mark.parametrize("kind", ["websocket.close", "websocket.http.response.start"])
 def test_client_that_leaves_before_it_is_refused(loop: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What is sent to it is answered by a reset, of which the transport knows nothing yet when its end is sent."""
+    """The response is answered by a reset, which the transport has not noticed when its end is sent."""
     gone, ends = threading.Event(), []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -429,7 +429,7 @@ def port() -> int:
 
 
 class Command:
-    """``uvicorn`` as people start it."""
+    """``uvicorn`` as users start it."""
 
     def __init__(self, folder: Path, port: int, *arguments: str) -> None:
         (folder / "served.py").write_text(textwrap.dedent(APP))

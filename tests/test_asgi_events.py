@@ -1,5 +1,6 @@
-"""Events of ASGI, one scenario after the other, on our implementation and on uvicorn's own: the same unless a row says
-how, and why, they differ."""
+"""Events of ASGI, one scenario after the other, on our implementation and on uvicorn's own: equal unless a row explains
+the difference.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ GONE = ["ClientDisconnected"]
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """What an application does, what a client does, what both see."""
+    """The actions of an application and of a client, and the observations of both."""
 
     app: App
     client: Callable[[str], Awaitable[Any]]
@@ -55,7 +56,7 @@ def short(event: dict[str, Any]) -> Any:
 
 
 class Events:
-    """Receive and send of an application, with a record of what came."""
+    """Receive and send of an application, with a record of its events."""
 
     def __init__(self, scope: Any, receive: Any, send: Any, seen: list[Any]) -> None:
         self.scope, self._receive, self._send, self.seen = scope, receive, send, seen
@@ -69,7 +70,7 @@ class Events:
         await self._send({"type": f"websocket.{kind}", **fields})
 
     async def try_send(self, kind: str, **fields: Any) -> None:
-        """Send; an exception is seen."""
+        """Sends; an exception is recorded."""
         try:
             await self.send(kind, **fields)
         except Exception as exc:
@@ -117,7 +118,7 @@ def closes(*arguments: Any) -> Callable[[str], Awaitable[Any]]:
 
 
 def sends(data: bytes) -> Callable[[str], Awaitable[Any]]:
-    """Open, write raw bytes, and see how it ends."""
+    """Opens, writes raw bytes, and records the end."""
 
     async def run(uri: str) -> Any:
         async with client.connect(uri, compression=None) as ws:
@@ -146,7 +147,7 @@ REQUEST = (
 
 
 def asks(more: str = "", path: str = "/", replace: tuple[str, str] = ("", ""), leave: bool = False) -> Any:
-    """Send a request by hand; the status, and what follows it."""
+    """Sends a raw request; returns the status, and the data that follows it."""
 
     async def run(uri: str) -> Any:
         port = int(uri.rpartition(":")[2])
@@ -369,7 +370,7 @@ MASKED = b"\0\0\0\0"
 BIG = b"\x82\xfe" + (2000).to_bytes(2, "big") + MASKED + bytes(2000)
 CONNECT = "connect"
 
-# A close frame tells a client that the server has not crashed; uvicorn's own ends TCP.
+# A close frame shows a client that the server has not crashed; uvicorn's own ends TCP.
 CLOSE_FRAME = "we send a close frame, theirs ends TCP"
 # RFC 6455, section 7.1.5.
 LOST = "1005 is a close frame without a code; without any it is 1006"

@@ -1,4 +1,4 @@
-"""Applications that are behind their clients: those that answer, too, handle what came before a close frame."""
+"""Slow applications: they receive messages that precede a close frame, even if they answer them."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def _logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 class Acknowledging:
-    """It answers each message, as an application of Starlette.
+    """An application of Starlette that answers each message.
 
     Args:
-        work: What it does for each message before it answers.
+        work: Its work for each message before it answers.
     """
 
     def __init__(self, work: Callable[[], Awaitable[object]]) -> None:
@@ -180,7 +180,7 @@ def test_messages_over_tls(loop: str, certificates: Certificates) -> None:
 
 
 class Raw:
-    """An application without a framework. What ``send`` raises is noted."""
+    """An application without a framework. Exceptions of ``send`` are recorded."""
 
     def __init__(self, run: Callable[[Raw, Any, Any], Awaitable[None]]) -> None:
         self.run = run
@@ -206,7 +206,7 @@ def served(app: Raw, data: bytes, **options: Any) -> None:
 
 
 async def greet_late(app: Raw, receive: Any, send: Any) -> None:
-    """It has something to say before it receives."""
+    """Sends before it receives."""
     await asyncio.sleep(0.1)
     await send({"type": "websocket.send", "text": "hello"})
     while (event := await receive())["type"] == "websocket.receive":
@@ -216,7 +216,7 @@ async def greet_late(app: Raw, receive: Any, send: Any) -> None:
     await send({"type": "websocket.send", "text": "still there?"})
 
 
-def test_a_greeting_that_is_late() -> None:
+def test_late_greeting() -> None:
     app = Raw(greet_late)
     served(app, TEXTS + CLOSE)
     assert app.events == [*MESSAGES, 4001]
@@ -232,7 +232,7 @@ async def close_late(app: Raw, receive: Any, send: Any) -> None:
     app.events.append(event["code"])
 
 
-def test_a_close_that_is_late() -> None:
+def test_late_close() -> None:
     app = Raw(close_late)
     served(app, TEXTS + CLOSE)
     assert app.events == [*MESSAGES, 4001]
@@ -240,7 +240,7 @@ def test_a_close_that_is_late() -> None:
 
 
 async def publish(app: Raw, receive: Any, send: Any) -> None:
-    """It sends for ever, and receives nothing."""
+    """Sends endlessly, and receives nothing."""
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         await send({"type": "websocket.send", "text": "news"})
@@ -258,7 +258,7 @@ async def subscribe(app: Raw, receive: Any, send: Any) -> None:
     [(publish, CLOSE), (subscribe, TEXTS[: len(frame(0x81, b"message 0"))] + CLOSE), (subscribe, TEXTS + CLOSE)],
     ids=["nothing was sent", "all was received", "some is left"],
 )
-def test_who_only_sends_learns_that_the_client_has_gone(
+def test_sending_application_notices_the_disconnect(
     loop: str, run: Any, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lateness, "_WITH_MESSAGES", 0.5)
@@ -269,7 +269,7 @@ def test_who_only_sends_learns_that_the_client_has_gone(
 
 @LOOPS
 def test_a_client_that_is_lost(loop: str) -> None:
-    """Nobody has closed: there is nothing to be told but that it is lost."""
+    """Without a close frame only the loss is reported."""
     app = Raw(publish)
     with UvicornServer(app, loop=loop, lifespan="off") as server, opened(server) as sock:
         sock.sendall(TEXTS)
@@ -280,8 +280,8 @@ def test_a_client_that_is_lost(loop: str) -> None:
 
 
 @LOOPS
-def test_shutdown_of_who_is_behind(loop: str) -> None:
-    """What goes nowhere holds up no server that ends."""
+def test_shutdown_of_a_slow_application(loop: str) -> None:
+    """Undeliverable messages do not delay the end of the server."""
     app = Raw(subscribe)
     with UvicornServer(app, loop=loop, lifespan="off") as server, opened(server) as sock:
         sock.sendall(TEXTS + CLOSE)
@@ -294,8 +294,8 @@ def test_shutdown_of_who_is_behind(loop: str) -> None:
     assert app.raised == ["ClientDisconnected"]
 
 
-def test_the_other_task_of_an_application() -> None:
-    """One receives, one sends: as soon as the first is told, the second is too."""
+def test_second_task_of_an_application() -> None:
+    """One task receives, one sends: when the first gets the disconnect event, the second gets an exception."""
     told: list[float] = []
 
     async def both(app: Raw, receive: Any, send: Any) -> None:
@@ -317,8 +317,8 @@ def test_the_other_task_of_an_application() -> None:
     assert app.raised == ["ClientDisconnected"]
 
 
-def test_for_how_long() -> None:
-    """Each message that is received gives time anew, the last one less of it."""
+def test_time_limit_for_remaining_messages() -> None:
+    """Each received message extends the time limit, the last one by less."""
     late = lateness.SendAfterClose()
     closed = ConnectionClosed(Close(4001, "bye"), Close(4001, "bye"), True)
 
@@ -353,11 +353,12 @@ def test_only_after_a_close_of_the_client(closed: ConnectionClosed) -> None:
 
 @LOOPS
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-def test_close_behind_what_the_client_has_yet_to_read(
+def test_close_answer_follows_unread_messages(
     loop: str, secure: bool, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it arrives, and then the answer to its close frame. The kernel takes little at once, so that a transport
-    always has something left."""
+    """The client receives everything, and then the answer to its close frame. The kernel takes little at once, so that
+    a transport always has data left.
+    """
     native: Any = socket.socket.__base__
     monkeypatch.setattr(socket.socket, "send", lambda sock, data, *flags: native.send(sock, data[:9000], *flags))
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Lines of the log below INFO: those of uvicorn's own implementation, with the client's name, and without secrets."""
+"""Log records below INFO: those of uvicorn's own implementation, with the client's name, and without secrets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run(uri: str) -> None:
 
 
 def test_a_session(log: pytest.LogCaptureFixture) -> None:
-    """All that uvicorn's own shows of one, but for secrets, states in between, and what changes each time."""
+    """All records of uvicorn's own for a session, except secrets, intermediate states, and changing values."""
     found = []
     for implementation in (OURS, THEIRS):
         log.clear()
@@ -94,11 +94,11 @@ def test_a_session(log: pytest.LogCaptureFixture) -> None:
     for texts in (ours, theirs):
         texts[:] = [(level, varies.sub("", text)) for level, text in texts]
     assert sorted(ours) == sorted(theirs)
-    # Their order is that of what happens, but that uvicorn's own has the request before the connection.
+    # Records are in the order of events, except that uvicorn's own has the request before the connection.
     assert [text for _, text in ours if text[0] in "<>"] == [text for _, text in theirs if text[0] in "<>"]
 
 
-def test_nothing_of_it_at_info(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_debug_records_at_info(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "uvicorn.error"), UvicornServer(app, lifespan="off") as server:
         run(server.uri)
     ours = [line for _, line in lines(caplog) if "127.0.0.1" in line and "running" not in line]
@@ -155,7 +155,7 @@ def test_long_messages(log: pytest.LogCaptureFixture) -> None:
     assert "< CLOSE 1005 (no status received [internal]) [0 bytes]" in text
 
 
-def test_what_a_peer_writes_stays_on_its_line(log: pytest.LogCaptureFixture) -> None:
+def test_peer_data_stays_on_its_log_line(log: pytest.LogCaptureFixture) -> None:
     reason = b"a\nb"
     session(b"\x88\x85" + bytes(4) + (3000).to_bytes(2, "big") + reason, b"X-A: \xe9\x9f\xc2\x85\r\n")
     found = lines(log)
@@ -171,7 +171,7 @@ def test_a_long_head_is_shown_whole(log: pytest.LogCaptureFixture) -> None:
     assert all(len(line) < 600 for line in found)
 
 
-def test_what_goes_nowhere(log: pytest.LogCaptureFixture) -> None:
+def test_undeliverable_messages(log: pytest.LogCaptureFixture) -> None:
     session(b"\x81\x81" + bytes(4) + b"a" + b"\x88\x80" + bytes(4), path=b"/late")
     found = [line.partition(" - ")[2] for _, line in lines(log)]
     assert "x TEXT 'a' [1 byte] not sent: the client has closed" in found

@@ -1,4 +1,4 @@
-"""Much at once: large messages, many messages, many connections, ends that do not read; compression; tasks."""
+"""Load: large messages, many messages, many connections, ends that do not read; compression; tasks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_largest_message() -> None:
                 await ws.recv()
             assert ws.close_code == 1009
         async with client.connect(uri) as ws:
-            # It is small on its way.
+            # It is small on the wire.
             await ws.send(bytes(100_000))
             with pytest.raises(ConnectionClosed):
                 await ws.recv()
@@ -138,7 +138,7 @@ def test_compression(implementation: str, enabled: bool) -> None:
 
 @LOOPS
 def test_messages_in_order(loop: str) -> None:
-    """Both directions, many at once, nothing lost."""
+    """Many messages in both directions at once, nothing is lost."""
     count = 20_000
 
     async def main(uri: str) -> None:
@@ -225,7 +225,7 @@ def raw(server: UvicornServer) -> socket.socket:
 
 @LOOPS
 def test_client_that_does_not_read(loop: str) -> None:
-    """The application waits; it learns when the client goes."""
+    """The application waits; it gets an exception when the client leaves."""
     sent: list[int] = []
     errors: list[str] = []
 
@@ -246,7 +246,7 @@ def test_client_that_does_not_read(loop: str) -> None:
         while count != len(sent):
             count = len(sent)
             time.sleep(0.2)
-        # What the socket buffers of both ends hold, and write_limit.
+        # The capacity of the socket buffers of both ends, and write_limit.
         assert count * 65536 < 20_000_000
         for _ in range(100):
             sock.recv(2**20)
@@ -260,7 +260,7 @@ def test_client_that_does_not_read(loop: str) -> None:
 
 @LOOPS
 def test_application_that_does_not_receive(loop: str) -> None:
-    """The client waits; nothing is lost when the application goes on."""
+    """The client waits; nothing is lost when the application continues."""
     proceed: list[int] = []
     received: list[int] = []
 
@@ -363,7 +363,7 @@ def test_receiving_while_another_task_closes() -> None:
 @LOOPS
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 def test_random_ends(loop: str, secure: bool, certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever clients and the application do, in whatever order: every connection ends, and nothing fails."""
+    """For any order of actions of clients and the application, every connection ends, and nothing fails."""
     dice = random.Random(loop)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Requests as clients write them, through both HTTP parsers of uvicorn: what the application sees, what is refused."""
+"""Requests of clients through both HTTP parsers of uvicorn: the application's view, and refusals."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for 
 PARSERS = pytest.mark.parametrize("http", ["h11", "httptools"])
 TIMEOUT = 20
 
-# 64 KiB are read by default; for this much h11 has room beside the rest.
+# 64 KiB are read by default; for this size h11 has room beside the rest.
 LONG = 60_000
-# By default h11 refuses a head of more than 16 KiB that comes in pieces, before either implementation is asked.
+# By default h11 refuses a head of more than 16 KiB that arrives in pieces, before either implementation is called.
 IN_PIECES = 65_536
 
 
@@ -34,7 +34,7 @@ def request(path: str = "/", more: str = "", version: str = "1.1") -> bytes:
 
 
 class App:
-    """It accepts, and keeps what it was told of the request."""
+    """An application that accepts, and keeps the scope of the request."""
 
     def __init__(self) -> None:
         self.scopes: list[Any] = []
@@ -47,7 +47,7 @@ class App:
 
 
 def answer(app: App, data: bytes, implementation: str = OURS, **options: Any) -> tuple[int, str]:
-    """Status and body of the answer to a request."""
+    """Returns status and body of the answer to a request."""
     with (
         UvicornServer(
             app, ws=implementation, lifespan="off", h11_max_incomplete_event_size=IN_PIECES, **options
@@ -87,7 +87,7 @@ def answer(app: App, data: bytes, implementation: str = OURS, **options: Any) ->
     ],
 )
 def test_requests(more: str, path: str, status: int, http: str) -> None:
-    """Ours answers what it refuses."""
+    """Our implementation answers refused requests."""
     app = App()
     assert answer(app, request(path, more), http=http)[0] == status
     assert len(app.scopes) == (status == 101)
@@ -97,7 +97,7 @@ def test_requests(more: str, path: str, status: int, http: str) -> None:
         assert app.scopes[0]["query_string"] == (b"b" if "?" in path else b"")
 
 
-# Lines of at most 8 KiB, as uvicorn's default takes them.
+# Lines of at most 8 KiB, which uvicorn accepts by default.
 COOKIES = "".join(f"Cookie: c{number}={'x' * 7_000}\r\n" for number in range(LONG // 7_100))
 LONG_HEAD = f"X-First: \xe9 \r\n{COOKIES}Sec-WebSocket-Protocol: chat, other\r\nX-Empty:\r\nX-Last: 1\r\nX-Last: 2\r\n"
 
@@ -128,7 +128,7 @@ def test_a_long_field(http: str) -> None:
     [
         (f"Cookie: {'x' * 66_000}\r\n", 431),
         (f"Cookie: {'x' * 20_000}\r\n" + "X-A: b\r\n" * 130, 431),
-        # What the core has to look at stays within its own limit.
+        # Fields that the core parses stay within its own limit.
         (f"Sec-WebSocket-Protocol: {'x' * 20_000}\r\n", 431),
         (f"Cookie: {'x' * 20_000}\r\nContent-Length: 3\r\n", 400),
         (f"Cookie: {'x' * 20_000}\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", 400),
@@ -136,7 +136,7 @@ def test_a_long_field(http: str) -> None:
 )
 def test_a_head_that_is_too_long_or_wrong(more: str, status: int) -> None:
     app = App()
-    # h11 refuses itself what is longer than 64 KiB.
+    # h11 itself refuses heads longer than 64 KiB.
     assert answer(app, request("/", more), http="httptools")[0] == status
     assert app.scopes == []
 
@@ -170,14 +170,14 @@ def head_of(size: int, fields: int = 7) -> bytes:
 @pytest.mark.parametrize(
     ("size", "fields"), [(2**14, 7), (HEAD_BYTES + 1, 7), (2**15, 129)], ids=["short", "too long", "too many"]
 )
-def test_head_that_is_left_as_it_is(size: int, fields: int) -> None:
+def test_head_that_is_not_changed(size: int, fields: int) -> None:
     head = head_of(size, fields)
     assert len(head) == size
     assert essential_head(head) == (head, None)
 
 
 @pytest.mark.parametrize(("size", "fields"), [(2**14 + 1, 7), (HEAD_BYTES, 128)])
-def test_head_without_what_the_core_does_not_read(size: int, fields: int) -> None:
+def test_head_reduced_to_fields_of_the_core(size: int, fields: int) -> None:
     head = head_of(size, fields)
     kept, all_fields = essential_head(head)
     assert kept == (
@@ -201,6 +201,6 @@ def test_head_without_what_the_core_does_not_read(size: int, fields: int) -> Non
     ],
     ids=["transport", "protocol", "version", "scope", "number"],
 )
-def test_parser_that_tells_no_version(transport: Any) -> None:
-    """There may be others than those of uvicorn."""
+def test_parser_without_http_version(transport: Any) -> None:
+    """There may be other parsers than those of uvicorn."""
     assert http_version_of(transport) == "1.1"

@@ -1,4 +1,4 @@
-"""What an application may send as a message, and what becomes of a ``send`` that is given up."""
+"""Messages of an application, valid and invalid ones, and the result of a cancelled ``send``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Text(str):
 
 
 class Sending:
-    """An application that sends one thing under one key, and then ``end``."""
+    """An application that sends one value under one key, and then ``end``."""
 
     def __init__(self, key: str, make: Callable[[], object]) -> None:
         self.key, self.make = key, make
@@ -78,7 +78,7 @@ def sent(app: Sending) -> list[str | bytes]:
         ("bytes", lambda: 1, "must be bytes-like, not int"),
     ],
 )
-def test_what_is_no_message(key: str, make: Callable[[], object], needs: str) -> None:
+def test_invalid_message(key: str, make: Callable[[], object], needs: str) -> None:
     """Nothing of it is sent, and the connection stays usable."""
     app = Sending(key, make)
     assert sent(app) == ["end"]
@@ -95,13 +95,13 @@ def test_what_is_no_message(key: str, make: Callable[[], object], needs: str) ->
         ("bytes", lambda: array.array("B", [1, 2]), b"\x01\x02"),
     ],
 )
-def test_what_is_like_a_message(key: str, make: Callable[[], object], message: str | bytes) -> None:
+def test_message_like_values(key: str, make: Callable[[], object], message: str | bytes) -> None:
     app = Sending(key, make)
     assert sent(app) == [message, "end"]
     assert app.raised is None
 
 
-# Sending that is given up.
+# Cancelled sending.
 
 NOISE = random.Random(1).randbytes(3_000_000)
 COUNT = 8
@@ -113,12 +113,12 @@ REQUEST = (
 
 
 class Impatient:
-    """It waits for a moment only until a message is sent, and sends the next one; at last it waits.
+    """An application that waits only for a moment until a message is sent, and sends the next one; at last it waits.
 
     Attributes:
         sent: The numbers of those that were sent in time.
-        given_up: Those of the others.
-        waits: Set when it has given up all that it could.
+        given_up: The numbers of the cancelled ones.
+        waits: Set when it has cancelled all that it could.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Impatient:
                 self.sent.append(number)
             except asyncio.TimeoutError:
                 self.given_up.append(number)
-        # It is not sent either: nobody has begun to.
+        # It is not sent either: its sending has not begun.
         unborn = asyncio.ensure_future(send({"type": "websocket.send", "bytes": b"unborn"}))
         unborn.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -147,7 +147,7 @@ class Impatient:
 
 
 def frames(reader: Any) -> list[bytes]:
-    """The payloads of all binary messages up to the close frame; each is one frame."""
+    """Returns the payloads of all binary messages up to the close frame; each is one frame."""
     payloads: list[bytes] = []
     while True:
         first, size = reader.read(2)
@@ -180,8 +180,8 @@ class Reader:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_send_that_is_given_up(loop: str) -> None:
-    """It is delivered whole, or not at all; which of both, the application cannot know."""
+def test_cancelled_send(loop: str) -> None:
+    """The message is delivered whole, or not at all; the application cannot know which."""
     app = Impatient()
     with UvicornServer(app, lifespan="off", loop=loop, ws_ping_interval=None) as server, socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -197,7 +197,7 @@ def test_a_send_that_is_given_up(loop: str) -> None:
     assert all(payload[1:] == NOISE for payload in payloads[:-2])
     assert arrived == sorted(set(arrived))
     assert set(app.sent) <= set(arrived)
-    # One was on its way when it was given up, or more on a busy machine; those that had to wait for it were
-    # not.
+    # One message was in progress when it was cancelled, or more on a busy machine; messages that had to wait for it
+    # were not sent.
     assert set(app.given_up) & set(arrived)
     assert set(app.given_up) - set(arrived)

@@ -1,4 +1,4 @@
-"""Applications that go on receiving when there is nothing more to come: they hold up neither the server nor its end."""
+"""Applications that continue to receive after the end: they delay neither the server nor its end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from interop.uvicorn_server import OURS, UvicornServer
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-# Seconds within which a server that is idle answers, and ends.
+# Seconds within which an idle server answers, and ends.
 SOON = 5
-# Seconds after which an application gives up: a server that is held up is not so for ever.
+# Seconds after which an application gives up, so that a blocked server ends eventually.
 GUARD = 10
 
 REQUEST = (
@@ -36,11 +36,11 @@ CLOSE = b"\x88\x82\0\0\0\0\x03\xe8"
 
 
 class App:
-    """It answers HTTP; in a WebSocket it does what the path says, and then receives for ever.
+    """It answers HTTP; in a WebSocket it performs the action of the path, and then receives endlessly.
 
     Attributes:
         told: The codes of all ``websocket.disconnect``.
-        ended: What the applications ended with.
+        ended: The exceptions or results of the applications.
     """
 
     def __init__(self, receive_for_ever: Callable[[Any, App], Any] | None = None) -> None:
@@ -124,7 +124,7 @@ def stop(server: UvicornServer) -> None:
     assert time.monotonic() - begin < patience(SOON)
 
 
-# How connections end, and the code that the application is told.
+# Kinds of ends, and the code that the application gets.
 
 
 def leave(server: UvicornServer, app: App) -> None:
@@ -172,7 +172,7 @@ ENDINGS = pytest.mark.parametrize(
 @LOOPS
 @ENDINGS
 def test_receiving_after_the_end(loop: str, end: Any, code: int, caplog: pytest.LogCaptureFixture) -> None:
-    """It is told once. Everybody else is served, and the server can end: with it the application."""
+    """The end is reported once. Other clients are served, and the server can end: with it the application."""
     app = App()
     with caplog.at_level(logging.INFO, "uvicorn.error"), UvicornServer(app, loop=loop, lifespan="off") as server:
         for _ in range(3):
@@ -191,7 +191,7 @@ def test_receiving_after_the_end(loop: str, end: Any, code: int, caplog: pytest.
 @LOOPS
 @pytest.mark.parametrize("path", [b"open", b"wait", b"close", b"reject"])
 def test_receiving_after_shutdown(loop: str, path: bytes) -> None:
-    """The server ends while clients are there; they say nothing and stay."""
+    """The server ends while silent clients are connected."""
     app = App()
     with UvicornServer(app, loop=loop, lifespan="off") as server, request(server, path) as sock:
         if path != b"wait":
@@ -225,7 +225,7 @@ def test_receiving_late_after_shutdown(left: bool) -> None:
 
 
 def test_receiving_in_a_task() -> None:
-    """As Channels does it: the end of what receives is seen by who waits for it."""
+    """Like Channels: the end of the receiving task is seen by the task that waits for it."""
 
     async def receive_in_a_task(receive: Any, app: App) -> None:
         other = asyncio.ensure_future(asyncio.sleep(GUARD))
@@ -249,7 +249,7 @@ def test_receiving_in_a_task() -> None:
 @LOOPS
 @ENDINGS
 def test_wait_cancelled(loop: str, end: Any, code: int) -> None:
-    """Whoever waits in vain can stop to, as often as it likes."""
+    """A futile wait can be cancelled repeatedly."""
     limits = []
 
     async def receive_with_limit(receive: Any, app: App) -> None:
@@ -277,7 +277,7 @@ def test_wait_cancelled(loop: str, end: Any, code: int) -> None:
 
 
 def test_swallowed_cancellation() -> None:
-    """An application that ignores that too is left to the deadline of uvicorn; meanwhile it holds up nothing."""
+    """An application that ignores that too is left to uvicorn's deadline; meanwhile it delays nothing."""
     counts = [0]
 
     async def receive_whatever_happens(receive: Any, app: App) -> None:
@@ -296,7 +296,7 @@ def test_swallowed_cancellation() -> None:
     assert counts == [3]
 
 
-def test_who_is_counted() -> None:
+def test_counted_connections() -> None:
     """Applications whose client has left count as one connection, and as none when they have ended."""
     app = App()
     with UvicornServer(app, lifespan="off") as server:
@@ -310,7 +310,7 @@ def test_who_is_counted() -> None:
 
 @pytest.mark.parametrize("path", [b"nothing", b"deny"])
 def test_sending_nothing(path: bytes) -> None:
-    """Events without content let others run too."""
+    """Events without content let other tasks run too."""
     turns = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -340,7 +340,7 @@ def test_sending_nothing(path: bytes) -> None:
     assert len(turns) >= 50
 
 
-# A process, as people start it.
+# A process, as users start it.
 
 
 APP = f"""

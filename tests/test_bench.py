@@ -1,6 +1,6 @@
-"""The harness of the benchmarks: everything that can go wrong around a workload.
+"""The harness of the benchmarks: handling of failures around a workload.
 
-Peers and servers that misbehave are small scripts that keep the contract of ``bench/METHODOLOGY.md`` as far as the test
+Misbehaving peers and servers are small scripts that keep the contract of ``bench/METHODOLOGY.md`` as far as the test
 wants. The workloads themselves are in ``test_bench_workloads.py``.
 """
 
@@ -81,8 +81,8 @@ print(before, entered, used)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
-def test_the_network_of_a_run_has_the_control_that_it_says() -> None:
-    """And where it had to be made for that, the system's is as it was."""
+def test_run_uses_the_declared_congestion_control() -> None:
+    """Where the setting had to be changed for the run, the system's setting is restored."""
     runs = [subprocess.check_output([sys.executable, "-c", NETWORK], cwd=BENCH, text=True).split() for _ in range(2)]
     before, entered, used = runs[0]
     assert used == entered
@@ -168,12 +168,12 @@ class Stage:
         self.serve("import time; time.sleep(40)")
 
     def serve(self, body: str) -> None:
-        """Has the server do this once it listens."""
+        """Sets the code of the server once it listens."""
         (self.folder / "server.py").write_text(f"{LISTENS}\n{body}\n")
         self.server = shlex.join([sys.executable, str(self.folder / "server.py")])
 
     def add(self, name: str, body: str, *, probe: str | None = None) -> None:
-        """Adds a peer that answers --probe, and else runs `body`."""
+        """Adds a peer that answers --probe, and otherwise runs `body`."""
         peer = self.folder / "peers" / name
         peer.mkdir(parents=True)
         (peer / "peer.toml").write_text('summary = "scripted"\ncommand = ["{python}", "{peer}/peer.py"]\n')
@@ -189,7 +189,7 @@ class Stage:
         return peers.only(names)
 
     def write(self, names: list[str], scenario: str = "s", workload: str = "") -> None:
-        """Writes a scenario, its workload changed as said."""
+        """Writes a scenario with a changed workload."""
         fields = {"name": '"round-trip"', "title": '"Round trips"', "sizes": "[256]"}
         for line in filter(None, workload.splitlines()):
             key, _, value = line.partition(" = ")
@@ -199,7 +199,7 @@ class Stage:
         (self.folder / "scenarios" / f"{scenario}.toml").write_text("\n".join(lines) + "\n")
 
     def bench(self, *arguments: str) -> tuple[int, str]:
-        """Runs a command line on it, without waiting long, and returns status and output."""
+        """Runs a command line on it with short time limits, and returns status and output."""
         short = ["--seconds", "0.01", "--warmup", "0.01", "--pin", "any", "--records", str(self.folder / "records")]
         status = command.main(["run", *short, "--server", self.server, *arguments])
         captured = self.capsys.readouterr()
@@ -252,7 +252,7 @@ def test_failing_peer_is_never_fast(stage: Stage, body: str, failure: str) -> No
     stage.add("bad", body)
     stage.add("good", f"print('{GOOD}')")
     samples = stage.run(["bad", "good"])
-    # It is not tried again; the others go on.
+    # It is not retried; the other peers continue.
     assert sorted((sample.round, sample.peer) for sample in samples) == [(1, "bad"), (1, "good"), (2, "good")]
     bad, good = summarize(samples)
     assert (bad.rate, bad.failure, good.failure) == (None, failure, None)
@@ -285,7 +285,7 @@ program.once_or_forking(run, load)
 
 
 def runs(pid: int) -> bool:
-    """Tells whether a process is there; whose parent has not looked is not."""
+    """Returns whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -300,7 +300,7 @@ def add_forking(stage: Stage, name: str, body: str, load: str = "pass", first: s
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
 def test_peer_that_forks(stage: Stage) -> None:
-    # Its count tells who has loaded, the forked process is another one.
+    # The count shows which process has loaded; the forked process is another one.
     lines = "print('noise'); sys.stderr.write('noise'); "
     add_forking(
         stage, "forking", lines + f"program.end(json.loads({GOOD!r}) | {{'count': loaded, 'user': os.getpid()}})"
@@ -310,13 +310,13 @@ def test_peer_that_forks(stage: Stage) -> None:
     assert [number for _, number in sorted(Counter(sample.count for sample in samples).items())] == [4, 4, 1]
     assert len({sample.user for sample in samples} | {float(sample.count) for sample in samples}) == 9 + 3
     assert not any(runs(sample.count) for sample in samples)
-    # A thread would not be there in a process that was forked.
+    # A forked process would not have the thread.
     threads = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     add_forking(
         stage, "threads", f"program.end(json.loads({GOOD!r}) | {{'count': 1 + ('loaded' in globals())}})", first=threads
     )
     assert [(one.count, one.failure) for one in stage.run(["threads"])] == [(1, None)] * 2
-    # Of memory, what was forked shares some: a process by itself, which has loaded nothing before.
+    # A forked process shares memory: a separate process is measured, which has loaded nothing before.
     (sample,) = stage.run(["forking"], workload="measures = 'memory'\nrounds = 1")
     assert "loaded" in str(sample.failure)
 
@@ -418,14 +418,14 @@ def test_server_of_a_peer(stage: Stage) -> None:
 
 
 def test_parts_of_a_name_reach_the_peer(stage: Stage) -> None:
-    # It answers only if it is asked in the same way for its workloads and for a figure.
+    # It answers only if its workloads and a figure are requested in this way.
     wanted = ["--style", "await", "--loop", "uvloop"]
     stage.add("one", f"print('{GOOD}' if sys.argv[1:5] == {wanted} else '{{}}')")
     assert [sample.failure for sample in stage.run(["one:await@uvloop"])] == [None, None]
     assert stage.run(["one@uvloop"])[0].failure == "its messages were not checked"
 
 
-def test_what_a_workload_needs_reaches_the_peer(stage: Stage) -> None:
+def test_requirements_of_a_workload_reach_the_peer(stage: Stage) -> None:
     probe = '{"version": "1", "workloads": ["transfer-in"], "tls": false}'
     stage.add("one", "print('{\"failed\": \"%s\"}' % ' '.join(sys.argv[1:]))", probe=probe)
     options = "{ window = 100, bytes = 7, deflate = true, loud = false }"
@@ -466,7 +466,7 @@ def test_server_that_dies_is_started_again(stage: Stage) -> None:
     assert [sample.failure for sample in samples[1:]] == [None, None]
 
 
-def test_server_that_says_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.server.START_SECONDS", 0.5)
     command = f'{sys.executable} -c "import time; time.sleep(40)"'
     server = Server(command, tls=True, cores=None, cwd=stage.folder, env=dict(os.environ))
@@ -482,7 +482,7 @@ print('%s'.replace("100", str(100 + (count %% 4 < 2) * (count < 4) * 100)))
 """
 
 
-def test_a_cell_that_was_disturbed_is_run_again(stage: Stage) -> None:
+def test_disturbed_cell_is_repeated(stage: Stage) -> None:
     stage.add("a", RESTLESS % GOOD)
     samples = stage.run(["a"], "--rounds", "4")
     assert [sample.count for sample in samples] == [100] * 4
@@ -493,12 +493,12 @@ def test_a_cell_that_was_disturbed_is_run_again(stage: Stage) -> None:
 def test_a_run_without_failures_is_better_than_a_quiet_one() -> None:
     noisy = samples_of({"a": [200, 200, 100, 100]})
     assert unrest(noisy) < unrest([*samples_of({"a": [100] * 4}), *samples_of({"b": [0]}, failure="lost")])
-    # One that is restless by itself, with rates that are not.
+    # A cell with unstable own values, but stable rates.
     tails = [replace(one, measures="tail", figures={"p99": 1.0 * 9**one.round}) for one in samples_of({"a": [100] * 4})]
     assert (unrest(tails), apart_text(tails)[:8], apart_text(tails)[-3:]) == ((0, 0.0), "4 rounds", "(!)")
 
 
-def test_what_is_kept_is_of_a_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_belong_to_a_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = stage.folder / "clone"
     git = ["git", "-c", "user.name=x", "-c", "user.email=x", "-C", str(clone)]
     monkeypatch.setattr("harness.running.GIT", git)
@@ -516,7 +516,7 @@ def test_what_is_kept_is_of_a_commit(stage: Stage, monkeypatch: pytest.MonkeyPat
     stage.add("a", f"print('{GOOD}')")
     stage.write(["a"], workload="rounds = 1")
     assert stage.bench("s")[0] == 0
-    # Of these no figure depends, so that it is not taken again.
+    # No figure depends on these, so the cell is not repeated.
     for path in ("bench/records/machine/one.csv", "bench/METHODOLOGY.md", "docs/page.md", "tests/test.py"):
         commit(path)
     (clone / "bench" / "records" / "two.csv").touch()
@@ -530,7 +530,7 @@ def test_what_is_kept_is_of_a_commit(stage: Stage, monkeypatch: pytest.MonkeyPat
     first, second = (read(path).facts for path in sorted((stage.folder / "records").rglob("*.csv")))
     assert len({first["tree"], second["tree"], first["revision"], second["revision"]}) == 4
     assert len(first["revision"]) == 12
-    # Somebody works on it while it is measured.
+    # The working tree changes while it is measured.
     stage.add("b", f"open({str(clone / 'python' / 'code.py')!r}, 'a').write('more'); print('{GOOD}')")
     stage.write(["b"])
     stage.write(["a"], "t")
@@ -538,7 +538,7 @@ def test_what_is_kept_is_of_a_commit(stage: Stage, monkeypatch: pytest.MonkeyPat
     assert (status, "round-trip, 256 B, plain is not kept" in text, "Record" in text) == (1, True, False)
 
 
-def test_peers_that_do_not_run_keep_others_from_being_measured(stage: Stage) -> None:
+def test_missing_peers_prevent_a_run(stage: Stage) -> None:
     stage.add("broken", "", probe='{"failed": "bad build"}')
     stage.add("slow", f"print('{GOOD}')")
     script = stage.folder / "peers" / "slow" / "peer.py"
@@ -552,9 +552,9 @@ def test_peers_that_do_not_run_keep_others_from_being_measured(stage: Stage) -> 
     (record,) = (stage.folder / "records").rglob("*.csv")
     assert (read(record).without, len(read(record).samples)) == ({"broken": "bad build"}, 1)
     assert read(record).facts["measure"] == "1 rounds of 0.01 s: round-trip; each after 0.01 s"
-    # Such a record is none of the whole scenario.
+    # Such a record is not of the whole scenario.
     assert read(record).facts["choice"].startswith("--seconds 0.01 --warmup 0.01 --pin any --server")
-    # Repaired, and of another version: it is missing in the record, which is then not what there would be now.
+    # Repaired, and of another version: it is missing in the record, which is therefore outdated.
     repaired = stage.folder / "peers" / "broken" / "peer.py"
     repaired.write_text(script.read_text())
     assert "measured before" not in stage.bench("s", "--resume")[1]
@@ -563,7 +563,7 @@ def test_peers_that_do_not_run_keep_others_from_being_measured(stage: Stage) -> 
     assert "measured before" not in stage.bench("s", "--resume")[1]
 
 
-def test_time_that_is_left() -> None:
+def test_remaining_time() -> None:
     clock = Clock(7200)
     assert str(clock) == "about 2 h 0 min"
     clock.skip(3600)
@@ -620,7 +620,7 @@ def test_headline_run_measures_what_is_shown(stage: Stage, monkeypatch: pytest.M
     # The record does not have the cells and peers that are shown now.
     plan.write_text(PLAN.replace('"b"', '"c"'))
     assert "one: measured before" not in run()
-    # A run of all cells does not take a record of the headline set for its own.
+    # A run of all cells does not reuse a record of the headline set.
     assert "measured before" not in stage.bench("--resume")[1]
 
 
@@ -674,11 +674,11 @@ def test_latency_instead_of_a_rate(stage: Stage) -> None:
     assert "95.0%" in lines[2]
     assert lines[3].split()[-2:] == ["0.250", "x"]
     assert "the load generator was the limit of fast: the server could do more" in text
-    # One that failed has no figure to be compared with.
+    # A failed one has no figure to be compared with.
     assert ratio(samples, "slow", "fast", "silent") == (4.0, 4.0, 4.0)
 
 
-def test_the_lesser_of_two_servers_is_compared_and_shared_cores_are_told() -> None:
+def test_slower_server_is_compared_and_shared_cores_are_reported() -> None:
     scenario = scenarios.load("brokers")
     job = next(job for job in scenario.jobs() if job.cell == ("flood-100", 128, False))
     figures = {"wirespeed-engine:apart": (1000.0, 1.5), "wirespeed-engine:nats": (800.0, 2.0)}
@@ -692,7 +692,7 @@ def test_the_lesser_of_two_servers_is_compared_and_shared_cores_are_told() -> No
     assert ratio(samples, "wirespeed-engine:nats", "wirespeed-engine:apart") == (0.8, 0.8, 0.8)
 
 
-def test_a_core_each_as_far_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_core_each_if_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 3])
     assert str(cores.cores_of("two")) == "client on core 3, server on core 2"
     assert str(cores.cores_of("one", 1)) == "client on core 1, server on core 1"
@@ -711,7 +711,7 @@ def test_ratios_are_taken_within_rounds() -> None:
 def test_ratio_with_the_best_of_several() -> None:
     samples = samples_of({"a": [100, 200, 300], "b": [50, 400, 100], "c": [100, 100, 200]})
     assert ratio(samples, "a", "b", "c") == (1.0, 0.5, 1.5)
-    # One that failed has no figure; one that did not run might have been the best.
+    # A failed one has no figure; one that did not run might have been the best.
     failed = samples_of({"c": [0]}, failure="lost")
     assert ratio([*samples[:6], *failed], "a", "b", "c") == (2.0, 0.5, 3.0)
     assert ratio(samples, "a", "b", "d") is None
@@ -754,7 +754,7 @@ def test_bars(bar: Bar, verdict: str) -> None:
         ("at_lest = 1", "unknown field `at_lest`"),
     ],
 )
-def test_bars_that_cannot_be(stage: Stage, bar: str, complaint: str) -> None:
+def test_invalid_bars(stage: Stage, bar: str, complaint: str) -> None:
     stage.write(["a", "b"], workload=f'bars = [{{ peer = "a", {bar} }}]')
     with pytest.raises(UsageError, match=complaint):
         scenarios.load("s")
@@ -822,7 +822,7 @@ def test_scenario_with_everything() -> None:
     assert subjects == {"a:x@l": "a:x@l", "b@l": "a:x@l", "a:y@m": "a:y@m", "c": "a:y@m"}
 
 
-def test_what_is_chosen_of_a_scenario() -> None:
+def test_selected_parts_of_a_scenario() -> None:
     scenario = scenarios.parse("s", SCENARIO)
 
     def jobs(*choice: Any, quick: bool = False) -> list[tuple[str, int, tuple[str, ...]]]:
@@ -834,7 +834,7 @@ def test_what_is_chosen_of_a_scenario() -> None:
         *((name, size, ("a:x@m",)) for name in ("w-10", "w-2000") for size in (1, 2)),
         ("long", 0, ("a:x@m", "a:y@m")),
     ]
-    # Each peer once for each thing that it does, the first of several values.
+    # Each peer once for each of its actions, the first of several values.
     everybody = scenario.peers
     assert jobs(quick=True) == [
         ("w-10", 1, ("a:x@l", "a:x@m")),
@@ -864,7 +864,7 @@ def test_tables_compare_on_the_same_loop() -> None:
 def test_scenario_files_are_sound() -> None:
     for name in scenarios.names():
         scenario = scenarios.load(name)
-        # One that has no loop is compared with none where subjects differ by loop.
+        # One without a loop is compared with none where subjects differ by loop.
         subjects = {scenario.subject_for(peer, one) for peer in scenario.peers for one in scenario.workload}
         assert set(scenario.peers) >= {*(subjects - {None}), *scenario.limits}, name
         assert all((BENCH / "peers" / PeerName.of(peer).folder / "peer.toml").exists() for peer in scenario.peers)
@@ -882,8 +882,8 @@ def test_scenario_files_are_sound() -> None:
         assert {(peer, job.workload.runs, job.cell.tls) for job in jobs for peer in job.peers} == set(quick), name
 
 
-def test_a_measurement_stands_once() -> None:
-    """What a peer does, and how, is in one cell only: wins and losses are not counted twice."""
+def test_measurements_are_unique() -> None:
+    """Each combination of peer and action is in one cell only: wins and losses are not counted twice."""
     seen: dict[tuple[object, ...], str] = {}
     for name in scenarios.names():
         scenario = scenarios.load(name)
@@ -896,7 +896,7 @@ def test_a_measurement_stands_once() -> None:
                 assert seen.setdefault((peer, *how), where) == where
 
 
-def test_journal_keeps_cells_and_goes_on(stage: Stage) -> None:
+def test_journal_keeps_cells_and_continues(stage: Stage) -> None:
     stage.add("a", "")
     stage.add("absent", "", probe='{"skipped": "not installed"}')
     peers, facts = stage.peers(["a", "absent"]), {"cpu": "x", "time": "now"}
@@ -914,7 +914,7 @@ def test_journal_keeps_cells_and_goes_on(stage: Stage) -> None:
     lines = (stage.folder / "unfinished" / "s.csv").read_text().splitlines()
     assert lines[:3] == ["# cpu: x", "# time: now", "# without absent: not installed"]
     assert lines[4] == "round-trip,256,0,1,a,1,rate,100,1.000000,0.100000,0.100000,0.100000,,,"
-    # Another time is no other circumstance; another processor is.
+    # Another time is no other environment; another processor is.
     again = journal(time="later").samples[CELL]
     assert again[:3] == samples[:3]
     assert (again[3].value, again[3].figures["p99"]) == (1.25, 0.333333)
@@ -932,8 +932,8 @@ def test_journal_keeps_cells_and_goes_on(stage: Stage) -> None:
     assert journal().discarded == "version of a"
 
 
-def test_run_goes_on_where_it_was_interrupted(stage: Stage) -> None:
-    """A scenario that is over is not measured again, the one that was under way only from its last whole cell on."""
+def test_run_continues_after_an_interruption(stage: Stage) -> None:
+    """A finished scenario is not measured again, an interrupted one only after its last whole cell."""
     log = stage.folder / "log"
     stop = f"import signal, time; open({str(log)!r}, 'a').write(sys.argv[sys.argv.index('--size') + 1] + ' ')"
     interrupt = f"if open({str(log)!r}).read() == '1 2 1 2 ': os.kill(os.getppid(), signal.SIGINT); time.sleep(20)"
@@ -944,7 +944,7 @@ def test_run_goes_on_where_it_was_interrupted(stage: Stage) -> None:
     assert stage.bench("--resume")[0] == 0
     assert log.read_text() == "1 2 1 2 2 "
     assert len(list((stage.folder / "records").rglob("*.csv"))) == 2
-    # What there is of this commit, measured in the same way, is not measured again.
+    # Measurements of this commit under equal conditions are not repeated.
     assert stage.bench("--resume")[0] == 0
     assert log.read_text() == "1 2 1 2 2 "
     assert stage.bench("one")[0] == 0

@@ -40,7 +40,7 @@ def peer(folder: str, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def test_styles_know_what_they_can_do() -> None:
+def test_styles_declare_their_abilities() -> None:
     native = peer("wirespeed-engine", "--style", "native", "--probe")["workloads"]
     assert {"echo", "open", "pings", "idle"} <= set(native)
     assert not {"sink", "fan-out", "publish"} & set(native)
@@ -55,14 +55,14 @@ def window(style: str, workload: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["json-bytes", "msgpack"])
-def test_what_is_decoded_is_counted(form: str) -> None:
+def test_decoded_messages_are_counted(form: str) -> None:
     answer = window("decode", "sink", "--size", "175", "--format", form)
     assert answer.get("checked") is True, answer
     assert answer["count"] > 0
 
 
-def test_a_decoded_message_that_is_none_is_noticed() -> None:
-    # Numbered bytes are no document.
+def test_invalid_decoded_message_is_detected() -> None:
+    # Numbered bytes are not a document.
     assert "failed" in window("decode", "sink", "--size", "175", "--format", "binary")
 
 
@@ -73,7 +73,7 @@ def test_tokens_are_verified() -> None:
 
 
 def test_tls_is_served_with_a_certificate_of_its_own(tmp_path: Path) -> None:
-    # Of the harness's authority it is told only that there is TLS.
+    # From the harness's authority the peer learns only that there is TLS.
     answer = window("batches", "idle", "--ca", str(tmp_path / "nobody.pem"), "--settle", "0.1")
     assert answer.get("checked") is True, answer
     assert answer["count"] == 5
@@ -86,7 +86,7 @@ def test_several_threads_put_load_on_several_workers() -> None:
         assert answer["count"] > 0
 
 
-def test_locks_that_were_waited_for_are_told() -> None:
+def test_lock_waits_are_reported() -> None:
     answer = window("batches", "echo", "--size", "128")
     assert answer["contended"] >= 0, answer
 
@@ -105,7 +105,7 @@ def test_two_engines(style: str, workload: str) -> None:
     assert style == "apart" or f" with {style}-server " in answer["version"]
 
 
-def test_two_engines_publish_and_nothing_else() -> None:
+def test_two_engines_only_publish() -> None:
     assert peer("wirespeed-engine", "--style", "apart", "--probe")["workloads"] == ["fan-out", "publish"]
 
 
@@ -144,7 +144,7 @@ def test_certificate() -> None:
     assert not os.path.exists(server)
 
 
-def test_sums_stay_within_what_every_reader_of_json_takes() -> None:
+def test_sums_are_safe_json_integers() -> None:
     report_sum = importlib.import_module("serving.server").report_sum
     assert json.loads(report_sum(3, (1 << 40) + 5)) == {"messages": 3, "sum": 5}
 

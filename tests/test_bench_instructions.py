@@ -1,4 +1,4 @@
-"""``python -m bench instructions``: counts of hot paths, compared with those that are kept."""
+"""``python -m bench instructions``: counts of hot paths, compared with the stored ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_verdict(now: int, before: int | None, expected: str) -> None:
 
 
 def test_tolerances_of_another_compiler() -> None:
-    # The same code of another compiler, on another machine, may differ by more.
+    # The code of another compiler or machine may differ by more.
     kept = instructions.Kept("rustc 1.2.3", {})
     assert (kept.factor("rustc 1.2.3"), kept.factor("rustc 1.3.0")) == (1.0, 3.0)
 
@@ -64,7 +64,7 @@ def test_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     ((key, own),) = json.loads(kept.read_text()).items()
     count = own["counts"]["sync-send"]
     assert 100 < count < 100_000
-    # Half of it would have been a change for the worse.
+    # Half of it would have been a regression.
     options.write = False
     kept.write_text(kept.read_text().replace(str(count), str(count // 2)))
     assert instructions.run(options) == 1

@@ -1,4 +1,4 @@
-"""What the peers of the benchmarks check: no lie of a server becomes a figure. Peers run as the harness runs them."""
+"""Checks in the peers of the benchmarks: no lie of a server becomes a figure. Peers run as in the harness."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLBACKS = ("wirespeed:callbacks@asyncio",)
 BLOCKING = ("wirespeed-sync", "websockets-sync")
 OURS = ("wirespeed:await@run", *CALLBACKS, "wirespeed-sync")
 RAW = ("raw-python",)
-# By style, what it needs.
+# By style: its requirements.
 CODECS = {"send-json": "msgspec", "json": "json", "orjson": "orjson", "send-msgpack": "msgspec", "msgpack": "msgpack"}
 CODEC = tuple(f"codecs:{style}@run" for style, module in CODECS.items() if importlib.util.find_spec(module) is not None)
 
@@ -42,7 +42,7 @@ LIMIT_SECONDS = 40
 
 @dataclass(frozen=True)
 class Model:
-    """What peers are asked to do, and the server's path for it."""
+    """The task of peers, and the server's path for it."""
 
     path: str
     size: int
@@ -58,8 +58,7 @@ TEXT = {"deflate": True, "content": "repetitive"}
 MODELS = {
     "round-trip": Model("/", 256, AWAIT + CALLBACKS + BLOCKING + RAW),
     "one-way": Model("/stamp", 512, AWAIT + CALLBACKS + BLOCKING + RAW),
-    # Callbacks compare views of messages of this size; what blocks needs room for the window between the two
-    # ends.
+    # Callbacks compare views of messages of this size; blocking calls need room for the window between the two ends.
     "one-way-window": Model("/stamp", 5120, AWAIT + CALLBACKS + BLOCKING + RAW, WINDOW),
     "duplex": Model("/duplex?size=1024", 1024, AWAIT + BLOCKING),
     "transfer-in": Model("/file?size=64&bytes=20001", 64, AWAIT + BLOCKING, FILE),
@@ -83,7 +82,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def ports() -> Iterator[dict[str, int]]:
-    """The ports of a running `liar`, by their names."""
+    """The ports of a running lying server, by their names."""
     if importlib.util.find_spec("wirespeed") is None:
         pytest.skip("wirespeed is not installed")
     with Child([sys.executable, str(LIAR)]) as child:
@@ -92,9 +91,10 @@ def ports() -> Iterator[dict[str, int]]:
 
 @dataclass(frozen=True)
 class Lie:
-    """A lie that is asked for in the query, or told on a port of its own, and how peers must complain: a pattern.
+    """A lie that is requested in the query, or made on a port of its own, and the required complaint of peers: a
+    pattern.
 
-    Without `peers` it is told to all that the model has.
+    Without `peers` it applies to all peers of the model.
     """
 
     query: str
@@ -107,7 +107,7 @@ class Lie:
 
 
 def run(name: str, model: str, url: str, options: Mapping[str, object]) -> dict[str, Any]:
-    """Runs one peer and returns what it prints, and the exit status."""
+    """Runs one peer and returns its output, and the exit status."""
     peer = PeerName.of(name)
     arguments = {"style": peer.style, "loop": peer.loop, "url": url, "workload": model, **options}
     command = [sys.executable, str(BENCH / "peers" / peer.folder / "peer.py")]
@@ -150,7 +150,7 @@ def _run_case(ports: dict[str, int], name: str, lie: Lie, peer: str, options: Ma
 
 
 def assert_noticed(ports: dict[str, int], asked: Iterable[tuple[str, Lie]], **options: object) -> None:
-    """Every peer must end with status 1, and say what is wrong."""
+    """Checks that every peer ends with status 1 and the complaint."""
     answers = run_all(ports, asked, **options)
     unnoticed = [
         (model, str(lie), peer, answer)
@@ -160,8 +160,8 @@ def assert_noticed(ports: dict[str, int], asked: Iterable[tuple[str, Lie]], **op
     assert not unnoticed, "\n".join(map(str, unnoticed))
 
 
-def test_a_server_that_lives_on_is_noticed(ports: dict[str, int]) -> None:
-    # All at once: they wait for seconds, and do nothing meanwhile.
+def test_server_that_stays_alive_is_detected(ports: dict[str, int]) -> None:
+    # All at once: they only wait for seconds.
     silence = r"ContentError: nothing told within 5 s that the server has closed$"
     asked = []
     for call in ("recv", "send"):
@@ -176,15 +176,15 @@ TIMED = {"round-trip", "one-way", "one-way-window", "open"}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     rotation = metafunc.config.getoption("--rotation")
-    if metafunc.function is test_the_truth_is_measured:
+    if metafunc.function is test_honest_server_is_measured:
         metafunc.parametrize("model", sample(MODELS, 9, rotation))
-    if metafunc.function is test_a_lie_is_noticed:
+    if metafunc.function is test_lie_is_detected:
         # At least one of each kind: change, lose, repeat, ...
         some = sample(lies(), 60, rotation, kind=lambda case: case.values[1].query.partition("&")[0])
         metafunc.parametrize(("model", "lie"), some)
 
 
-def test_the_truth_is_measured(ports: dict[str, int], model: str) -> None:
+def test_honest_server_is_measured(ports: dict[str, int], model: str) -> None:
     answers = run_all(ports, [(model, HONEST)])
     assert answers
     for *_, peer, answer in answers:
@@ -209,8 +209,7 @@ SINK = r"ContentError: /sink received .*, sent was "
 FILES = r"ContentError: a file of .* went over, the server says "
 DEFLATE = r"ContentError: the server did not agree to permessage-deflate$"
 
-# A raw socket waits for as many bytes as are due: if no more messages come, it waits until the harness ends
-# it.
+# A raw socket waits for a number of bytes: without more messages, it waits until the harness ends it.
 LIBRARIES = AWAIT + CALLBACKS + BLOCKING
 
 
@@ -219,7 +218,7 @@ def second(complaint: str, *names: str, which: str = "at=2", peers: tuple[str, .
     return [Lie(f"lie={name}&{which}", complaint, peers=peers) for name in names]
 
 
-# About what /sink has received, and about the echo that is looked at before.
+# About the messages that /sink has received, and about the echo before.
 COUNTS = [*second(SINK, "lose", "repeat", "short"), Lie("lie=count", SINK), Lie("", ECHO, "echo")]
 STAMPS = [
     *second(STAMPED.format(2), "change"),
@@ -233,8 +232,7 @@ LIES = {
     "round-trip": [*second(REPLY, "change", "repeat", "text"), *second(REPLY, "short", peers=LIBRARIES)],
     "one-way": [*STAMPS, *second(STAMPED.format(2), "short", peers=LIBRARIES)],
     "one-way-window": [*STAMPS, *second(STAMPED.format(2), "lose", "reorder"), *second(OTHER_LENGTH, "short")],
-    # Looked at are the number of messages, always, and one of them now and then: what is wrong in one only
-    # may pass.
+    # The number of messages is always checked, and a message now and then: an error in a single one may pass.
     "duplex": [
         *second(STREAM, "lose", "repeat"),
         *second(STREAM, "change", "reorder", "short", "text", which="since=2"),
@@ -270,8 +268,8 @@ LIES = {
 def lies() -> list[Any]:
     """Returns each lie about each model.
 
-    The loops that check are the same around every library: for the other one, the first lie of a model is enough to
-    show that what it receives goes through them.
+    The checking loops are equal around every library: for the other one, the first lie of a model suffices to show that
+    its received messages are checked.
     """
     cases = []
     for model, some in LIES.items():
@@ -282,13 +280,12 @@ def lies() -> list[Any]:
     return cases
 
 
-def test_a_lie_is_noticed(ports: dict[str, int], model: str, lie: Lie) -> None:
+def test_lie_is_detected(ports: dict[str, int], model: str, lie: Lie) -> None:
     assert_noticed(ports, [(model, lie)])
 
 
-def test_a_lie_among_the_timed_round_trips_is_noticed(ports: dict[str, int]) -> None:
-    # They are timed after the window of the rate, in which no clock is read, and for half as long: 0.41 s to
-    # 0.61 s.
+def test_lie_in_timed_round_trips_is_detected(ports: dict[str, int]) -> None:
+    # They are timed after the window of the rate, in which no clock is read, and for half as long: 0.41 s to 0.61 s.
     assert_noticed(ports, [("round-trip", Lie("lie=change&after=0.45", REPLY, peers=OURS + RAW))], seconds=0.4)
 
 
@@ -296,7 +293,7 @@ def test_a_lie_among_the_timed_round_trips_is_noticed(ports: dict[str, int]) -> 
     ("messages", "size", "right"),
     [(1, 640, True), (10, 640, True), (0, 640, False), (11, 640, False), (5, 639, False), ("1", 640, False)],
 )
-def test_messages_that_were_merged_are_fewer_with_the_same_bytes(messages: object, size: int, right: bool) -> None:
+def test_merged_messages_are_detected(messages: object, size: int, right: bool) -> None:
     sink, file = Sink(64, merges=True), File(64, 640, merges=True)
     sink.sent = 10
     told = {"messages": messages, "bytes": size}

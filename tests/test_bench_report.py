@@ -1,4 +1,4 @@
-"""What the records become: the page, words and pictures of the README."""
+"""Reports made of the records: the page, words and pictures of the README."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def records(tmp_path: Path) -> Path:
         *samples(ROUND_TRIP, {OURS: RESTLESS, WEBSOCKETS: [100] * 5, PICOWS: RESTLESS[::-1], "raw-c:epoll": [800]}),
         *samples(ROUND_TRIP, {"aiohttp:await@uvloop": [0], "wirespeed-sync": [0]}, failure="lost a message"),
         *samples(STREAM, {OURS: [300, 310] * 3, CYTHON: [1000] * 6, WEBSOCKETS: [100] * 6}),
-        # The slower style of a rival is no second win, and one whose rounds disagree hides no loss.
+        # The slower style of a rival is no second win, and one with contradicting rounds hides no loss.
         *samples(STREAM, {"websockets:iterate@uvloop": [50] * 6, "picows-cython:await@uvloop": [200, 9000, 9000] * 2}),
         # Too few rounds for a verdict.
         *samples(Cell("send", 64, tls=False), {OURS: [100] * 4, "aiohttp:await@uvloop": [900] * 4}),
@@ -135,7 +135,7 @@ def test_page_readme_and_pictures(records: Path, tmp_path: Path) -> None:
     assert "Sending on a connection that the server has closed, plain (5 rounds" in tables
 
 
-def test_a_readme_without_a_place_is_left_alone(records: Path, tmp_path: Path) -> None:
+def test_readme_without_markers_is_unchanged(records: Path, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing")
     assert run("--partial", "--records", records, "--clone", tmp_path, "--out", tmp_path / "out") == 1
     assert (tmp_path / "README.md").read_text() == "nothing"
@@ -188,7 +188,7 @@ def test_every_rival_is_compared_with_one_of_ours_in_every_cell() -> None:
             found = Counter(one.rival for one in comparisons(whole, {job.cell: made}))
             ours = {peer for peer in job.peers if is_ours(peer) or peer.startswith("codecs:send")}
             rivals = {peer for peer in job.peers if not scenario.is_one_of(peer, whole.limits)} - ours
-            # Others encode and decode alone, without a message of anybody.
+            # Others encode and decode alone, without sending messages.
             assert found == (Counter() if job.workload.group in ("encode", "decode") else Counter(rivals)), (
                 name,
                 job.cell,
@@ -196,7 +196,7 @@ def test_every_rival_is_compared_with_one_of_ours_in_every_cell() -> None:
 
 
 def shown_samples(name: str) -> list[Sample]:
-    """Returns five rounds of every cell that is shown of a scenario, in which wirespeed is the slowest."""
+    """Returns five rounds of every shown cell of a scenario, in which wirespeed is the slowest."""
     whole = scenario.load(name)
     return [
         one
@@ -238,7 +238,7 @@ SEEDS = {
 }
 
 
-def test_every_workload_of_other_projects_is_here() -> None:
+def test_every_workload_of_other_projects_exists() -> None:
     seeds = plan().seed
     for document, words in SEEDS.items():
         text = "; ".join(one.workload for one in seeds if one.document == document)
@@ -286,7 +286,7 @@ def test_records_are_of_committed_code() -> None:
         assert kept.facts["tree"].isalnum()
 
 
-def test_page_and_readme_are_what_the_kept_records_make() -> None:
+def test_page_and_readme_match_the_stored_records() -> None:
     made = report.Report(plan(), KEPT)
     assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == made.page(), "make bench-report"
     words = f"{report.BEGIN}\n\n{made.readme()}\n\n{report.END}"
@@ -319,7 +319,7 @@ def readme_part() -> str:
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """Returns the rows of a table, its heading and the line below included."""
+    """Returns the rows of a table, with its heading and the line below."""
     return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
 
 
@@ -328,8 +328,8 @@ def test_lines_of_the_page_can_be_read() -> None:
     assert max(map(len, page.splitlines())) <= 300
 
 
-def test_every_bar_holds_in_the_kept_records() -> None:
-    """A bar is a promise: it holds in the records, and asks for no more than bare C reaches in the same run.
+def test_every_bar_holds_in_the_stored_records() -> None:
+    """A bar is a promise: it holds in the records, and requires no more than bare C reaches in the same run.
 
     A difference within the noise of these benchmarks breaks no promise.
     """

@@ -1,4 +1,6 @@
-"""The workloads of the benchmarks, so that they cannot rot: each for a moment, by real peers. No rate is looked at."""
+"""The workloads of the benchmarks: each runs for a moment with real peers, so that it stays usable. No rate
+is checked.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def run_workload(folder: Path, scenario: str, workload: str, peers: Iterable[str
         pytest.skip("wirespeed is not installed")
     server = ["--server", f"{shlex.quote(str(binary))} echo --port 0 --tls-port 0"]
     chosen = [argument for peer in peers for argument in ("--peer", peer)]
-    # A machine that does other work may do nothing of ours for so short a time.
+    # A busy machine may give our processes no time in so short a run.
     for seconds in ("0.03", "1"):
         short = [*f"--rounds 1 --seconds {seconds} --warmup 0.01 --pin any --record --records".split(), str(folder)]
         result = bench(scenario, "--workload", workload, *short, *arguments, *chosen, *server)
@@ -46,7 +48,7 @@ def run_workload(folder: Path, scenario: str, workload: str, peers: Iterable[str
     return read(max(folder.glob("*/*.csv"), key=lambda path: path.stat().st_mtime)).samples
 
 
-# What the tests can run: ours, other people's that the tests are made with, and sockets.
+# Peers that the tests can run: ours, third-party ones that the tests use anyway, and sockets.
 HERE = {"wirespeed", "wirespeed-sync", "wirespeed-server", "wirespeed-engine", "codecs", "raw-python"}
 if importlib.util.find_spec("websockets") is not None:
     HERE |= {"websockets", "websockets-sync", "websockets-server"}
@@ -68,7 +70,7 @@ def here(job: Job) -> list[str]:
 
 
 def cases() -> list[Any]:
-    """Returns each workload of each scenario, with the peers that a quick run would have of those that are here."""
+    """Returns each workload of each scenario, with the available peers of a quick run."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for name in names():
         for job in load(name).jobs(quick=True):
@@ -82,7 +84,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # At least one workload of each scenario; `make bench-quick` runs all.
         some = sample(cases(), 12, rotation, kind=lambda case: case.values[0])
         metafunc.parametrize(("name", "workload", "peers"), some)
-    if metafunc.function is test_peers_notice_a_lie:
+    if metafunc.function is test_peers_detect_a_lie:
         # One of the library and one of C, by turns.
         table = [(peers, *lie) for lie in PEER_LIES for peers in ("wirespeed websockets", "raw-c")]
         metafunc.parametrize(("peers", "workload", "size", "complaint"), sample(table, 5, rotation))
@@ -152,7 +154,7 @@ PEER_LIES = [
 ]
 
 
-def test_peers_notice_a_lie(peers: str, workload: str, size: int, complaint: str, tmp_path: Path) -> None:
+def test_peers_detect_a_lie(peers: str, workload: str, size: int, complaint: str, tmp_path: Path) -> None:
     pytest.importorskip("websockets")
     if not HERE.issuperset(peers.split()):
         pytest.skip("needs a C compiler")

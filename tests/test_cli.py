@@ -1,6 +1,6 @@
 """The command line in pipes and scripts, as a process of its own.
 
-How it ends is in test_cli_ending.py, what it does on a terminal in test_cli_terminal.py.
+Its ends are in test_cli_ending.py, its behaviour on a terminal in test_cli_terminal.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Scripted = Callable[..., ScriptedServer]
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
-    """Accept, read until the close frame, answer it."""
+    """Accepts, reads until the close frame, answers it."""
     wire.accept()
     frames, received = wire.read_until_close()
     if received is not None:
@@ -67,7 +67,8 @@ def test_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     [
         ([], "required: COMMAND"),
         (["dial"], "invalid choice"),
-        # The benchmarks are `python -m bench` in the repository: the installed command runs no code that it finds.
+        # The benchmarks are `python -m bench` in the repository: the installed command does not run code from the
+        # current folder.
         (["bench", "list"], "invalid choice: 'bench'"),
         (["connect"], "required: URI"),
         (["connect", "--header", "none", "ws://x"], "'none' is not of the form NAME:VALUE"),
@@ -207,7 +208,7 @@ def test_binary_messages_on_the_wire(scripted: Scripted) -> None:
 
 
 def test_json(scripted: Scripted) -> None:
-    """Numbers and strings stay as they were written; what is not JSON stays as it is."""
+    """Numbers and strings stay as they were written; other text stays unchanged."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -245,7 +246,7 @@ not {json
 
 
 @pytest.mark.parametrize("bad", ["{", "nope", "", "NaN", "[1,]", "[" * 100_000])
-def test_what_is_not_json_is_not_sent(scripted: Scripted, bad: str) -> None:
+def test_invalid_json_is_not_sent(scripted: Scripted, bad: str) -> None:
     server = scripted(collect)
     status, stdout, stderr = result("--json", server.uri, stdin=b"[1]\n" + bad.encode() + b"\n[2]\n")
     assert (status, stdout) == (4, b"")
@@ -253,7 +254,7 @@ def test_what_is_not_json_is_not_sent(scripted: Scripted, bad: str) -> None:
     assert server.result == ([Frame(TEXT, b"[1]")], Close(1000))
 
 
-# What --verbose shows
+# Output of --verbose
 
 
 def test_verbose(scripted: Scripted) -> None:
@@ -307,7 +308,7 @@ def test_no_colors_in_pipes(server: WebSocketsServer, arguments: list[str]) -> N
 
 
 def test_escape_sequences_pass_through_pipes(server: WebSocketsServer) -> None:
-    """Who reads a pipe gets what was sent."""
+    """A reader of a pipe gets the sent bytes."""
     assert result("--count", "1", server.uri, stdin=b"\x1b[31mred\n")[1] == b"\x1b[31mred\n"
 
 

@@ -1,4 +1,4 @@
-"""Every example of docs/cli.md runs in a shell and prints what the page shows; every option is in the page."""
+"""Every example of docs/cli.md runs in a shell and prints the output in the page; every option is in the page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def examples() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """What the page tells readers to start."""
+    """The server that the page describes."""
     with Serving("--port", "0", folder=tmp_path_factory.mktemp("serving")) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""How the command line ends: by the server, by signals, by its pipes, and before it is connected."""
+"""Ends of the command line: by the server, by signals, by its pipes, and before it is connected."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Scripted = Callable[..., ScriptedServer]
 # The end
 
 
-def test_replies_have_a_chance(scripted: Scripted) -> None:
-    """After the end of the input there is time for answers, and more time after each of them."""
+def test_late_replies_are_received(scripted: Scripted) -> None:
+    """After the end of the input it waits for answers, and longer after each of them."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -162,7 +162,7 @@ def test_signal_while_connecting(scripted: Scripted) -> None:
         assert process.stderr.read() == b""
 
 
-def test_nobody_reads(scripted: Scripted) -> None:
+def test_closed_output_pipe(scripted: Scripted) -> None:
     """As in ``wirespeed connect URI | head -1``."""
 
     def script(wire: Wire) -> Any:
@@ -184,8 +184,8 @@ def test_nobody_reads(scripted: Scripted) -> None:
         assert process.stderr.read() == b""
 
 
-def test_pings_are_answered_while_nobody_reads(scripted: Scripted) -> None:
-    """A full pipe, as of a pager, keeps messages from being received but not the connection from living."""
+def test_pings_are_answered_while_output_is_blocked(scripted: Scripted) -> None:
+    """A full pipe, as of a pager, stops receiving but keeps the connection alive."""
 
     def script(wire: Wire) -> Any:
         # More than a pipe holds, and no more than is received ahead.
@@ -210,8 +210,8 @@ def test_pings_are_answered_while_nobody_reads(scripted: Scripted) -> None:
 
 
 @pytest.mark.parametrize("redirection", ["", "2>&1"], ids=["apart", "together"])
-def test_ctrl_c_while_nobody_reads(scripted: Scripted, redirection: str) -> None:
-    """As in a pager: nothing waits for the pipe."""
+def test_ctrl_c_while_output_is_blocked(scripted: Scripted, redirection: str) -> None:
+    """As in a pager: the process does not wait for the pipe."""
 
     def script(wire: Wire) -> Any:
         wire.accept(then=text("x" * 1000) * 200)
@@ -243,12 +243,12 @@ def test_output_that_cannot_be_written(server: WebSocketsServer) -> None:
 
 
 def test_closed_standard_streams(server: WebSocketsServer) -> None:
-    """A socket that gets their number must be neither read nor written to as such."""
+    """A socket that gets their number must be neither read nor written as such."""
     assert redirected(">&-", "--wait", "0.2", f"{server.uri}/count?n=3") == (0, b"", "")
     assert redirected("<&- >&- 2>&-", "--wait", "0.2", f"{server.uri}/count?n=3") == (0, b"", "")
 
 
-# Failing to connect
+# Failures of connecting
 
 
 def test_refused() -> None:
@@ -269,7 +269,7 @@ def test_refused() -> None:
         ("nonsense", "isn't a valid URI"),
     ],
 )
-def test_uri_that_is_none(uri: str, expected: str) -> None:
+def test_invalid_uri(uri: str, expected: str) -> None:
     status, _, stderr = result(uri)
     assert status == 2
     assert expected in stderr
@@ -277,7 +277,7 @@ def test_uri_that_is_none(uri: str, expected: str) -> None:
     assert stderr.count("\n") == 1
 
 
-def test_options_that_do_not_fit(server: WebSocketsServer) -> None:
+def test_incompatible_options(server: WebSocketsServer) -> None:
     for arguments, expected in [
         (["--subprotocol", "two words"], "subprotocols must be tokens"),
         (["--header", "a b:c"], "additional_headers"),

@@ -1,4 +1,4 @@
-"""``wirespeed engine`` as a process of its own, and what it shows."""
+"""``wirespeed engine`` as a process of its own, and its output."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
     assert "cannot listen" in capfd.readouterr().err
 
 
-def test_the_screen() -> None:
+def test_status_screen() -> None:
     from rich.console import Console
 
     from wirespeed.cli._engine_rates import Rates

@@ -1,4 +1,4 @@
-"""When a certificate is read again, with looks at its files that are taken by hand."""
+"""Reloading of certificates, with checks of their files triggered by the test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Server:
 
 
 class Looks:
-    """In place of time: a look is taken when the test says so."""
+    """Replaces time: a check happens when the test triggers it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pauses: list[float] = []
@@ -55,7 +55,7 @@ class Looks:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Run a test with two files, whose certificate is renewed."""
+    """Runs a test with two files, whose certificate is renewed."""
     files = [tmp_path / name for name in ("cert", "key")]
     for file in files:
         file.write_text("old")
@@ -79,7 +79,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
 
 
 def other_file(path: Path) -> None:
-    """As it was, but another."""
+    """Replaces the file by an equal one."""
     fresh = path.with_suffix(".new")
     fresh.write_text("new")
     os.utime(fresh, ns=(0, 0))
@@ -99,7 +99,7 @@ def other_time(path: Path) -> None:
 @pytest.mark.parametrize("change", [other_file, other_size, other_time, Path.unlink])
 @pytest.mark.parametrize("index", [0, 1])
 def test_change_of_a_file(run: Callable[..., None], change: Callable[[Path], None], index: int) -> None:
-    """Read once, when it rests."""
+    """Read once, when the file no longer changes."""
 
     async def test(server: Server, look: Looks, files: list[Path]) -> None:
         await look()
@@ -118,8 +118,8 @@ def test_change_of_a_file(run: Callable[..., None], change: Callable[[Path], Non
     run(test)
 
 
-def test_one_after_the_other(run: Callable[..., None]) -> None:
-    """Between certificate and key nothing is read: they would not belong together."""
+def test_certificate_and_key_change_one_after_the_other(run: Callable[..., None]) -> None:
+    """Between the changes of certificate and key nothing is read: they would not match."""
 
     async def test(server: Server, look: Looks, files: list[Path]) -> None:
         other_file(files[0])
@@ -133,7 +133,7 @@ def test_one_after_the_other(run: Callable[..., None]) -> None:
     run(test)
 
 
-def test_change_that_is_taken_back(run: Callable[..., None]) -> None:
+def test_reverted_change(run: Callable[..., None]) -> None:
     async def test(server: Server, look: Looks, files: list[Path]) -> None:
         os.utime(files[0], ns=(0, 1))
         await look()
@@ -146,7 +146,7 @@ def test_change_that_is_taken_back(run: Callable[..., None]) -> None:
 
 
 def test_signal(run: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
-    """At once, changed or not; what was read so is not read again."""
+    """At once, changed or not; files read this way are not read again."""
     caplog.set_level(logging.INFO, LOGGER)
 
     async def test(server: Server, look: Looks, files: list[Path]) -> None:
@@ -166,8 +166,8 @@ def test_signal(run: Callable[..., None], caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize("failure", [OSError(2, "No such file"), ValueError("no key")])
-def test_what_cannot_be_read(run: Callable[..., None], caplog: pytest.LogCaptureFixture, failure: Exception) -> None:
-    """Told once, and tried again when it has changed again."""
+def test_unreadable_file(run: Callable[..., None], caplog: pytest.LogCaptureFixture, failure: Exception) -> None:
+    """Reported once, and retried when the file has changed again."""
     caplog.set_level(logging.INFO, LOGGER)
 
     async def test(server: Server, look: Looks, files: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""``wirespeed serve`` as a process of its own, with other people's clients."""
+"""``wirespeed serve`` as a process of its own, with third-party clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Serve = Callable[..., Serving]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Start the command in a folder with an application; it is stopped at the end."""
+    """Starts the command in a folder with an application; it is stopped at the end."""
     (tmp_path / "app.py").write_text(APP)
     made: list[Serving] = []
 
@@ -73,7 +73,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         one.stop()
 
 
-# What it serves
+# Applications
 
 
 def test_echo(serve: Serve) -> None:
@@ -90,7 +90,7 @@ def test_echo(serve: Serve) -> None:
     assert caught.value.rcvd.code == 1009
 
 
-def test_echo_closes_as_it_is_asked(serve: Serve) -> None:
+def test_echo_closes_with_the_requested_code(serve: Serve) -> None:
     served = serve()
     for code in (1000, 1011, 4001):
         with pytest.raises(ConnectionClosed) as caught, connect(f"{served.uri}/close?code={code}", proxy=None) as ws:
@@ -127,11 +127,11 @@ def test_failure_of_a_handler_is_shown(serve: Serve) -> None:
     assert served.child.read_until("ZeroDivisionError: ") == "of the handler"
 
 
-# Who is let in
+# Access
 
 
 def status_of(uri: str, **options: Any) -> int:
-    """101, or what a request is refused with."""
+    """Returns 101, or the status of a refusal."""
     try:
         with connect(uri, proxy=None, **options):
             return 101
@@ -174,7 +174,7 @@ def test_limits(serve: Serve) -> None:
             pass
 
 
-# Where it listens
+# Listening
 
 
 def test_hosts(serve: Serve) -> None:
@@ -213,7 +213,7 @@ def test_address_in_use(serve: Serve, capfd: pytest.CaptureFixture[str]) -> None
 
 @pytest.fixture
 def files(certificates: Certificates, tmp_path: Path) -> Callable[[], None]:
-    """Write ``server.pem`` and ``server.key``, new ones with each call."""
+    """Writes ``server.pem`` and ``server.key``, new ones with each call."""
 
     def write() -> None:
         leaf = certificates.ca.issue_cert("localhost")
@@ -221,7 +221,7 @@ def files(certificates: Certificates, tmp_path: Path) -> Callable[[], None]:
             ("server.pem", leaf.cert_chain_pems[0].bytes()),
             ("server.key", leaf.private_key_pem.bytes()),
         ):
-            # As renewing programs do: nobody sees half of a file.
+            # Like renewing programs: half of a file is never visible.
             (tmp_path / "new").write_bytes(data)
             os.replace(tmp_path / "new", tmp_path / path)
 
@@ -230,7 +230,7 @@ def files(certificates: Certificates, tmp_path: Path) -> Callable[[], None]:
 
 
 def serial(uri: str, context: ssl.SSLContext) -> object:
-    """Of the certificate that the server shows now.
+    """Returns the serial number of the server's current certificate.
 
     Without a WebSocket: the opening handshake of the blocking client of ``websockets`` 17.4 over TLS 1.3 hangs once in
     some hundred times, with the server of that library too. Its reading thread processes a session ticket while the
@@ -266,7 +266,7 @@ def test_certificate_is_read_again_when_it_changes(
     without_tickets.maximum_version = ssl.TLSVersion.TLSv1_2
     with connect(served.uri, ssl=without_tickets, proxy=None) as ws:
         files()
-        # One file is replaced after the other: on a slow machine it may look in between, say so, and look again.
+        # One file is replaced after the other: on a slow machine the check may come in between, log it, and repeat.
         while not served.child.read_line(30).endswith(" INFO the certificate was read again"):
             pass
         assert serial(served.uri, context) != before
@@ -307,12 +307,12 @@ def test_a_certificate_that_is_wrong_changes_nothing(
 def test_client_certificates(serve: Serve, certificates: Certificates, files: Callable[[], None]) -> None:
     served = serve("--cert", "server.pem", "--key", "server.key", "--client-ca", certificates.ca_file)
     assert serial(served.uri, certificates.client_context(certificate=True))
-    # With TLS 1.3 a client learns it when it reads the response to its request.
+    # With TLS 1.3 a client notices it when it reads the response to its request.
     with pytest.raises((WebSocketException, OSError)):
         connect(served.uri, ssl=certificates.client_context(), proxy=None)
 
 
-# How it ends
+# Ends
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -325,7 +325,7 @@ def test_signal(serve: Serve, number: int) -> None:
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == 1001
     assert served.child.process.wait(20) == 0
-    with pytest.raises(EOFError):  # it has said nothing
+    with pytest.raises(EOFError):  # it has logged nothing
         served.child.read_line()
 
 
@@ -342,7 +342,7 @@ def test_second_signal(serve: Serve) -> None:
     assert served.child.read_line() == "cancelled"
 
 
-# What is wrong on the command line
+# Errors on the command line
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_usage(
 
 
 def test_failure_of_a_module_is_shown(tmp_path: Path) -> None:
-    """With its traceback: it is the user's own."""
+    """With its traceback, because the module is the user's own."""
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     with pytest.raises(EOFError, match=r"status 1, before a line 'listening on '") as caught:
         Serving("broken:handler", folder=tmp_path)

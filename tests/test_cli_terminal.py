@@ -1,4 +1,4 @@
-"""The command line on a terminal: the prompt, what appears above it, the keys that end it."""
+"""The command line on a terminal: the prompt, the output above it, the keys that end it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BARE = "import sys; sys.modules['prompt_toolkit'] = None; from wirespeed.cli imp
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the command on a terminal of its own, with a history of its own."""
+    """Starts the command on a terminal of its own, with a history of its own."""
     terminals = []
 
     def run(*arguments: str, bare: bool = False, **variables: str | None) -> Terminal:
@@ -80,7 +80,7 @@ def test_hint_without_prompt_toolkit(server: WebSocketsServer, start: Start) -> 
 
 
 @both
-def test_terminal_that_can_do_nothing(server: WebSocketsServer, start: Start, bare: bool) -> None:
+def test_dumb_terminal(server: WebSocketsServer, start: Start, bare: bool) -> None:
     terminal = start(server.uri, bare=bare, TERM="dumb")
     terminal.expect("connected")
     terminal.type("hello" + ENTER)
@@ -91,7 +91,7 @@ def test_terminal_that_can_do_nothing(server: WebSocketsServer, start: Start, ba
 
 
 def test_prompt_survives_messages(scripted: Scripted, start: Start) -> None:
-    """What is being typed stays, and is sent whole, though messages appear above it."""
+    """The edited line stays, and is sent whole, though messages appear above it."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -117,7 +117,7 @@ def test_prompt_survives_messages(scripted: Scripted, start: Start) -> None:
 
 
 def test_history(server: WebSocketsServer, start: Start, tmp_path: Path) -> None:
-    """Arrow up brings earlier lines back, also those of earlier runs; the file is nobody else's."""
+    """Arrow up returns earlier lines, also those of earlier runs; only the user can read the file."""
     terminal = start(server.uri)
     terminal.expect("connected")
     for word in ("first", "second"):
@@ -146,7 +146,7 @@ def test_history(server: WebSocketsServer, start: Start, tmp_path: Path) -> None
     ],
     ids=["none", "default", "impossible"],
 )
-def test_place_of_the_history(
+def test_path_of_the_history(
     server: WebSocketsServer, start: Start, tmp_path: Path, variables: dict[str, str | None], file: str | None
 ) -> None:
     terminal = start(server.uri, XDG_STATE_HOME=str(tmp_path / "state"), HOME=str(tmp_path / "home"), **variables)
@@ -210,8 +210,8 @@ def test_closed_with_an_error(server: WebSocketsServer, start: Start) -> None:
     assert terminal.wait() == 3
 
 
-def test_terminal_is_left_as_it_was(server: WebSocketsServer, start: Start) -> None:
-    """Also when the server closes while a line is edited: it echoes, and turns Ctrl-C into a signal."""
+def test_terminal_is_restored(server: WebSocketsServer, start: Start) -> None:
+    """Also when the server closes while a line is edited: the terminal echoes, and turns Ctrl-C into a signal."""
     import subprocess
 
     program = f"{sys.executable} -m wirespeed connect '{server.uri}/close?code=1000'; stty -a"
@@ -221,7 +221,7 @@ def test_terminal_is_left_as_it_was(server: WebSocketsServer, start: Start) -> N
         assert {"icanon", "echo", "isig"} <= set(flags), subprocess.list2cmdline(flags)
 
 
-# What is shown
+# Output
 
 
 def test_empty_lines_are_not_sent(scripted: Scripted, start: Start) -> None:
@@ -275,7 +275,7 @@ def test_binary_messages(scripted: Scripted, start: Start) -> None:
 
 
 def test_json(server: WebSocketsServer, start: Start) -> None:
-    """What is wrong is said, and can be corrected."""
+    """Invalid input is reported, and can be corrected."""
     terminal = start("--json", "--no-color", server.uri)
     terminal.expect(PROMPT)
     terminal.type('{"a": }' + ENTER)
@@ -333,7 +333,7 @@ def test_no_colors(
 
 
 def test_output_of_a_pipe_on_a_terminal(server: WebSocketsServer) -> None:
-    """``echo hello | wirespeed connect URI``: no mark, no prompt, but nothing that controls the terminal."""
+    """``echo hello | wirespeed connect URI``: no mark, no prompt, and no control sequences of the server."""
     program = f"printf 'hel\\033[2Jlo\\n' | {sys.executable} -m wirespeed connect --count 1 {server.uri}"
     with Terminal(["/bin/sh", "-c", program]) as terminal:
         assert terminal.wait() == 0

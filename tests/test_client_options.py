@@ -1,4 +1,4 @@
-"""Options that are checked once: what may be kept, and what is made anew."""
+"""Cached checks of options: the cached parts, and those made for each connection."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_the_same_arguments(make: Any) -> None:
 
 @pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("value", [True, "5", -1, float("nan"), [5]])
-def test_equal_is_not_the_same(make: Any, value: Any) -> None:
-    """``True == 1``, but it is no number of seconds; and what is wrong is wrong each time."""
+def test_equal_values_of_other_types(make: Any, value: Any) -> None:
+    """``True == 1``, but it is not a number of seconds; and a wrong value is refused each time."""
     make(open_timeout=1)
     for _ in range(2):
         with pytest.raises((TypeError, ValueError), match="open_timeout"):
@@ -85,7 +85,7 @@ def test_network() -> None:
     assert isinstance(network, Network)
     with pytest.raises(TypeError, match="port"):
         checked_network(proxy=None, port=8765.0)  # type: ignore[arg-type]
-    # Its password is nobody's business once the connection is open.
+    # Its password is not needed once the connection is open.
     secret = "http://user:secret@proxy:8080"
     assert checked_network(proxy=secret) is not checked_network(proxy=secret)
 
@@ -101,7 +101,7 @@ def test_request() -> None:
     assert b"X-Api-Key" not in _head(options.request(here, None))
 
 
-def test_each_opening_has_a_key_of_its_own() -> None:
+def test_each_opening_has_its_own_key() -> None:
     plan = ClientOptions().request(parse_uri("ws://localhost/feed"), None)
     lines = [line for _ in range(99) for line in _head(plan).split(b"\r\n")]
     assert len({line for line in lines if line.startswith(b"Sec-WebSocket-Key: ")}) == 99

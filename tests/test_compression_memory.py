@@ -20,7 +20,7 @@ def as_before() -> Iterator[None]:
     compression_memory(before)
 
 
-def test_it_returns_what_it_was() -> None:
+def test_returns_the_previous_limit() -> None:
     assert compression_memory() == 64 * 2**20
     assert compression_memory(0) == 64 * 2**20
     assert compression_memory(sys.maxsize - 1) == 0

@@ -1,4 +1,6 @@
-"""The Autobahn suite on some ends, less what takes minutes: ``make conformance`` has all. And what is on record."""
+"""The Autobahn suite on some ends, without the cases that take minutes: ``make conformance`` has all. And the stored
+outcomes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def test_autobahn(end: str, tmp_path: Path) -> None:
 
 
 def test_every_end_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the cases that take minutes, or at least all others; and the page shows what is on record."""
+    """With the cases that take minutes, or at least all others; and the page shows the stored outcomes."""
     monkeypatch.syspath_prepend(str(FOLDER))
     ends = importlib.import_module("runner.ends").ENDS
     outcomes = importlib.import_module("runner.outcomes")

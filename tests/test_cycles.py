@@ -1,8 +1,8 @@
 """Cycles of references through native objects: the garbage collector frees them, and open sockets with them.
 
-A native class that refers to Python objects tells the collector which (``__traverse__``). One that forgets an object
-keeps that object, and all that this refers to, alive. So each test makes a cycle through the classes that it names,
-and waits for the end of a witness in it; the classes that are named nowhere are found in the source.
+A native class that refers to Python objects reports them to the collector (``__traverse__``). A class that omits an
+object keeps it, and everything that it refers to, alive. Each test therefore makes a cycle through the classes that it
+names, and waits for the end of a witness in it. Classes that are named nowhere are found in the source.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ REQUEST = (
 
 
 class Witness:
-    """Lies on a cycle: it lives as long as what the cycle goes through."""
+    """An object on a cycle: it lives as long as the cycle."""
 
     def __init__(self, *refers_to: Any) -> None:
         self.refers_to = list(refers_to)
 
 
 def on_cycle(*classes: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Mark a test that makes a cycle through native classes, by their names in Rust."""
+    """Marks a test that makes a cycle through native classes, by their names in Rust."""
 
     def mark(test: Callable[..., None]) -> Callable[..., None]:
         TESTED[test.__name__] = list(classes)
@@ -101,7 +101,7 @@ def on_cycle(*classes: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 @contextlib.contextmanager
 def freed(make: Callable[[], Witness]) -> Iterator[None]:
-    """Check that the cycle of a witness outlives the last reference from outside, but not a collection."""
+    """Checks that the cycle of a witness outlives the last reference from outside, but not a collection."""
     gc.collect()
     gc.disable()
     try:
@@ -109,7 +109,7 @@ def freed(make: Callable[[], Witness]) -> Iterator[None]:
         assert witness() is not None, "there is no cycle"
         yield
         with warnings.catch_warnings():
-            # Of connections and loops that were forgotten.
+            # Of dropped connections and loops.
             warnings.simplefilter("ignore")
             for _ in range(3):
                 gc.collect()
@@ -126,7 +126,7 @@ def without_comments(path: Path) -> str:
 
 
 def classes() -> dict[str, bool]:
-    """Return the native classes by their names in Rust, and whether they tell what they refer to."""
+    """Returns the native classes by their names in Rust, and whether they report their references."""
     texts = [without_comments(path) for path in sorted(SOURCES.rglob("*.rs"))]
     found: dict[str, bool] = {}
     for text in texts:
@@ -141,8 +141,8 @@ def classes() -> dict[str, bool]:
     return found
 
 
-def test_each_class_tells_what_it_refers_to() -> None:
-    """Or is known to refer to nothing. ``Py_TPFLAGS_HAVE_GC`` does not show it: PyO3 sets it for all classes."""
+def test_each_class_reports_its_references() -> None:
+    """Or is known to have no references. ``Py_TPFLAGS_HAVE_GC`` does not show it: PyO3 sets it for all classes."""
     found = classes()
     assert {"BlockingConnection", "Waiter", "Operation", "Message"} <= set(found)
     assert {name for name, tells in found.items() if not tells} == set(NOTHING)
@@ -253,7 +253,7 @@ def test_refusal_that_refers_to_its_answer() -> None:
 
 
 class Marked(ssl.SSLObject):
-    """Of a class of the application, with attributes."""
+    """An instance of an application's class, with attributes."""
 
     made: list[Any] = []  # noqa: RUF012 - all that are made, until a test takes them
 
@@ -269,7 +269,7 @@ def marked(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def attached(refers_to: Any) -> Witness:
-    """A witness that refers to this, and to which the last SSL object refers."""
+    """Returns a witness that refers to the argument, and to which the last SSL object refers."""
     witness = Witness(refers_to)
     Marked.made.pop().witness = witness
     return witness
@@ -292,13 +292,13 @@ def test_opening_of_a_client(certificates: Certificates) -> None:
     for arguments in {"tls": (context, "localhost")}, {"proxy_tls": (context, "localhost")}:
         with freed(lambda arguments=arguments: attached(ClientOpening(plan, **arguments))):  # type: ignore[misc]
             pass
-    # Under the layer of the server, whose handshake has not begun, is that of the proxy.
+    # The layer of the proxy lies under that of the server, whose handshake has not begun.
     with freed(lambda: attached(ClientOpening(plan, proxy_tls=(context, "localhost"), tls=(context, "localhost")))):
         Marked.made.pop()
 
 
 def secured(certificates: Certificates) -> Opened:
-    """What a server knows of a client after both handshakes, all in memory."""
+    """Returns the server's view of a client after both handshakes, all in memory."""
     opening = request_of(marked(certificates.server_context()))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = certificates.client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -366,7 +366,7 @@ def is_open(descriptor: int) -> bool:
 @pytest.mark.parametrize("port", ["fd", "transport"])
 @on_cycle("AsyncConnection")
 def test_open_asyncio_connection_that_refers_to_itself(server: WebSocketsServer, port: Any) -> None:
-    """Its loop goes on, closes the connection with a close frame, and then the socket."""
+    """Its loop continues, closes the connection with a close frame, and then the socket."""
 
     async def main() -> None:
         async def make() -> Witness:
@@ -392,7 +392,7 @@ class Plain(asyncio.SelectorEventLoop):
 
 
 async def busy(uri: str, loop: Any) -> None:
-    """Have everything that a loop holds of connections, and that these hold, while tasks wait."""
+    """Uses every object that a loop holds of connections, and that these hold, while tasks wait."""
     listening = await connect(uri, proxy=None, io_backend="fd", listener=Listener())
     receiving = await connect(uri, proxy=None, io_backend="fd")
     sending = await connect(uri, proxy=None, io_backend="fd", ping_interval=None)
@@ -411,7 +411,7 @@ async def busy(uri: str, loop: Any) -> None:
     await sending.send("2")
     for task in tasks:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-    # What is awaited never warns when it is freed.
+    # An awaited coroutine never warns when it is freed.
     operation.close()
     loop.everything = [listening, receiving, sending, operation, tasks, ours, theirs]
     assert receiving.state is State.OPEN
@@ -436,7 +436,7 @@ async def busy(uri: str, loop: Any) -> None:
     "Waiter",
 )
 def test_loop_with_connections(server: WebSocketsServer, make_loop: Callable[[], Any], closed: bool) -> None:
-    """A loop, its connections and all that waits for them refer to each other: they go together."""
+    """A loop, its connections and all waiting tasks refer to each other: they are collected together."""
 
     def make() -> Witness:
         loop = make_loop()
@@ -487,7 +487,7 @@ def test_engine_whose_codec_keeps_everything() -> None:
 
 @pytest.mark.parametrize("of", ["engine", "batch", "iterator", "undecoded", "message"])
 def test_codec_that_keeps_one_thing(of: str) -> None:
-    """Also where nothing else of the cycle can be cleared than what the application has made."""
+    """Also where only the application's object in the cycle can be cleared."""
 
     def make() -> Witness:
         kept: dict[str, Any] = {"witness": Witness()}
@@ -515,8 +515,8 @@ def test_codec_that_keeps_one_thing(of: str) -> None:
         pass
 
 
-def test_messages_that_refer_to_nothing_are_no_matter_of_the_collector() -> None:
-    """It costs time and memory. What a codec has made is another matter, of the same class."""
+def test_messages_without_references_are_untracked() -> None:
+    """Tracking costs time and memory. Decoded messages of a codec, which are of this class too, are tracked."""
     engine = Engine("127.0.0.1", workers=1)
     engine.route("/made", codec="json")
     engine.route("/plain")

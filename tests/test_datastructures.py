@@ -174,7 +174,7 @@ def test_response() -> None:
 
 
 def test_same_as_websockets(headers: Headers) -> None:
-    """The same operations on both give the same results."""
+    """Equal operations on both give equal results."""
     theirs: Any = pytest.importorskip("websockets.datastructures")
     twin = theirs.Headers(list(headers.raw_items()))
     for step in (

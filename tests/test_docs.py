@@ -2,7 +2,7 @@
 
 The server is ``wirespeed serve``, as the pages say. A snippet
 
-- that shows what it prints with ``# -> text`` must print exactly these texts, in this order;
+- that shows its output with ``# -> text`` must print exactly these texts, in this order;
 - that does not connect by itself gets an open connection, ``ws``, and the names ``connect`` and ``wirespeed``;
 - that awaits outside a function runs as a coroutine, and these are those of asyncio, otherwise the blocking ones;
 - whose fence says ``python no-run: reason`` is compiled only.
@@ -83,7 +83,7 @@ def places(
     unix_server: WebSocketsServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, str]]:
-    """What stands in the pages for a server or a file, and what it is here."""
+    """The placeholders in the pages for a server or a file, and their values here."""
     cert, key = certificates.server_files()
     folder = tmp_path_factory.mktemp("serving")
     with (
@@ -120,7 +120,7 @@ def compiled(snippet: Snippet, code: str) -> CodeType:
 
 
 def run_blocking(program: CodeType, namespace: dict[str, Any], uri: str | None) -> None:
-    """Run a snippet, with a connection if there is a URI."""
+    """Runs a snippet, with a connection if there is a URI."""
     with contextlib.ExitStack() as stack:
         if uri is not None:
             namespace["ws"] = stack.enter_context(connect(uri))
@@ -128,7 +128,7 @@ def run_blocking(program: CodeType, namespace: dict[str, Any], uri: str | None) 
 
 
 async def run_asyncio(program: CodeType, namespace: dict[str, Any], uri: str | None) -> None:
-    """The same for one that awaits."""
+    """Runs a snippet that awaits."""
     namespace["connect"] = wirespeed.connect
     async with contextlib.AsyncExitStack() as stack:
         if uri is not None:
@@ -154,7 +154,7 @@ def test_snippet(snippet: Snippet, places: dict[str, str]) -> None:
 
 
 def test_there_are_snippets() -> None:
-    """The pattern that finds them still does."""
+    """The pattern that finds them still works."""
     assert {snippet.values[0].page for snippet in snippets()} >= {
         "README.md",
         "docs/asyncio.md",
@@ -179,7 +179,7 @@ def test_asyncio_example(places: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_exist(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     if page.name == "README.md" and page.parent == ROOT:
         assert LINK.findall(text) == [], "links and images of README.md are absolute"
@@ -189,7 +189,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_nothing_is_left_of_a_merge(page: Path) -> None:
+def test_no_merge_markers(page: Path) -> None:
     assert CONFLICT.findall(page.read_text(encoding="utf-8")) == []
 
 

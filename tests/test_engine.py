@@ -1,4 +1,4 @@
-"""The engine from Python: batches, from threads and on an event loop, and what is told when it is misused."""
+"""The engine from Python: batches, from threads and on an event loop, and errors on misuse."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_batches() -> None:
         assert (stats["sessions"], stats["sessions_opened"], stats["connections"]) == (0, 1, 0)
 
 
-def test_what_a_session_cannot_say() -> None:
+def test_invalid_messages_of_a_session() -> None:
     with Engine("127.0.0.1") as engine, dial(engine):
         (event,) = take(engine, 1)
         with pytest.raises(TypeError, match="message must be str or bytes-like, not int"):
@@ -191,7 +191,7 @@ def test_tokens() -> None:
         ((None, "RS256"), {"jwks": "/nowhere/keys.json"}, OSError, "/nowhere/keys.json"),
     ],
 )
-def test_what_verifies_no_tokens(
+def test_invalid_token_settings(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text) as info:
@@ -199,8 +199,8 @@ def test_what_verifies_no_tokens(
     assert SECRET not in str(info.value)
 
 
-def test_who_does_not_wait_for_room_is_refused() -> None:
-    """A publisher that ignores everything cannot fill the memory; one that waits goes on."""
+def test_send_without_waiting_is_refused_when_full() -> None:
+    """A publisher that ignores refusals cannot fill the memory; one that waits continues."""
     with Engine("127.0.0.1", workers=1, mailbox_limit=1) as engine, dial(engine) as ws:
         (event,) = take(engine, 1)
         event.session.subscribe("news")
@@ -217,8 +217,10 @@ def test_who_does_not_wait_for_room_is_refused() -> None:
         assert [ws.recv(20) for _ in range(5000)] == [str(number) for number in range(5000)]
 
 
-def test_whoever_awaits_what_he_sends_is_slowed_to_the_pace_of_the_client() -> None:
-    """Ten times what an outbox holds, to one that reads slowly, and to a topic: nothing is lost, nobody is cut."""
+def test_awaited_sends_match_the_pace_of_the_client() -> None:
+    """Ten times the capacity of an outbox to a slow reader, and to a topic: nothing is lost, no client is
+    disconnected.
+    """
 
     async def main() -> None:
         size, count = 10_000, 200
@@ -248,7 +250,7 @@ def test_whoever_awaits_what_he_sends_is_slowed_to_the_pace_of_the_client() -> N
                         await asyncio.sleep(0.005)
                 await asyncio.wait_for(sending, 20)
                 assert session.is_open
-            # Who waits in vain is told.
+            # A futile wait gets an exception.
             while session.is_open:
                 await asyncio.sleep(0.001)
             with pytest.raises(wirespeed.InvalidState):
@@ -257,7 +259,7 @@ def test_whoever_awaits_what_he_sends_is_slowed_to_the_pace_of_the_client() -> N
     asyncio.run(main())
 
 
-def test_stopping_ends_the_batches_of_another_thread() -> None:
+def test_stop_ends_batches_in_another_thread() -> None:
     engine = Engine("127.0.0.1")
     seen: list[Event] = []
 
@@ -445,7 +447,7 @@ def test_serving_that_is_cancelled_stops() -> None:
     assert len(cancelled) == 1
 
 
-def test_handlers_that_are_none() -> None:
+def test_invalid_handlers() -> None:
     engine = Engine("127.0.0.1")
     with pytest.raises(RuntimeError, match="there are no handlers"):
         engine.run()
@@ -500,7 +502,7 @@ def test_unix_socket(tmp_path: Path) -> None:
             assert (message.data, message.session.remote_address) == ("hello", None)
 
 
-def test_what_is_not_to_be() -> None:
+def test_invalid_options() -> None:
     with pytest.raises(ValueError, match="host, a path, or both"):
         Engine()
     with pytest.raises(ValueError, match='host "localhost" is no address'):
@@ -526,7 +528,7 @@ def test_what_is_not_to_be() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_process_has_none_of_its_threads() -> None:
+def test_child_process_has_no_engine_threads() -> None:
     with Engine("127.0.0.1") as engine:
         child = os.fork()
         if child == 0:
@@ -538,7 +540,7 @@ def test_a_child_process_has_none_of_its_threads() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_what_waits_for_nothing_is_interrupted_by_nothing_else() -> None:
+def test_calls_without_wait_are_not_interrupted() -> None:
     with Engine("127.0.0.1") as engine:
         assert len(next(iter(engine.batches(timeout=0.05)))) == 0
         assert engine.wait_for_room(timeout=0)

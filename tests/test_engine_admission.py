@@ -1,4 +1,4 @@
-"""Who comes into an engine: how many of all, of an address and of a user, and what becomes of the others."""
+"""Admission to an engine: limits in total, for an address and for a user, and the treatment of other clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECRET = b"a secret of at least thirty-two bytes"
 
 
 def token(user: str, **claims: Any) -> dict[str, str]:
-    """Return the header with a token for a user."""
+    """Returns the header with a token for a user."""
 
     def encode(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -108,9 +108,9 @@ def test_max_connections_over_tls(certificates: Certificates) -> None:
             with pytest.raises(wirespeed.InvalidStatus) as info:
                 connect(uri, ssl=client, proxy=None)
             assert info.value.response.status_code == 503
-            # Some are answered, however many come, and silent ones do not keep the others waiting for long.
+            # Some requests are answered, however many there are, and silent clients do not delay the others for long.
             with slow_openings(engine, "127.0.0.2", 100) as clients:
-                # On a slow machine one who was silent for 20 ms gives way to the next: "crowded".
+                # On a slow machine a client that was silent for 20 ms is evicted for the next: "crowded".
                 until(lambda: gone(engine, "full", "crowded") >= 36)
                 closed = select.select(clients, [], [], 20)[0]
                 assert closed
@@ -120,7 +120,7 @@ def test_max_connections_over_tls(certificates: Certificates) -> None:
 
 
 @pytest.mark.serial
-def test_honest_clients_get_in_while_others_open_slowly() -> None:
+def test_honest_clients_are_admitted_beside_slow_handshakes() -> None:
     delays = []
     with Engine("127.0.0.1", max_pending=128) as engine:
         for _ in range(20):
@@ -138,14 +138,14 @@ def test_honest_clients_get_in_while_others_open_slowly() -> None:
             until(lambda: engine.stats()["handshakes_failed_by_reason"]["crowded"] >= 2000 - 128)
             assert engine.stats()["connections"] <= 130
     delays.sort()
-    # 100 ms, but for what else the machine has to do.
+    # 100 ms, plus delays by other load of the machine.
     assert delays[len(delays) // 2] < 0.1, delays
     assert delays[-1] < 1, delays
 
 
 @contextlib.contextmanager
 def few_descriptors() -> Iterator[int]:
-    """An engine with a hundred, of its port."""
+    """Starts an engine with a hundred descriptors; yields its port."""
     script = """
 import resource, sys
 from wirespeed.engine import Engine
@@ -166,7 +166,7 @@ with engine:
 
 
 def echoed(port: int) -> float:
-    """After how many seconds an honest client has its first echo."""
+    """Returns the seconds until an honest client has its first echo."""
     begin = time.monotonic()
     with connect(f"ws://127.0.0.1:{port}/echo", proxy=None) as ws:
         ws.send("hello")
@@ -175,20 +175,20 @@ def echoed(port: int) -> float:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
-def test_honest_clients_get_in_when_descriptors_have_run_out() -> None:
-    """Slow ones give theirs."""
+def test_honest_clients_are_admitted_without_descriptors() -> None:
+    """Slow clients lose their descriptors."""
     with few_descriptors() as port, contextlib.ExitStack() as stack:
         for _ in range(300):
             address = ("127.0.0.1", port)
             stack.enter_context(socket.create_connection(address, source_address=("127.0.0.2", 0)))
         for _ in range(5):
-            assert echoed(port) < 9  # after ten seconds they would have to go in any case
+            assert echoed(port) < 9  # after ten seconds they would be closed in any case
 
 
 @pytest.mark.serial
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
-def test_honest_clients_get_in_beside_refused_ones_that_stay() -> None:
-    """More of them come in a second than the thousand that one at a time, a millisecond each, would let in."""
+def test_honest_clients_are_admitted_beside_refused_ones() -> None:
+    """More of them connect in a second than the thousand that one at a time, a millisecond each, would allow."""
     ended = threading.Event()
 
     def attack(port: int) -> None:
@@ -265,13 +265,13 @@ def test_sessions_of_a_user() -> None:
         ("retry_after", -1, "retry_after must be a number of seconds from 0 up"),
     ],
 )
-def test_limits_that_are_none(argument: str, value: Any, text: str) -> None:
+def test_invalid_limits(argument: str, value: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Engine("127.0.0.1", **{argument: value})
 
 
 def through(engine: Engine, header: bytes, source: str = "127.0.0.2", **options: Any) -> ClientConnection:
-    """Connect as a proxy does that speaks for somebody."""
+    """Connects like a proxy for another address."""
     sock = socket.create_connection(engine.addresses[0], source_address=(source, 0))
     sock.sendall(header)
     host, port = engine.addresses[0]
@@ -315,7 +315,7 @@ def test_proxy_protocol(
         (event,) = take(engine, 1)
 
 
-def test_what_comes_first_must_be_the_header() -> None:
+def test_proxy_header_must_be_first() -> None:
     with Engine("127.0.0.1", proxy_protocol=True, trusted_proxies=["127.0.0.2/32"], open_timeout=0.5) as engine:
         for first in b"GET / HTTP/1.1\r\n", b"PROXY TCP4 1", b"PROXY TCP4 " + b"1" * 200, b"":
             with socket.create_connection(engine.addresses[0], source_address=("127.0.0.2", 0)) as sock:
@@ -349,7 +349,7 @@ def test_forwarded(header: Any, name: str, value: str, source: str, address: str
         assert host_of(event) == address
 
 
-def test_limits_go_by_whom_a_proxy_speaks_for() -> None:
+def test_limits_apply_to_the_forwarded_address() -> None:
     options: Any = {"max_connections_per_address": 1, "connections_per_second_per_address": 100}
     with Engine("127.0.0.1", trusted_proxies=["127.0.0.2"], **options) as engine, contextlib.ExitStack() as stack:
         for number in range(5):
@@ -368,13 +368,13 @@ def test_limits_go_by_whom_a_proxy_speaks_for() -> None:
         ({"forwarded_header": "x-real-ip"}, ValueError, "forwarded_header must be"),
     ],
 )
-def test_proxies_that_are_none(options: Any, error: type[Exception], text: str) -> None:
+def test_invalid_proxies(options: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Engine("127.0.0.1", **options)
 
 
 def messages(engine: Engine) -> list[str | bytes]:
-    """Return the messages that come until a session is over."""
+    """Returns the messages up to the end of a session."""
     found: list[str | bytes] = []
     for batch in engine.batches(timeout=20):
         assert batch, f"only {len(found)}"
@@ -393,7 +393,7 @@ def messages(engine: Engine) -> list[str | bytes]:
         {"max_bytes_per_second": 2000, "byte_burst": 500},
     ],
 )
-def test_who_sends_too_much_is_delayed(limits: Any) -> None:
+def test_session_over_its_rate_is_delayed(limits: Any) -> None:
     with Engine("127.0.0.1", **limits) as engine:
         begin = time.monotonic()
         with dial(engine) as ws:
@@ -406,7 +406,7 @@ def test_who_sends_too_much_is_delayed(limits: Any) -> None:
 
 
 @pytest.mark.serial
-def test_others_are_served_while_one_floods() -> None:
+def test_flooding_session_does_not_delay_others() -> None:
     engine = Engine("127.0.0.1", max_messages_per_second=100, workers=1)
     engine.echo("/echo")
     with engine, dial(engine, path="/echo") as flooder, dial(engine, path="/echo") as other:
@@ -420,7 +420,7 @@ def test_others_are_served_while_one_floods() -> None:
         assert slowest < 0.5
 
 
-def test_what_is_too_much_is_dropped() -> None:
+def test_messages_over_the_rate_are_dropped() -> None:
     with Engine("127.0.0.1", max_messages_per_second=1, message_burst=10, rate_policy="drop") as engine:
         with dial(engine) as ws:
             ws.send_many(str(number) for number in range(500))
@@ -430,7 +430,7 @@ def test_what_is_too_much_is_dropped() -> None:
         assert engine.stats()["messages_limited"] == 500 - len(found)
 
 
-def test_who_sends_too_much_is_disconnected() -> None:
+def test_session_over_its_rate_is_disconnected() -> None:
     with Engine("127.0.0.1", max_bytes_per_second=10, byte_burst=100, rate_policy="disconnect") as engine:
         with dial(engine) as ws:
             for _ in range(11):
@@ -441,7 +441,7 @@ def test_who_sends_too_much_is_disconnected() -> None:
         assert len(messages(engine)) == 10
 
 
-def test_what_a_session_may() -> None:
+def test_topic_permissions() -> None:
     auth = JWT(key=SECRET, algorithms="HS256")
     rights = {"subscribe": {"allow": ["prices.*"]}, "publish": {"allow": ["chat.{user}"]}}
     with Engine("127.0.0.1", auth=auth) as engine, dial(engine, additional_headers=token("ann", topics=rights)) as ws:
@@ -495,6 +495,6 @@ def test_topics_by_default() -> None:
         ({"topics_by_default": "some"}, 'topics_by_default must be "all" or "none", not "some"'),
     ],
 )
-def test_rates_that_are_none(options: Any, text: str) -> None:
+def test_invalid_rates(options: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Engine("127.0.0.1", **options)

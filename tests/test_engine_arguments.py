@@ -1,4 +1,4 @@
-"""What the arguments of an engine may be: each is checked where it is given, and what is odd but allowed serves."""
+"""Arguments of an engine: each is checked where it is given, and unusual but allowed values work."""
 
 from __future__ import annotations
 
@@ -83,14 +83,16 @@ def dial(engine: Engine) -> ClientConnection:
         ("path", 1, TypeError),
     ],
 )
-def test_arguments_that_are_none(name: str, value: object, error: type[Exception]) -> None:
+def test_invalid_arguments(name: str, value: object, error: type[Exception]) -> None:
     arguments: dict[str, Any] = {"host": "127.0.0.1", name: value}
     with pytest.raises(error, match=name):
         Engine(**arguments)
 
 
-def test_clients_that_nobody_could_verify(certificates: Certificates) -> None:
-    """Who wants them verified has to say by whom; else they would be let in without certificates."""
+def test_client_certificates_without_an_authority(certificates: Certificates) -> None:
+    """A server that requires client certificates must name their authority; otherwise it would accept clients without
+    certificates.
+    """
     cert, key = certificates.server_files()
     with pytest.raises(ValueError, match="authorities"):
         Engine("127.0.0.1", ssl=wirespeed.TLS(cert=cert, key=key, verify=True))
@@ -102,8 +104,8 @@ def test_clients_that_nobody_could_verify(certificates: Certificates) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1e19, 1e300, math.inf])
-def test_what_takes_for_ever(seconds: float) -> None:
-    """It is as long as the clock goes, and no clock breaks."""
+def test_infinite_times(seconds: float) -> None:
+    """Huge times last as long as the clock, and do not overflow it."""
     names = ("open_timeout", "ping_interval", "ping_timeout", "close_timeout", "busy_poll")
     options: dict[str, Any] = dict.fromkeys(names, seconds)
     with Engine("127.0.0.1", workers=1, **options) as engine, dial(engine) as client:
@@ -119,7 +121,7 @@ def test_what_takes_for_ever(seconds: float) -> None:
 
 
 def test_least_limits() -> None:
-    """They are odd, and serve."""
+    """They are unusual, and work."""
     limits: dict[str, Any] = dict.fromkeys(
         ("workers", "outbox_limit", "mailbox_limit", "max_events", "max_event_bytes", "max_connections"), 1
     )
@@ -136,7 +138,7 @@ def test_least_limits() -> None:
             seen[0].session.subscribe("a")
 
 
-def test_a_timeout_that_is_none() -> None:
+def test_invalid_timeout() -> None:
     with Engine("127.0.0.1") as engine:
         for seconds in (math.nan, -1.0):
             with pytest.raises(ValueError, match="timeout"):
@@ -150,7 +152,7 @@ def test_a_timeout_that_is_none() -> None:
 
 
 @pytest.mark.parametrize("threads", [-1, 2**40, 1.5])
-def test_threads_that_are_none(threads: Any) -> None:
+def test_invalid_threads(threads: Any) -> None:
     engine = Engine("127.0.0.1")
     engine.on_message(lambda session, message: None)
     with pytest.raises((TypeError, ValueError), match="threads"):
@@ -158,7 +160,7 @@ def test_threads_that_are_none(threads: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1, None])
-def test_handlers_at_once_that_are_none(most: Any) -> None:
+def test_invalid_concurrent_handlers(most: Any) -> None:
     engine = Engine("127.0.0.1")
     engine.on_message(lambda session, message: None)
     with pytest.raises((TypeError, ValueError), match="max_handlers"):
@@ -180,13 +182,13 @@ def test_run_in_a_running_loop_says_what_to_use() -> None:
     asyncio.run(main())
 
 
-def test_a_token_as_subprotocol_needs_another() -> None:
-    """Browsers fail a connection of whose subprotocols none is chosen."""
+def test_token_subprotocol_needs_another_subprotocol() -> None:
+    """Browsers fail a connection if none of their subprotocols is chosen."""
     auth = JWT(SECRET, "HS256", subprotocol="bearer.")
     with pytest.raises(ValueError, match="subprotocols"):
         Engine("127.0.0.1", auth=auth)
     Engine("127.0.0.1", auth=auth, subprotocols=["chat"])
-    # It would be chosen, and told to the client as what was agreed upon.
+    # The token would be chosen, and sent to the client as the negotiated subprotocol.
     with pytest.raises(ValueError, match="taken for a token"):
         Engine("127.0.0.1", auth=auth, subprotocols=["bearer.chat"])
 
@@ -199,7 +201,7 @@ def test_what_verifies_no_tokens(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 0, 1005, 65_536, 2**40])
-def test_codes_that_are_none(code: int) -> None:
+def test_invalid_close_codes(code: int) -> None:
     with Engine("127.0.0.1") as engine, dial(engine):
         (event,) = next(engine.batches(timeout=20))
         with pytest.raises(wirespeed.ProtocolError):

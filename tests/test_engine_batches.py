@@ -36,7 +36,7 @@ FAR, BACK = slice(5, None, sys.maxsize), slice(None, None, -sys.maxsize)
 
 
 def one_batch(engine: Engine, count: int) -> Batch:
-    """Returns what has happened when so much has."""
+    """Returns a batch with this many events."""
     deadline = time.monotonic() + PATIENCE
     while engine.stats()["events_waiting"] < count:
         assert time.monotonic() < deadline
@@ -85,14 +85,14 @@ def test_a_batch_is_a_sequence() -> None:
         assert repr(batch) == "<Batch of 7>"
 
 
-def test_sessions_of_a_batch_are_the_same_objects_in_all_of_it() -> None:
+def test_batch_has_one_object_per_session() -> None:
     with Engine("127.0.0.1", workers=1) as engine:
         sessions = {id(event.session) for event in filled(engine)}
         assert len(sessions) == 1
 
 
-def test_a_message_that_is_kept_stays_what_it_is() -> None:
-    """Objects of messages that nobody keeps are filled anew; whoever keeps some finds them as they were."""
+def test_kept_message_is_unchanged() -> None:
+    """Message objects without references are reused; kept ones stay unchanged."""
     with Engine("127.0.0.1", workers=1) as engine:
         batch = filled(engine, 50)
         alone = {id(event) for event in batch if isinstance(event, Message)}
@@ -113,7 +113,7 @@ def test_a_message_that_is_kept_stays_what_it_is() -> None:
 
 
 class Counted:
-    """Says how many there are."""
+    """Counts its instances."""
 
     alive = 0
 
@@ -125,7 +125,7 @@ class Counted:
         Counted.alive -= 1
 
 
-def test_what_messages_refer_to_is_released() -> None:
+def test_references_of_messages_are_released() -> None:
     engine = Engine("127.0.0.1", workers=1)
     engine.route("/", codec=lambda data: Counted(data))
     with engine:
@@ -148,8 +148,8 @@ def test_what_messages_refer_to_is_released() -> None:
         assert sys.getrefcount(session) == references
 
 
-def test_what_is_released_may_use_the_iterator() -> None:
-    """What a message said before is released when it says something else: that may run anything."""
+def test_released_object_may_use_the_iterator() -> None:
+    """The previous content of a message object is released when it is reused: that may run any code."""
     seen: list[str] = []
 
     class Greedy(Counted):
@@ -181,8 +181,8 @@ def test_messages_are_made_by_engines_only() -> None:
         assert type(message).__module__ == "wirespeed.engine"
 
 
-def test_what_is_not_reached_is_forgotten_all_the_same() -> None:
-    """The session's object goes with the batch, though nobody has looked at its end."""
+def test_unread_events_are_freed() -> None:
+    """The session's object is freed with the batch, though its end event was not read."""
     with Engine("127.0.0.1", workers=1) as engine:
         batch = filled(engine)
         session = weakref.ref(batch[0].session)
@@ -201,7 +201,7 @@ def test_a_message_outlives_its_batch_and_its_engine() -> None:
 
 
 def ask(codec: Any, *messages: str | bytes, **how: Any) -> tuple[list[Any], Any, dict[str, Any]]:
-    """Returns what a client's messages become, with which code it is closed, and figures."""
+    """Returns the decoded messages of a client, its close code, and figures."""
     engine = Engine("127.0.0.1", workers=1)
     engine.route("/orders", codec=codec, **how)
     got: list[Any] = []
@@ -219,7 +219,7 @@ def ask(codec: Any, *messages: str | bytes, **how: Any) -> tuple[list[Any], Any,
         if how.get("close_invalid") is False:
             client.close()
         else:
-            sessions.pop().close()  # again, of one that was refused: nothing
+            sessions.pop().close()  # again, of a refused one: nothing
             with pytest.raises(ConnectionClosed):
                 client.recv(timeout=PATIENCE)
         return got, client.close_code, engine.stats()
@@ -263,7 +263,7 @@ def test_messages_are_decoded(codec: Any, message: str | bytes, expected: Any) -
         (Order, '{"size": 3}', "missing required field `symbol`"),
     ],
 )
-def test_what_is_not_understood_closes(codec: Any, message: str | bytes, text: str) -> None:
+def test_undecodable_message_closes_the_session(codec: Any, message: str | bytes, text: str) -> None:
     got, code, stats = ask(codec, message)
     ((data, error),) = got
     assert data == message
@@ -272,7 +272,7 @@ def test_what_is_not_understood_closes(codec: Any, message: str | bytes, text: s
     assert stats["messages_invalid"] == 1
 
 
-def test_what_is_not_understood_may_be_kept() -> None:
+def test_undecodable_message_may_be_kept() -> None:
     got, code, stats = ask("json", "1", "?", "2", close_invalid=False)
     assert [got[0], got[2]] == [1, 2]
     assert got[1][0] == "?"
@@ -280,7 +280,7 @@ def test_what_is_not_understood_may_be_kept() -> None:
     assert stats["messages_invalid"] == 1
 
 
-def test_the_reason_of_a_codec_is_cut_where_a_character_ends() -> None:
+def test_codec_reason_is_cut_at_a_character() -> None:
     def refuse(_: bytes) -> None:
         raise ValueError("\u20ac" * 100)
 
@@ -299,7 +299,7 @@ def test_the_reason_of_a_codec_is_cut_where_a_character_ends() -> None:
         assert client.close_reason == "\u20ac" * 41
 
 
-def test_what_ends_the_program_is_no_message_that_is_not_understood() -> None:
+def test_system_exit_in_a_codec_ends_the_program() -> None:
     def leave(_: bytes) -> None:
         raise KeyboardInterrupt
 
@@ -316,7 +316,7 @@ def test_what_ends_the_program_is_no_message_that_is_not_understood() -> None:
         assert engine.stats()["messages_invalid"] == 0
 
 
-def test_what_is_reached_again_is_counted_once() -> None:
+def test_repeated_access_is_counted_once() -> None:
     engine = Engine("127.0.0.1", workers=1)
     engine.route("/", codec="json", close_invalid=False)
     with engine, dial(engine) as client:
@@ -374,14 +374,14 @@ def test_a_codec_that_uses_the_iterator_it_is_called_by() -> None:
         (NotImplemented, TypeError, "NotImplemented"),
     ],
 )
-def test_what_is_no_codec(codec: Any, error: type[Exception], text: str) -> None:
+def test_invalid_codec(codec: Any, error: type[Exception], text: str) -> None:
     engine = Engine("127.0.0.1", workers=1)
     with pytest.raises(error, match=text):
         engine.route("/", codec=codec)
     engine.route("/", codec="json")  # nothing is left of it
 
 
-def test_each_route_has_its_own() -> None:
+def test_each_route_has_its_own_codec() -> None:
     engine = Engine("127.0.0.1", workers=1)
     engine.route("/plain")
     engine.route("/json", codec="json")
@@ -402,7 +402,7 @@ def test_each_route_has_its_own() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_handlers_get_what_was_decoded_and_what_could_not_be(threads: int) -> None:
+def test_handlers_get_decoded_and_undecodable_messages(threads: int) -> None:
     engine = Engine("127.0.0.1", workers=1)
     engine.route("/", codec=Order)
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""Engines on several machines, over each kind of broker: the same tests, with real servers."""
+"""Engines on several machines, over each kind of broker: tests with real servers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# What gets where
+# Delivery of messages
 
 
 def test_exact_counts_in_order(any_broker: Broker) -> None:
     with Node(any_broker.url) as one, Node(any_broker.url) as two:
         mine, theirs, others = one.client("prices.a"), two.client("prices.a"), two.client("prices.b")
-        one.has(1)
-        two.has(2)
+        one.wait_for_patterns(1)
+        two.wait_for_patterns(2)
         for number in range(2000):
             published = one.engine.publish("prices.a", f"{number}")
             assert published == 1
@@ -53,7 +53,7 @@ def test_exact_counts_in_order(any_broker: Broker) -> None:
 def test_each_publisher_in_order_across_topics(any_broker: Broker) -> None:
     with Node(any_broker.url) as one, Node(any_broker.url) as two, Node(any_broker.url) as three:
         ws = three.client("a.*", "a.x", "b", ">", "c.>")
-        three.has(5)
+        three.wait_for_patterns(5)
         topics = ["a.x", "b", "a.y", "c.d.e"]
 
         def publish(node: Node, name: str) -> None:
@@ -79,7 +79,7 @@ def test_wildcards_once(any_broker: Broker) -> None:
     with Node(any_broker.url) as one, Node(any_broker.url) as two:
         ws = two.client("a.*", "a.>", "a.b", "*.b")
         deep = two.client("*.*.c")
-        two.has(5)
+        two.wait_for_patterns(5)
         for topic in ("a.b", "a.b.c", "b.b", "a", "x.y", "b.b.b.b"):
             one.engine.publish(topic, topic)
         assert receive(ws, 3) == ["a.b", "a.b.c", "b.b"]
@@ -91,7 +91,7 @@ def test_wildcards_once(any_broker: Broker) -> None:
 def test_broadcast(any_broker: Broker) -> None:
     with Node(any_broker.url) as one, Node(any_broker.url) as two:
         clients = [one.client(), two.client(), two.client(">")]
-        two.has(1)
+        two.wait_for_patterns(1)
         assert one.engine.broadcast("to all")
         assert one.engine.publish("_wirespeed.broadcast", "not so").forwarded is False
         for ws in clients:
@@ -99,38 +99,38 @@ def test_broadcast(any_broker: Broker) -> None:
             silent(ws, 0.1)
 
 
-def test_only_what_is_wanted_is_subscribed_to(server: Server) -> None:
+def test_only_needed_topics_are_subscribed(server: Server) -> None:
     with Node(server.url) as one, Node(server.url) as two:
         first, second = one.client("a.b", "c"), one.client("a.b")
-        one.has(2)
+        one.wait_for_patterns(2)
         assert server.subscriptions() == ["a.b", "c"]
         first.send("- a.b")
         first.send("- c")
         assert receive(first, 2) == ["ready", "ready"]
-        one.has(1)
+        one.wait_for_patterns(1)
         assert server.subscriptions() == ["a.b"]
         second.close()
-        one.has(0)
+        one.wait_for_patterns(0)
         assert server.subscriptions() == []
         third = one.client("a.>", "a.*")
-        one.has(2)
+        one.wait_for_patterns(2)
         # For Redis both are one pattern.
         assert server.subscriptions() == (["*"] if isinstance(server, Redis) else ["a.*", "a.>"])
         two.engine.publish("a.b", "still")
         assert third.recv(20) == "still"
         third.send("- a.>")
         assert third.recv(20) == "ready"
-        one.has(1)
+        one.wait_for_patterns(1)
         two.engine.publish("a.b.c", "no")
         two.engine.publish("a.b", "yes")
         assert third.recv(20) == "yes"
-        # What was published while nobody subscribed is not missing.
+        # Messages published without subscribers are not reported as lost.
         two.engine.publish("c", "nobody")
         two.engine.publish("a.b", "behind it")
-        assert third.recv(20) == "behind it"  # so the server has had the other
+        assert third.recv(20) == "behind it"  # so the server has received the other
         first.send("+ c")
         assert first.recv(20) == "ready"
-        one.has(2)
+        one.wait_for_patterns(2)
         two.engine.publish("c", "somebody")
         assert first.recv(20) == "somebody"
         assert one.status.lost == 0
@@ -144,9 +144,9 @@ def test_a_prefix_keeps_applications_apart(any_broker: Broker) -> None:
         Node(any_broker.url) as plain,
     ):
         ours, theirs, everything = same.client("t", ">"), other.client("t", "one.t"), plain.client(">")
-        same.has(2)
-        other.has(2)
-        plain.has(1)
+        same.wait_for_patterns(2)
+        other.wait_for_patterns(2)
+        plain.wait_for_patterns(1)
         one.engine.publish("t", "x")
         one.engine.broadcast("y")
         assert receive(ours, 2) == ["x", "y"]
@@ -161,13 +161,13 @@ def test_a_prefix_keeps_applications_apart(any_broker: Broker) -> None:
             assert ours.recv(20) == "foreign"
 
 
-def test_what_other_programs_have_at_a_broker_is_out_of_reach(server: Server) -> None:
+def test_topics_of_other_programs_are_inaccessible(server: Server) -> None:
     """Clients cannot subscribe to keys of Redis or inboxes of NATS: these names have no prefix of an application."""
     if isinstance(server, Redis):
         server.say("CONFIG", "SET", "notify-keyspace-events", "KEA")
     with Node(server.url) as node:
         ws = node.client(">", "*", "$KV.>", "_INBOX.>", "__keyspace@0__:secret")
-        node.has(5)
+        node.wait_for_patterns(5)
         if isinstance(server, Redis):
             server.say("SET", "secret", "x")
         for name in ("$KV.bucket.key", "_INBOX.abc", "__keyspace@0__:secret", "elsewhere"):
@@ -177,10 +177,10 @@ def test_what_other_programs_have_at_a_broker_is_out_of_reach(server: Server) ->
         silent(ws, 0.1)
 
 
-def test_foreign_publishers(server: Server) -> None:
+def test_third_party_publishers(server: Server) -> None:
     with Node(server.url) as node:
         ws = node.client("a.b", "a.*", ">")
-        node.has(3)
+        node.wait_for_patterns(3)
         server.publish("wirespeed.a.b", "grüße".encode())
         server.publish("wirespeed.a.b", b"\xff\xfe")
         assert receive(ws, 2) == ["grüße", b"\xff\xfe"]
@@ -192,18 +192,18 @@ def test_foreign_publishers(server: Server) -> None:
 
 
 def envelope(node: bytes, overall: int, on_topic: int, payload: bytes) -> bytes:
-    """A message as engines write it, as text."""
+    """Returns a message in the format of engines, as text."""
     return b"\xffWS\x01\0" + node + struct.pack("!QIQ", overall, 1, on_topic) + payload
 
 
 def test_forged_messages_neither_end_sessions_nor_silence_engines(server: Server) -> None:
     with Node(server.url) as node, Node(server.url) as other:
         ws = node.client("t")
-        node.has(1)
+        node.wait_for_patterns(1)
         server.publish("wirespeed.t", envelope(b"x" * 16, 1, 1, b"\xff\xfe is no text"))
         server.publish("wirespeed._wirespeed.broadcast", envelope(b"x" * 16, 2, 1, b"\xff"))
         wait_for(lambda: node.status.invalid == 2)
-        # A number from far away, of a publisher that is there.
+        # A number of a far later message, of an existing publisher.
         with contextlib.closing(server.listen("wirespeed.t")) as listener:
             other.engine.publish("t", "before")
             heard = b""
@@ -219,11 +219,11 @@ def test_forged_messages_neither_end_sessions_nor_silence_engines(server: Server
         assert node.status.lost == 0
 
 
-def test_larger_than_the_broker_takes(tmp_path: Path) -> None:
+def test_message_larger_than_the_broker_limit(tmp_path: Path) -> None:
     with broker("nats", tmp_path) as server, Node(server.url) as one, Node(server.url) as two:
         mine, theirs = one.client("t"), two.client("t")
-        one.has(1)
-        two.has(1)
+        one.wait_for_patterns(1)
+        two.wait_for_patterns(1)
         large = b"x" * (2 << 20)
         one.engine.publish("t", large)
         one.engine.publish("t", "next")
@@ -237,12 +237,12 @@ def test_odd_names(any_broker: Broker) -> None:
     names = ["a[b].c?", "ünï.çödé", "back\\slash", "$x.{y}", "^", "x" * 255, "a:b,c"]
     with Node(any_broker.url) as one, Node(any_broker.url) as two:
         ws = two.client("a[b].*", "*.çödé", "back\\slash", "$x.*", "^")
-        two.has(5)
+        two.wait_for_patterns(5)
         long = two.client()
         for name in (names[5], "a:b,c"):
             long.send(f"+ {name}")
             assert long.recv(20) == "ready"
-        two.has(7)
+        two.wait_for_patterns(7)
         for name in names:
             one.engine.publish(name, name)
         one.engine.publish("ab.c", "as a set of characters it would match")
@@ -251,21 +251,21 @@ def test_odd_names(any_broker: Broker) -> None:
         silent(ws)
 
 
-# When the broker goes away
+# A lost broker
 
 
 def test_killed_and_started_again(server: Server) -> None:
     with Node(server.url) as one, Node(server.url) as two:
         mine, theirs = one.client("t"), two.client("t", "u.*")
-        one.has(1)
-        two.has(2)
+        one.wait_for_patterns(1)
+        two.wait_for_patterns(2)
         one.engine.publish("t", "before")
         assert (mine.recv(20), theirs.recv(20)) == ("before", "before")
         server.kill()
         wait_for(lambda: not (one.status.is_connected or two.status.is_connected))
         assert one.status.state == "disconnected"
         assert one.status.reason
-        # Local traffic goes on, and what is published waits.
+        # Local traffic continues, and published messages wait.
         for number in range(100):
             assert one.engine.publish("t", f"meanwhile {number}").forwarded
         assert receive(mine, 100) == [f"meanwhile {number}" for number in range(100)]
@@ -274,13 +274,13 @@ def test_killed_and_started_again(server: Server) -> None:
         server.start()
         wait_for(lambda: one.status.is_connected and two.status.is_connected)
         assert time.monotonic() - started < 10
-        two.has(2)
-        one.has(1)
+        two.wait_for_patterns(2)
+        one.wait_for_patterns(1)
         one.engine.publish("t", "after")
         got = [theirs.recv(20)]
         while got[-1] != "after":
             got.append(theirs.recv(20))
-        # Both come back when they do: what the one sent before the other was there is lost, and known to be.
+        # Both reconnect: messages that one sent before the other was connected are lost, and counted.
         assert got[:-1] == [f"meanwhile {number}" for number in range(100 - len(got) + 1, 100)]
         # Counted once it has been delivered.
         wait_for(lambda: two.status.lost == 100 - (len(got) - 1))
@@ -294,7 +294,7 @@ def test_killed_and_started_again(server: Server) -> None:
 def test_restarted_while_much_is_published(server: Server) -> None:
     with Node(server.url) as one, Node(server.url) as two:
         ws = two.client("t")
-        two.has(1)
+        two.wait_for_patterns(1)
         stop = threading.Event()
         taken = Counter[bool]()
 
@@ -314,7 +314,7 @@ def test_restarted_while_much_is_published(server: Server) -> None:
             time.sleep(0.3)
             server.start()
             wait_for(lambda: one.status.is_connected and two.status.is_connected)
-            two.has(1)
+            two.wait_for_patterns(1)
         time.sleep(0.3)
         stop.set()
         thread.join()
@@ -325,7 +325,7 @@ def test_restarted_while_much_is_published(server: Server) -> None:
             numbers.append(int(message))
         assert numbers == sorted(set(numbers)), "in order, and once"
         assert taken[False] == 0
-        # Every one came, or is known not to have come.
+        # Every message arrived, or is counted as lost.
         assert len(numbers) + two.status.lost == taken[True] - numbers[0]
         assert len(numbers) > 100
 
@@ -334,8 +334,8 @@ def test_paused_while_local_traffic_goes_on(server: Server) -> None:
     limit = 1 << 20
     with Node(server.url, broker_limit=limit) as one, Node(server.url) as two:
         mine, theirs = one.client("t"), two.client("t")
-        one.has(1)
-        two.has(1)
+        one.wait_for_patterns(1)
+        two.wait_for_patterns(1)
         payload = b"x" * 10_000
         before = resident()
         server.pause()
@@ -350,12 +350,12 @@ def test_paused_while_local_traffic_goes_on(server: Server) -> None:
             status = one.status
             assert status.queued_bytes <= limit
             assert status.refused == 4000 - taken > 0
-            # 40 MB were published; what the system's own buffers hold is not ours.
+            # 40 MB were published; the capacity of the system's buffers is not counted.
             assert resident() - before < 25 << 20
         finally:
             server.resume()
         wait_for(lambda: one.status.is_connected and two.status.is_connected)
-        two.has(1)
+        two.wait_for_patterns(1)
         wait_for(lambda: one.status.queued == 0)
         last = b"last" * 10
         assert one.engine.publish("t", last).forwarded
@@ -374,7 +374,7 @@ def test_down_from_the_start(server: Server) -> None:
         wait_for(lambda: bool(one.status.reason))
         server.start()
         wait_for(lambda: one.status.is_connected and two.status.is_connected)
-        two.has(1)
+        two.wait_for_patterns(1)
         one.engine.publish("t", "remote")
         while theirs.recv(20) != "remote":
             pass
@@ -385,7 +385,7 @@ def test_down_from_the_start(server: Server) -> None:
 def test_policies(server: Server, policy: str) -> None:
     with Node(server.url, broker_limit=20_000, broker_policy=policy) as one, Node(server.url) as two:
         mine, theirs = one.client("t"), two.client("t")
-        two.has(1)
+        two.wait_for_patterns(1)
         server.kill()
         wait_for(lambda: not one.status.is_connected)
         results: list[bool | None] = []
@@ -406,7 +406,7 @@ def test_policies(server: Server, policy: str) -> None:
         }
         assert results == expected[policy]
         assert all("broker_limit" in refusal for refusal in refusals)
-        # With "raise" nobody gets what was refused; else all do here.
+        # With "raise" no client gets refused messages; otherwise all local clients do.
         here = kept if policy == "raise" else 100
         assert [int(message) for message in receive(mine, here)] == list(range(here))
         silent(mine, 0.1)
@@ -415,7 +415,7 @@ def test_policies(server: Server, policy: str) -> None:
         assert (status.refused, status.dropped) == ((0, gone) if policy == "drop_oldest" else (gone, 0))
         server.start()
         wait_for(lambda: one.status.is_connected and two.status.is_connected)
-        two.has(1)
+        two.wait_for_patterns(1)
         wait_for(lambda: one.status.queued == 0)
         one.engine.publish("t", "last")
         got = [theirs.recv(20)]
@@ -427,15 +427,15 @@ def test_policies(server: Server, policy: str) -> None:
         wait_for(lambda: sum(event.count for event in one.told if event.kind == kind) == gone)
 
 
-# Many
+# Many engines and topics
 
 
 def test_two_nodes_with_a_hundred_subscribers_each(any_broker: Broker) -> None:
     count = 1000
     with Node(any_broker.url) as one, Node(any_broker.url) as two:
         clients = [node.client("t", "t.*" if number % 2 else ">") for node in (one, two) for number in range(100)]
-        one.has(3)
-        two.has(3)
+        one.wait_for_patterns(3)
+        two.wait_for_patterns(3)
 
         def publish() -> None:
             for number in range(count):
@@ -461,11 +461,11 @@ def test_subscribing_and_unsubscribing_in_storms(any_broker: Broker) -> None:
             for number in range(50):
                 if round_ < 19 or number % 2:
                     ws.send(f"- storm.{number}")
-        # More than there were before at any time: then the broker has heard of all of it.
+        # More than there were before at any time: then the broker has received all subscriptions.
         for number in range(100):
             ws.send(f"+ end.{number}")
         receive(ws, 20 * 50 + 19 * 50 + 25 + 100)
-        two.has(126)
+        two.wait_for_patterns(126)
         for number in range(50):
             one.engine.publish(f"storm.{number}", f"{number}")
         one.engine.publish("always", "last")

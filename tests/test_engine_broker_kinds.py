@@ -1,4 +1,4 @@
-"""What is particular to a kind of broker, and what is said of brokers: Sentinels, clusters, TLS, passwords, events."""
+"""Features of single kinds of brokers, and reports about brokers: Sentinels, clusters, TLS, passwords, events."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from wirespeed.engine import BrokerEvent, Engine, Published, Publisher
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
-# What waits goes together
+# Waiting messages are sent in batches
 
 
 def pass_on_after_a_pause(server: Nats | Redis, one: Node, two: Node, count: int) -> None:
-    """One publishes, 50 in a row on each of two topics, while the broker stands still; two gets all, in order."""
+    """One engine publishes, 50 in a row on each of two topics, while the broker is paused; the other gets all, in
+    order.
+    """
     ws = two.client("t", "u.*")
-    two.has(2)
+    two.wait_for_patterns(2)
     server.pause()
     try:
         for number in range(count):
@@ -42,27 +44,27 @@ def pass_on_after_a_pause(server: Nats | Redis, one: Node, two: Node, count: int
     assert (one.status.refused, two.status.lost, two.status.invalid, two.status.received) == (0, 0, 0, count)
 
 
-def test_what_waits_for_redis_is_a_few_commands(tmp_path: Path) -> None:
+def test_queued_messages_for_redis_use_few_commands(tmp_path: Path) -> None:
     with broker("redis", tmp_path) as server, Node(server.url) as one, Node(server.url) as two:
         assert isinstance(server, Redis)
         pass_on_after_a_pause(server, one, two, 1000)
         said = b"".join(server.say("INFO", "commandstats")).partition(b"cmdstat_publish:calls=")[2]
-        # One for each of 20 runs, and some for what left before the broker stood still.
+        # One for each of 20 runs, and some for messages that left before the broker was paused.
         assert int(said.partition(b",")[0]) < 100
 
 
-def test_together_no_larger_than_nats_takes(tmp_path: Path) -> None:
+def test_batches_respect_the_nats_limit(tmp_path: Path) -> None:
     (tmp_path / "nats.conf").write_text("max_payload: 512\n")
     server = Nats(tmp_path, options=["-c", str(tmp_path / "nats.conf")])
     with contextlib.closing(server), Node(server.url) as one, Node(server.url) as two:
         pass_on_after_a_pause(server, one, two, 2000)
 
 
-# What Redis has beside
+# Features of Redis
 
 
-def test_redis_that_is_there_again_is_when_both_connections_are(tmp_path: Path) -> None:
-    """What is published as soon as it is said to be connected is in no doubt: it goes out by a new connection."""
+def test_redis_is_connected_when_both_connections_are(tmp_path: Path) -> None:
+    """Messages published as soon as it is reported as connected are not unconfirmed: they use a new connection."""
     with broker("redis", tmp_path) as server, Node(server.url) as one:
         assert isinstance(server, Redis)
 
@@ -79,12 +81,12 @@ def test_redis_that_is_there_again_is_when_both_connections_are(tmp_path: Path) 
         assert one.status.unconfirmed == 0
 
 
-def test_what_nobody_subscribed_to_is_not_lost(tmp_path: Path) -> None:
-    """A topic that was left while Redis was away, and is subscribed to again later."""
+def test_messages_without_subscribers_are_not_lost(tmp_path: Path) -> None:
+    """A topic that was unsubscribed while Redis was away, and is subscribed to again later."""
     with broker("redis", tmp_path) as server, Node(server.url) as one, Node(server.url) as two:
         assert isinstance(server, Redis)
         ws = two.client("t", "u")
-        two.has(2)
+        two.wait_for_patterns(2)
         one.engine.publish("t", "before")
         assert ws.recv(20) == "before"
         server.kill()
@@ -93,14 +95,14 @@ def test_what_nobody_subscribed_to_is_not_lost(tmp_path: Path) -> None:
         assert ws.recv(20) == "ready"
         server.start()
         wait_for(lambda: one.status.is_connected and two.status.is_connected, "not connected again")
-        two.has(1)
+        two.wait_for_patterns(1)
         for number in range(5):
             one.engine.publish("t", f"{number}, for nobody")
         one.engine.publish("u", "behind them")
         assert ws.recv(20) == "behind them"
         ws.send("+ t")
         assert ws.recv(20) == "ready"
-        two.has(2)
+        two.wait_for_patterns(2)
         for text in ("after", "the last"):
             one.engine.publish("t", text)
             assert ws.recv(20) == text
@@ -137,7 +139,7 @@ def test_sentinel_fails_over(tmp_path: Path) -> None:
         url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/mymaster"
         one, two = (stack.enter_context(Node(url)) for _ in range(2))
         mine, theirs = one.client("t"), two.client("t", "u.*")
-        two.has(2)
+        two.wait_for_patterns(2)
         assert master.subscriptions() == ["*", "t"]
         one.engine.publish("t", "before")
         assert (mine.recv(20), theirs.recv(20)) == ("before", "before")
@@ -146,7 +148,7 @@ def test_sentinel_fails_over(tmp_path: Path) -> None:
         one.engine.publish("t", "meanwhile")
         assert mine.recv(20) == "meanwhile"
         wait_for(lambda: one.status.is_connected and two.status.is_connected, "nobody took over", 60)
-        two.has(2)
+        two.wait_for_patterns(2)
         assert replica.subscriptions() == ["*", "t"]
         one.engine.publish("u.v", "after")
         while theirs.recv(20) != "after":
@@ -185,11 +187,11 @@ def test_cluster_of_sharded_channels(cluster: list[Redis]) -> None:
     topics = [f"topic.{number}" for number in range(30)]
     with Node(url) as one, Node(url) as two, Publisher(url) as publisher:
         mine, theirs, wild = one.client(*topics), two.client(*topics), two.client("other.>")
-        one.has(30)
-        two.has(30)
+        one.wait_for_patterns(30)
+        two.wait_for_patterns(30)
         wait_for(lambda: "unsupported" in two.kinds())
         assert [event.reason for event in two.told if event.kind == "unsupported"] == ["other.>"]
-        # They are where their slots are.
+        # Messages arrive at the node of their slot.
         shards = [one.say("PUBSUB", "SHARDCHANNELS", "wirespeed.topic.*") for one in cluster]
         assert all(len(lines) > 1 for lines in shards)
         for number in range(3000):
@@ -212,7 +214,7 @@ def test_cluster_of_sharded_channels(cluster: list[Redis]) -> None:
         assert (one.status.lost, two.status.lost) == (0, 0)
         theirs.send("- topic.0")
         assert theirs.recv(20) == "ready"
-        two.has(29)
+        two.wait_for_patterns(29)
         one.engine.publish("topic.0", "no")
         one.engine.publish("topic.1", "yes")
         assert theirs.recv(20) == "yes"
@@ -223,7 +225,7 @@ def test_cluster_whose_nodes_restart(cluster: list[Redis]) -> None:
     topics = [f"topic.{number}" for number in range(30)]
     with Node(url) as one, Node(url) as two:
         ws = two.client(*topics)
-        two.has(30)
+        two.wait_for_patterns(30)
         one.engine.publish("topic.0", "before")
         assert ws.recv(20) == "before"
         cluster[1].kill()
@@ -231,7 +233,7 @@ def test_cluster_whose_nodes_restart(cluster: list[Redis]) -> None:
         cluster[1].start()
         wait_for(lambda: is_whole(cluster[1]), "the cluster is not one", 60)
         wait_for(lambda: one.status.is_connected and two.status.is_connected, "not connected again", 60)
-        two.has(30)
+        two.wait_for_patterns(30)
         for topic in topics:
             one.engine.publish(topic, f"after {topic}")
         got: list[Any] = []
@@ -240,8 +242,8 @@ def test_cluster_whose_nodes_restart(cluster: list[Redis]) -> None:
         assert sorted(got) == sorted(f"after {topic}" for topic in topics)
 
 
-def test_cluster_that_breaks_while_something_is_under_way(cluster: list[Redis]) -> None:
-    """Whoever waits for it is told that it is in doubt: one node says nothing, and the end of another is heard."""
+def test_cluster_breaks_with_messages_in_flight(cluster: list[Redis]) -> None:
+    """Waiting calls are notified of unconfirmed messages: one node is silent, and the end of another is noticed."""
     url = "redis+cluster://" + ",".join(f"127.0.0.1:{one.port}" for one in cluster)
     topics = (f"topic.{number}" for number in range(1000))
     topic = next(
@@ -283,7 +285,7 @@ def test_tls(kind: str, tmp_path: Path) -> None:
         url = f"{scheme}://localhost:{port}?tls_ca={urllib.parse.quote(str(tmp_path / 'ca.pem'))}"
         with Node(url) as one, Node(url) as two:
             ws = two.client("t", "u.*")
-            two.has(2)
+            two.wait_for_patterns(2)
             one.engine.publish("u.v", "x")
             assert ws.recv(20) == "x"
         with Node(f"{scheme}://localhost:{port}", connected=False) as node:
@@ -302,7 +304,7 @@ class Files:
         self.query = "&".join(f"tls_{name}={urllib.parse.quote(str(folder / name))}" for name in ("ca", "cert", "key"))
 
     def replace(self) -> None:
-        """Begin with another authority: each file is another one afterwards."""
+        """Switches to another authority: each file is replaced."""
         ca = trustme.CA()
         for name, leaf in (("server", ca.issue_cert("localhost")), ("", ca.issue_cert("client@example.com"))):
             for suffix, pem in (("cert", leaf.cert_chain_pems[0]), ("key", leaf.private_key_pem), ("ca", ca.cert_pem)):
@@ -341,13 +343,13 @@ def test_certificates_that_were_renewed_are_used_for_the_next_connection(kind: s
     server = files.server(kind)
     with contextlib.closing(server), Node(secure_url(server, files)) as node:
         ws = node.client("t")
-        node.has(1)
+        node.wait_for_patterns(1)
         server.kill()
         files.replace()
         server.start()
         with Node(secure_url(server, files)) as other:
             wait_for(lambda: node.status.is_connected and node.status.reconnects == 1, node.status.reason or "")
-            node.has(1)
+            node.wait_for_patterns(1)
             other.engine.publish("t", "after")
             assert ws.recv(20) == "after"
 
@@ -372,10 +374,10 @@ def test_a_file_that_cannot_be_used_is_named_until_it_can(kind: str, files: File
                 wait_for(lambda: node.status.is_connected, "not connected with the right file")
 
 
-# What is said
+# Reports
 
 
-def test_what_is_no_broker() -> None:
+def test_invalid_brokers() -> None:
     for url, part in [
         ("localhost:4222", "is a URL"),
         ("http://secret@localhost", "must be one of"),
@@ -405,7 +407,7 @@ def test_passwords(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, 
     try:
         with Node(server.url) as one, Node(server.url) as two:
             ws = two.client("t")
-            two.has(1)
+            two.wait_for_patterns(1)
             one.engine.publish("t", "x")
             assert ws.recv(20) == "x"
             shown = f"{one.status} {one.told} {one.engine!r}"
@@ -421,7 +423,7 @@ def test_passwords(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, 
     assert "p4ss" not in shown
 
 
-def test_trouble_is_in_the_log_in_the_metrics_and_on_the_page(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_in_the_log_metrics_and_page(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     server = Redis(tmp_path, password="right")
     wrong = server.url.replace("right", "wr0ng")
@@ -502,9 +504,9 @@ def test_on_broker_on_an_event_loop() -> None:
     assert asyncio.run(asyncio.wait_for(main(), 20)) == ["connected"]
 
 
-def test_nothing_is_told_to_who_does_not_ask() -> None:
+def test_no_events_without_on_broker() -> None:
     with Engine("127.0.0.1", broker="memory://quiet") as engine:
-        # Neither does the wait end for it, nor does it go on for ever.
+        # The wait neither ends because of it, nor lasts forever.
         started, used = time.monotonic(), time.process_time()
         assert len(next(iter(engine.batches(timeout=0.5)))) == 0
         assert time.monotonic() - started >= 0.4

@@ -1,6 +1,6 @@
-"""Certificates of a Redis cluster that are renewed: the client library keeps those that it was given at first.
+"""Renewed certificates of a Redis cluster: the client library keeps those of its first connection.
 
-When a node breaks off, or cannot be connected with them, all nodes are connected anew with the files as they are.
+When a node is lost, or refuses them, all nodes are reconnected with the current files.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SecureCluster:
 
 
 def comes_at_last(publish: Callable[[str], object], ws: Any, text: str) -> None:
-    """Publish until it arrives: messages of an outage are lost."""
+    """Publishes until a message arrives: messages of an outage are lost."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         publish(text)
@@ -98,7 +98,7 @@ def test_a_cluster_node_that_restarts_is_trusted_by_the_renewed_file(tmp_path: P
         restarted = cluster.servers[0]
         with Node(cluster.url) as node, Node(cluster.url) as other:
             ws = node.client(*topics)
-            node.has(30)
+            node.wait_for_patterns(30)
             restarted.kill()
             cluster.certify(restarted.directory, cluster.new)
             cluster.renew()
@@ -115,7 +115,7 @@ def test_a_cluster_node_that_joins_is_trusted_by_the_renewed_file(tmp_path: Path
         cluster = SecureCluster(tmp_path, stack)
         with Node(cluster.url) as node, Node(cluster.url) as other:
             ws = node.client("t")
-            node.has(1)
+            node.wait_for_patterns(1)
             comes_at_last(lambda text: other.engine.publish("t", text), ws, "before")
             cluster.renew()
             joining = cluster.node(3, cluster.new)

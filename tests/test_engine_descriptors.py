@@ -1,4 +1,4 @@
-"""Descriptors that an engine leaves to the application while clients take all that they can get."""
+"""An engine leaves descriptors to the application while clients take as many as they can."""
 
 from __future__ import annotations
 

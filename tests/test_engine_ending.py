@@ -90,7 +90,7 @@ APP = textwrap.dedent("""
 
 
 class App:
-    """A process with an engine, a client that it does not get rid of, and what it says."""
+    """A process with an engine, a client that it cannot get rid of, and its output."""
 
     def __init__(self, how: str, timeout: float) -> None:
         command = [sys.executable, "-X", "faulthandler", "-c", APP, how, str(timeout)]
@@ -116,7 +116,7 @@ def app(how: str, timeout: float) -> Iterator[App]:
 
 @pytest.mark.parametrize("how", ["waiting", "serve", "stubborn", "blocking", "broker", "plain", "threads"])
 @pytest.mark.parametrize("timeout", [1000, 1], ids=["second", "drain"])
-def test_it_ends_though_a_handler_never_returns(app: App, how: str, timeout: float) -> None:
+def test_engine_ends_despite_a_blocked_handler(app: App, how: str, timeout: float) -> None:
     """At a second SIGTERM, and when the time of the drain is over."""
     with app.dial("/") as client:
         if how != "broker":
@@ -124,7 +124,7 @@ def test_it_ends_though_a_handler_never_returns(app: App, how: str, timeout: flo
         assert next(app.lines) == "called"
         app.child.send_signal(signal.SIGTERM)
         if timeout == 1000:
-            # It is heard of only once the first has been; the client is told by then.
+            # It is handled only after the first; the client has its close frame by then.
             with pytest.raises(ConnectionClosed):
                 while True:
                     client.recv(BOUND)
@@ -139,15 +139,15 @@ def test_it_ends_though_a_handler_never_returns(app: App, how: str, timeout: flo
 
 @pytest.mark.parametrize("how", ["quick", "quick coroutine", "quick threads"])
 @pytest.mark.parametrize("timeout", [0.5])
-def test_who_is_cut_off_is_told_of(app: App, how: str, timeout: float) -> None:
-    """Though that is when the time is over."""
+def test_disconnected_sessions_are_reported(app: App, how: str, timeout: float) -> None:
+    """Though the time is over by then."""
     with socket.create_connection(("127.0.0.1", app.port)) as client:
         client.sendall(
             b"GET /cut HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         assert client.recv(12) == b"HTTP/1.1 101"
-        # Signals are taken by now. The close frame is not answered.
+        # Signals are handled by now. The close frame is not answered.
         assert next(app.lines) == "come"
         app.child.send_signal(signal.SIGTERM)
         out, errors = app.child.communicate(timeout=BOUND)
@@ -207,7 +207,7 @@ PARENT = CHILD + textwrap.dedent("""
     print("over")
 """)
 
-# The same without an engine.
+# The test without an engine.
 PLAIN = CHILD + textwrap.dedent("""
     thread = threading.Thread(target=lambda: print(code_of_child(), flush=True))
     thread.start()
@@ -217,7 +217,7 @@ PLAIN = CHILD + textwrap.dedent("""
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no fork, or none that is safe")
 @pytest.mark.parametrize("before", ["default", "coroutine", "function"])
-def test_children_end_by_sigterm_as_they_would_without(before: str) -> None:
+def test_sigterm_in_child_processes_is_unchanged(before: str) -> None:
     def run(program: str) -> tuple[int, str, str]:
         command = [sys.executable, "-X", "faulthandler", "-c", program, before]
         done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)

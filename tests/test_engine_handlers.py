@@ -1,4 +1,4 @@
-"""Handlers of an engine: what is a coroutine function, what becomes of what nobody awaits, starts and ends."""
+"""Handlers of an engine: coroutine functions, results that are not awaited, starts and ends."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def decorated(session: Session, message: str | bytes) -> Awaitable[None]:
 if sys.version_info >= (3, 12):
     inspect.markcoroutinefunction(decorated)
 else:
-    # What asgiref and others do.
+    # As asgiref and other libraries do.
     decorated._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
 COROUTINE_FUNCTIONS: dict[str, Handler] = {
@@ -85,7 +85,7 @@ def test_coroutine_functions_of_all_kinds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COROUTINE_FUNCTIONS)
-def test_the_same_for_the_broker(name: str) -> None:
+def test_coroutine_function_for_broker_events(name: str) -> None:
     engine = Engine("127.0.0.1", workers=1, broker="memory://handlers")
     handler = COROUTINE_FUNCTIONS[name]
     engine.on_broker(handler)
@@ -113,8 +113,8 @@ class Plain:
 
 
 @pytest.mark.parametrize("threads", [0, 3])
-def test_what_a_plain_function_returns_to_be_awaited(threads: int, caplog: pytest.LogCaptureFixture) -> None:
-    """It is not lost without a word: there is an error, once, and the session ends."""
+def test_awaitable_result_of_a_plain_handler(threads: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not dropped silently: an error is logged once, and the session ends."""
     engine = Engine("127.0.0.1", workers=1)
     made = []
 
@@ -137,7 +137,7 @@ def test_what_a_plain_function_returns_to_be_awaited(threads: int, caplog: pytes
 
 
 @pytest.mark.parametrize("threads", [0, 3])
-def test_what_send_returns_may_be_returned(threads: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_result_of_send_may_be_returned(threads: int, caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine("127.0.0.1", workers=1)
     engine.on_message(lambda session, message: session.send(message))
     with running(engine, threads=threads), dial(engine) as client:
@@ -147,7 +147,7 @@ def test_what_send_returns_may_be_returned(threads: int, caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-def test_what_the_handler_of_a_broker_returns_to_be_awaited(caplog: pytest.LogCaptureFixture) -> None:
+def test_awaitable_result_of_a_broker_handler(caplog: pytest.LogCaptureFixture) -> None:
     made = []
 
     async def never() -> None:
@@ -168,8 +168,10 @@ def test_what_the_handler_of_a_broker_returns_to_be_awaited(caplog: pytest.LogCa
     assert "has returned <coroutine object" in caplog.records[0].getMessage()
 
 
-def test_the_handlers_of_a_session_have_a_task_and_a_context_of_their_own() -> None:
-    """Whether they wait or not: what is set for one session is not seen by others, and to cancel ends only this one."""
+def test_handlers_have_their_own_task_and_context() -> None:
+    """Whether they wait or not: variables set for one session are not seen by others, and cancelling ends only this
+    one.
+    """
     engine = Engine("127.0.0.1", workers=1)
     of_session: contextvars.ContextVar[object] = contextvars.ContextVar("of_session")
     tasks: dict[Session, set[asyncio.Task[Any] | None]] = {}
@@ -206,8 +208,8 @@ def test_the_handlers_of_a_session_have_a_task_and_a_context_of_their_own() -> N
 
 
 @pytest.mark.parametrize(("slow", "each"), [(5, 24), (1, 2000), (60, 20), (98, 2)])
-def test_handlers_that_never_return_hold_up_nobody_else(slow: int, each: int) -> None:
-    """However little waits behind each; and nothing of it is lost."""
+def test_blocked_handlers_do_not_block_others(slow: int, each: int) -> None:
+    """Other handlers run, however few messages wait behind each; and no message is lost."""
     engine = Engine("127.0.0.1", workers=1)
     got: dict[str, list[str]] = {}
     called = 0
@@ -256,8 +258,8 @@ def test_handlers_that_never_return_hold_up_nobody_else(slow: int, each: int) ->
 
 
 @pytest.mark.parametrize("threads", [None, 1])
-def test_what_waits_behind_a_handler_is_not_decoded_yet(threads: int | None) -> None:
-    """A codec may make much of little: what it makes is there for as long as a handler has it."""
+def test_messages_behind_a_handler_are_decoded_later(threads: int | None) -> None:
+    """A codec may expand its input: the decoded message exists only while a handler has it."""
     engine = Engine("127.0.0.1", workers=1)
     go_on = threading.Event()
     decoded: list[int] = []
@@ -315,8 +317,8 @@ def test_what_waits_behind_a_handler_is_not_decoded_yet(threads: int | None) -> 
     assert not serving.is_alive()
 
 
-def test_handlers_that_never_return_keep_little_in_memory_together() -> None:
-    """However many sessions: from 64 MiB on, one more message of each and no more."""
+def test_blocked_handlers_use_bounded_memory() -> None:
+    """For any number of sessions: from 64 MiB on, one more message of each and no more."""
     count, size, each = 150, 200_000, 27
     engine = Engine("127.0.0.1", workers=1, max_event_bytes=2**20)
     go_on = asyncio.Event()
@@ -344,8 +346,8 @@ def test_handlers_that_never_return_keep_little_in_memory_together() -> None:
                 await asyncio.sleep(0.3)
                 before, now = now, engine.stats()["bytes_received"]
             go_on.set()
-            # 64 MiB; of each one with its handler, one for which it was stopped, and what was read until it was: a
-            # thread reads up to a mebibyte of one before it looks at what it is told.
+            # 64 MiB; for each session the message in its handler, the one at which reading stopped, and the data read
+            # until then: a thread reads up to a mebibyte of one before it checks.
             assert now < 2**26 + 8 * count * size < count * each * size / 2
             await asyncio.wait_for(asyncio.gather(*sending), BOUND)
             while len(got) < count * each:
@@ -356,8 +358,8 @@ def test_handlers_that_never_return_keep_little_in_memory_together() -> None:
     asyncio.run(asyncio.wait_for(main(), 2 * BOUND))
 
 
-def test_large_messages_wait_in_the_network_and_not_in_memory() -> None:
-    """Behind a handler that has not returned there is a mebibyte, and what was under way; nothing of it is lost."""
+def test_large_messages_wait_in_the_network() -> None:
+    """Behind a running handler there is a mebibyte, and data in transit; no message is lost."""
     count, size = 200, 500_000
     engine = Engine("127.0.0.1", workers=1, max_event_bytes=2**20)
     got: list[int] = []
@@ -381,7 +383,7 @@ def test_large_messages_wait_in_the_network_and_not_in_memory() -> None:
             sending = asyncio.create_task(slow.send_many([bytes([number]) * size for number in range(count)]))
             before, now = -1, 0
             while before != now:
-                # Whatever is read meanwhile, there is time for much of it.
+                # For any amount of reading meanwhile, there is time for much of it.
                 for _ in range(50):
                     await honest.send("x")
                     assert await asyncio.wait_for(honest.recv(), BOUND) == "x"
@@ -439,7 +441,7 @@ APP = textwrap.dedent("""
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 @pytest.mark.parametrize("how", ["plain", "coroutine", "serve", "uvloop"])
 def test_sigterm_while_it_starts(how: str, when: str) -> None:
-    """It neither kills nor is lost."""
+    """The signal neither kills the process nor is lost."""
     if how == "uvloop":
         pytest.importorskip("uvloop")
     command = [sys.executable, "-X", "faulthandler", "-c", APP, how, when]
@@ -448,7 +450,7 @@ def test_sigterm_while_it_starts(how: str, when: str) -> None:
 
 
 def test_a_start_that_fails_forgets_sigterm(tmp_path: Path) -> None:
-    """The next one is not ended by it."""
+    """The signal does not end the next engine."""
 
     class Early(Engine):
         def start(self) -> None:
@@ -472,7 +474,7 @@ def log_threads() -> list[threading.Thread]:
 
 
 def has_ended(engine: Engine) -> None:
-    """All that there was is taken, and nothing is left of it."""
+    """Checks that all remaining events are taken, and that the engine has ended."""
     for _ in engine.batches():
         pass
     for thread in log_threads():
@@ -503,7 +505,7 @@ def test_stop_from_another_thread_while_it_starts() -> None:
 
 
 def test_stop_before_the_start_is_over() -> None:
-    """The engine serves already, but does not log yet."""
+    """It serves already, and its log is not connected yet."""
 
     class Stopped(Engine):
         def _start_logging(self) -> None:
@@ -519,8 +521,8 @@ def test_stop_before_the_start_is_over() -> None:
     has_ended(engine)
 
 
-def test_who_asks_while_it_starts_stops_nobody(tmp_path: Path) -> None:
-    """The interpreter goes on, and so does whoever starts it."""
+def test_calls_during_the_start_do_not_stop_the_engine(tmp_path: Path) -> None:
+    """The interpreter and the starting thread continue."""
     path = tmp_path / "handoff"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -545,7 +547,7 @@ def test_who_asks_while_it_starts_stops_nobody(tmp_path: Path) -> None:
             asked.sendall(b"nonsense\n")
             thread.join(BOUND)
             assert errors
-    # What it has is as it was before.
+    # Its state is unchanged.
     engine.route("/only")
     path.unlink()
     with engine:
@@ -568,7 +570,7 @@ def test_start_twice() -> None:
 
 
 def test_start_in_two_threads() -> None:
-    """One of them does."""
+    """One of the starts succeeds."""
     for _ in range(10):
         engine = Engine("127.0.0.1", workers=1)
         begin = threading.Barrier(2)
@@ -626,7 +628,7 @@ def test_stop_in_a_handler(threads: int | None) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "threads", "coroutine"])
 def test_stop_in_the_handler_of_a_signal(kind: str) -> None:
-    """In the main thread, whatever it does meanwhile."""
+    """In the main thread, in any call."""
     engine = Engine("127.0.0.1", workers=2)
     if kind == "coroutine":
 
@@ -665,7 +667,9 @@ def test_stop_in_the_handler_of_a_signal(kind: str) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks of 3.10 don't count who has cancelled them")
 def test_a_handler_that_is_cancelled_leaves_the_next_one_uncancelled() -> None:
-    """Where there are no eager tasks, one task does for both: what it is asked by `asyncio.timeout` must be true."""
+    """Where there are no eager tasks, one task runs both: `asyncio.timeout` must see the right state of
+    cancellation.
+    """
     engine = Engine("127.0.0.1", workers=1)
     seen: list[int] = []
     ended = threading.Event()

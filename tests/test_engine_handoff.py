@@ -1,4 +1,4 @@
-"""What an engine that can be taken over from leaves behind, and what it costs while nobody comes."""
+"""An engine that can be taken over: its files, and its costs while no handoff happens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def run(code: str, *arguments: str) -> str:
-    """Run a program in a process of its own; what it prints."""
+    """Runs a program in a process of its own; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
         check=False,
@@ -37,7 +37,7 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_child_that_ends_leaves_the_socket(tmp_path: Path) -> None:
+def test_ending_child_keeps_the_socket(tmp_path: Path) -> None:
     said = run(
         """
         import os, sys, warnings
@@ -64,8 +64,8 @@ def test_a_child_that_ends_leaves_the_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["threads", "main", "loop"])
-def test_handlers_that_never_return_do_not_hold_up_who_was_taken_over_from(how: str, tmp_path: Path) -> None:
-    """The old engine ends within its time and a second, in which `run` and `serve` return."""
+def test_blocked_handlers_do_not_delay_the_old_engine(how: str, tmp_path: Path) -> None:
+    """The old engine ends within its time limit plus a second, in which `run` and `serve` return."""
     said = run(
         """
         import asyncio, subprocess, sys, threading, time
@@ -88,7 +88,7 @@ def test_handlers_that_never_return_do_not_hold_up_who_was_taken_over_from(how: 
         def take_over():
             host, port = old.addresses[0]
             with connect(f"ws://{host}:{port}/", proxy=None) as ws:
-                ws.send("for ever")
+                ws.send("forever")
                 called.wait()
                 new = Engine(host, port, workers=1, handoff=path)
                 new.start()
@@ -105,7 +105,7 @@ def test_handlers_that_never_return_do_not_hold_up_who_was_taken_over_from(how: 
     assert said == "True\n"
 
 
-def test_who_waits_for_a_handoff_ends_with_the_engine(tmp_path: Path) -> None:
+def test_waiting_handoff_ends_with_the_engine(tmp_path: Path) -> None:
     engine = Engine("127.0.0.1", workers=1, handoff=tmp_path / "next")
     with engine:
         waiting = [thread for thread in threading.enumerate() if thread.name == "wirespeed-ending"]
@@ -114,8 +114,8 @@ def test_who_waits_for_a_handoff_ends_with_the_engine(tmp_path: Path) -> None:
     assert not waiting[0].is_alive()
 
 
-def test_nobody_waits_at_the_socket_of_one_that_has_ended(tmp_path: Path) -> None:
-    """A child keeps a copy of the listener: whoever connected before its end is told so all the same."""
+def test_socket_of_an_ended_engine_refuses(tmp_path: Path) -> None:
+    """A child keeps a copy of the listener: clients that connected before its end get an error nevertheless."""
     said = run(
         """
         import os, signal, socket, sys, warnings
@@ -146,7 +146,7 @@ def test_nobody_waits_at_the_socket_of_one_that_has_ended(tmp_path: Path) -> Non
     assert said in ("refused\n", "b''\n")
 
 
-def test_a_lack_of_descriptors_costs_no_time(tmp_path: Path) -> None:
+def test_missing_descriptors_do_not_spin(tmp_path: Path) -> None:
     said = run(
         """
         import os, resource, socket, sys, time
@@ -180,7 +180,9 @@ def test_a_lack_of_descriptors_costs_no_time(tmp_path: Path) -> None:
 
 
 def test_signals_do_not_end_a_handoff(tmp_path: Path) -> None:
-    """A handled signal interrupts a call on a socket that has a timeout; the new engine's are made where it starts."""
+    """A handled signal interrupts a call on a socket with a timeout; the signal handlers of the new engine are
+    installed at its start.
+    """
     path = tmp_path / "next"
     with Engine("127.0.0.1", workers=1, handoff=path, drain_timeout=5) as old:
         host, port = old.addresses[0]
@@ -211,8 +213,8 @@ def test_signals_do_not_end_a_handoff(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_whoever_asks_while_it_starts_does_not_stop_the_interpreter(tmp_path: Path) -> None:
-    """Somebody is at the socket, and does not answer."""
+def test_calls_during_the_start_do_not_block_the_interpreter(tmp_path: Path) -> None:
+    """A process is connected to the socket, and does not answer."""
     path = str(tmp_path / "next")
     engine = Engine("127.0.0.1", workers=1, handoff=path)
     failed: list[BaseException] = []
@@ -228,7 +230,7 @@ def test_whoever_asks_while_it_starts_does_not_stop_the_interpreter(tmp_path: Pa
         silent.listen()
         starter = threading.Thread(target=start)
         starter.start()
-        with silent.accept()[0]:  # it has asked
+        with silent.accept()[0]:  # it has sent its request
             with pytest.raises(RuntimeError, match="has not started"):
                 engine.stats()
             with pytest.raises(RuntimeError, match="has started"):
@@ -296,7 +298,7 @@ FOREIGN = textwrap.dedent("""
 
 
 def take_over_from_foreign(path: Path, user: int) -> tuple[BaseException, str]:
-    """Start an engine at a socket that is not an engine's; what it raises, and what the other process says."""
+    """Starts an engine at a socket of another program; returns its exception, and the other program's output."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = [sys.executable, "-c", FOREIGN, str(path), str(port), str(user)]

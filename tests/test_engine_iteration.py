@@ -1,4 +1,4 @@
-"""Who gets the events of an engine where several iterate: tasks on one event loop and on several, and threads."""
+"""Distribution of an engine's events among several iterators: tasks on one or several event loops, and threads."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def descriptors() -> int:
 
 
 @on_a_loop
-async def test_who_waits_gets_what_comes_while_another_is_busy() -> None:
-    """Whichever of them asked last."""
+async def test_waiting_iterator_gets_events_while_another_is_busy() -> None:
+    """A waiting iterator gets the event, in any order of calls."""
     async with Engine("127.0.0.1", workers=1) as engine:
         busy: list[asyncio.Task[None] | None] = []
         go_on = asyncio.Event()
@@ -76,8 +76,8 @@ async def test_who_waits_gets_what_comes_while_another_is_busy() -> None:
 
 
 @on_a_loop
-async def test_one_is_told_of_one_event() -> None:
-    """Not all of those who wait."""
+async def test_one_event_wakes_one_iterator() -> None:
+    """Not all waiting iterators are woken."""
     looks: list[int] = []
 
     class Counting(Engine):
@@ -98,7 +98,7 @@ async def test_one_is_told_of_one_event() -> None:
             await asyncio.sleep(0)  # and wait then
         async with wirespeed.connect(uri(engine), proxy=None):
             await until(lambda: len(got) == 1, "nobody was told")
-            # Who was told looks again afterwards; all of them would be 50.
+            # The woken one checks again afterwards; waking all of them would be 50.
             assert len(looks) < 60
         engine.stop()
         await asyncio.wait_for(asyncio.gather(*tasks), BOUND)
@@ -106,7 +106,7 @@ async def test_one_is_told_of_one_event() -> None:
 
 
 @on_a_loop
-async def test_who_is_told_and_cancelled_passes_it_on() -> None:
+async def test_cancelled_iterator_passes_its_wakeup_on() -> None:
     async with Engine("127.0.0.1", workers=1) as engine:
         got: list[Event] = []
 
@@ -119,7 +119,7 @@ async def test_who_is_told_and_cancelled_passes_it_on() -> None:
             await until(lambda: len(got) == 1, "nobody was told of the client")
             for number in range(20):
                 client.send(str(number))
-                # The loop has no turn: one of them is told, and one of them is cancelled before it looks.
+                # The loop has no turn: one task is notified, and one is cancelled before it runs.
                 until_in_thread(lambda: engine.stats()["events_waiting"] > 0, "it has not come")
                 first.cancel()
                 first, second = second, asyncio.create_task(consume())
@@ -130,8 +130,8 @@ async def test_who_is_told_and_cancelled_passes_it_on() -> None:
 
 
 @on_a_loop
-async def test_who_is_cancelled_and_kept_is_told_no_more() -> None:
-    """What it has raised keeps all that it had."""
+async def test_cancelled_iterator_is_not_notified() -> None:
+    """The task's exception keeps all its objects alive."""
     async with Engine("127.0.0.1", workers=1) as engine:
         got: list[Event] = []
         looks = 0
@@ -162,8 +162,8 @@ async def test_who_is_cancelled_and_kept_is_told_no_more() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_who_waits_for_room_and_is_cancelled(seed: int) -> None:
-    """It leaves nothing open, whatever keeps what it has raised; and all others are told."""
+def test_cancelled_wait_for_room(seed: int) -> None:
+    """It leaves nothing open, even if its exception is kept; and all others are notified."""
     choose = random.Random(seed)
     kept: list[BaseException] = []
 
@@ -205,8 +205,8 @@ def test_who_waits_for_room_and_is_cancelled(seed: int) -> None:
 
 
 @on_a_loop
-async def test_all_end_with_the_engine() -> None:
-    """Those that wait and those that are busy, on two loops and in threads."""
+async def test_all_iterators_end_with_the_engine() -> None:
+    """Waiting and busy ones, on two loops and in threads."""
     engine = Engine("127.0.0.1", workers=1)
     engine.start()
     ended: list[str] = []
@@ -238,7 +238,7 @@ async def test_all_end_with_the_engine() -> None:
 
 
 class Consumers:
-    """Tasks on loops in threads of their own, and threads; each says what it got, in its order."""
+    """Tasks on loops in threads of their own, and threads; each records its events in order."""
 
     def __init__(self, engine: Engine, loops: int) -> None:
         self.engine = engine
@@ -246,7 +246,7 @@ class Consumers:
         self.loops = [asyncio.new_event_loop() for _ in range(loops)]
         self.turning = [threading.Thread(target=loop.run_forever, daemon=True) for loop in self.loops]
         self.tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
-        # Those that were cancelled: what they raise keeps all that they had.
+        # Exceptions of cancelled tasks, which keep all their objects alive.
         self.kept: list[asyncio.Task[None]] = []
         self.threads: list[threading.Thread] = []
         self.pauses = random.Random(0)
@@ -294,7 +294,7 @@ class Consumers:
         loop.call_soon_threadsafe(task.cancel)
 
     def end(self) -> None:
-        """All end by themselves, as the engine has."""
+        """Checks that all end by themselves, because the engine has ended."""
 
         async def rest(tasks: list[asyncio.Task[None]]) -> None:
             await asyncio.wait_for(asyncio.gather(*tasks), BOUND)
@@ -313,9 +313,9 @@ class Consumers:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_each_event_goes_to_one_of_those_who_come_and_go(seed: int) -> None:
+def test_each_event_goes_to_one_of_changing_iterators(seed: int) -> None:
     choose = random.Random(seed)
-    # Threads look up by themselves now and then, and would find what tasks have been forgotten with.
+    # Threads poll now and then, and would find events that were lost with cancelled tasks.
     with_threads = seed % 3 == 2
     engine = Engine("127.0.0.1", workers=2)
     engine.start()
@@ -373,7 +373,7 @@ def test_each_event_goes_to_one_of_those_who_come_and_go(seed: int) -> None:
         for session, what in record:
             of_one.setdefault(session.path[1:], []).append(what)
         for name, some in of_one.items():
-            # In the order in which they came, whatever others got in between.
+            # In the order of arrival, with any distribution in between.
             places = iter(sent[name])
             assert all(one in places for one in some), (name, some)
             got[name] += some
@@ -383,8 +383,8 @@ def test_each_event_goes_to_one_of_those_who_come_and_go(seed: int) -> None:
 
 
 @on_a_loop
-async def test_who_is_cancelled_takes_nothing_along() -> None:
-    """Cancelled wherever it waits, also while something of the broker is told."""
+async def test_cancelled_iterator_loses_no_event() -> None:
+    """Cancelled at any wait, also while a broker event is delivered."""
     got: list[Event] = []
     told: list[BrokerEvent] = []
     engine = Engine("127.0.0.1", workers=1, broker="memory://cancelled")
@@ -440,8 +440,8 @@ async def iterating(engine: Engine) -> AsyncIterator[list[Event]]:
 
 
 @on_a_loop
-async def test_a_loop_that_stands_still_holds_up_no_other() -> None:
-    """It is told first, and never looks."""
+async def test_blocked_loop_does_not_block_others() -> None:
+    """It is notified first, and never runs."""
     async with Engine("127.0.0.1", workers=1) as engine:
         still = asyncio.new_event_loop()
 
@@ -458,7 +458,7 @@ async def test_a_loop_that_stands_still_holds_up_no_other() -> None:
         async with iterating(engine) as got:
             await asyncio.sleep(0)
             async with wirespeed.connect(uri(engine), proxy=None) as client:
-                # The first may be left to the one that was told; whatever comes then goes to another one.
+                # The first event may be left to the notified one; later events go to another one.
                 await client.send("x")
                 await until(lambda: len(got) > 0, "nobody else was told")
 

@@ -1,4 +1,4 @@
-"""What clients hear when an engine ends otherwise than by a drain: the close code 1001."""
+"""The close code 1001 that clients get when an engine ends without a drain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def code(ws: ClientConnection) -> int | None:
-    """The close code that a client gets."""
+    """Returns the close code that a client gets."""
     with pytest.raises(wirespeed.ConnectionClosed):
         while True:
             ws.recv(20)
@@ -35,7 +35,7 @@ def code(ws: ClientConnection) -> int | None:
 def test_leaving_with_closes_the_sessions() -> None:
     with Engine("127.0.0.1") as engine:
         ws = dial(engine, "/")
-        # What was sent before is not lost.
+        # Messages that were sent before are not lost.
         next_session(engine).send("good bye")
     with ws:
         assert ws.recv(20) == "good bye"
@@ -87,7 +87,7 @@ def test_a_client_that_does_not_answer_does_not_hold_up_the_end() -> None:
         )
         next_session(engine)
         left = time.monotonic()
-    assert time.monotonic() - left < 10  # `close_timeout`, for which it is not waited
+    assert time.monotonic() - left < 10  # `close_timeout`, which is not waited for
     with client:
         received = b""
         while data := client.recv(4096):

@@ -1,4 +1,4 @@
-"""Who listens at an address: one engine, unless several want to; and nobody who is left of one that has ended."""
+"""Listening addresses: one engine for each, unless several share it; and nothing remains of an ended one."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ print(json.dumps(results))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no fork, or none that is safe")
 @pytest.mark.parametrize("how", ["stop", "drain"])
-def test_children_keep_no_port(tmp_path: Path, how: str) -> None:
+def test_child_processes_inherit_no_port(tmp_path: Path, how: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path / "socket"), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [errno.ECONNREFUSED, errno.ECONNREFUSED, False, True]
 
 
-def test_an_address_is_of_one_engine() -> None:
+def test_address_belongs_to_one_engine() -> None:
     with Engine("127.0.0.1", workers=2) as first:
         host, port = first.addresses[0]
         with pytest.raises(OSError) as info:
@@ -81,7 +81,7 @@ def test_an_address_is_of_one_engine() -> None:
         pass
 
 
-def test_several_share_it_if_they_say_so() -> None:
+def test_several_engines_share_an_address_on_request() -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(Engine("127.0.0.1", workers=1, reuse_port=True))
         host, port = first.addresses[0]
@@ -150,7 +150,7 @@ def test_the_file_of_a_unix_socket_is_removed(tmp_path: Path) -> None:
         assert not path.exists()
 
 
-def test_a_file_that_another_has_put_there_stays(tmp_path: Path) -> None:
+def test_foreign_socket_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "app.sock"
     with Engine(path=path):
         path.unlink()

@@ -1,4 +1,4 @@
-"""What those who run an engine ask of it: figures, an end without haste, signals, restarts, log, certificate."""
+"""Operation of an engine: figures, drain, signals, restarts, log, certificate."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_paths_of_health() -> None:
         {"page": "short"},
     ],
 )
-def test_settings_that_are_wrong(options: dict[str, Any]) -> None:
+def test_wrong_settings(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Engine("127.0.0.1", **options)
 
@@ -155,14 +155,14 @@ def test_drain() -> None:
             thread.join()
         assert codes == [1012] * 9
         silent.close()
-        # All that happened is there to be taken, and then it is over.
+        # All events can still be taken, and then it is over.
         events = [event for batch in engine.batches() for event in batch]
         assert len(events) == 20
         with pytest.raises(wirespeed.InvalidState):
             engine.broadcast("late")
 
 
-def test_drain_refuses_what_cannot_be_sent() -> None:
+def test_drain_refuses_invalid_close_frames() -> None:
     with Engine("127.0.0.1") as engine:
         with pytest.raises(wirespeed.ProtocolError):
             engine.drain(1, code=1005)
@@ -263,7 +263,7 @@ def test_a_second_sigterm_stops() -> None:
     process = Process("sync")
     try:
         with connect(f"ws://127.0.0.1:{process.port}/", proxy=None, close_timeout=0.1) as ws:
-            # Answered, it has its handlers, those of signals too.
+            # Once it answers, it has its handlers, including those of signals.
             ws.send("hello")
             assert ws.recv(PATIENCE) == "hello"
             begin = time.monotonic()
@@ -299,7 +299,7 @@ def storm(port: int, stop: threading.Event, opened: list[int], failed: list[str]
             failed.append(repr(exc))
 
 
-def test_a_restart_refuses_nobody(tmp_path: Path) -> None:
+def test_restart_refuses_no_client(tmp_path: Path) -> None:
     path = str(tmp_path / "app.sock")
     processes = [Process("sync", 0, path)]
     port = processes[0].port
@@ -312,7 +312,7 @@ def test_a_restart_refuses_nobody(tmp_path: Path) -> None:
             for _ in range(2):
                 time.sleep(0.5)
                 processes.append(Process("sync", port, path))
-                # Whoever has the listeners ends by itself.
+                # The process with the listeners ends by itself.
                 assert processes[-2].child.wait(PATIENCE) == 0
             with pytest.raises(wirespeed.ConnectionClosed) as info:
                 ws.recv(PATIENCE)
@@ -332,7 +332,7 @@ def test_a_restart_refuses_nobody(tmp_path: Path) -> None:
 
 
 def test_the_queue_of_a_listener_that_is_closed_is_reset() -> None:
-    """Why listeners are handed over, and not opened again beside the old ones."""
+    """The reason why listeners are handed over, and not opened again beside the old ones."""
 
     def listen(port: int) -> socket.socket:
         one = socket.socket()
@@ -410,8 +410,8 @@ print(texts)
 """
 
 
-def test_what_logs_takes_any_descriptor() -> None:
-    """Also those that `select` does not."""
+def test_log_thread_supports_any_descriptor() -> None:
+    """Also those that `select` does not support."""
     if (hard := resource.getrlimit(resource.RLIMIT_NOFILE)[1]) != resource.RLIM_INFINITY and hard < 2000:
         pytest.skip("few descriptors")
     done = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, timeout=60)
@@ -496,7 +496,7 @@ def serial(engine: Engine, context: ssl.SSLContext) -> str:
         return str(certificate["serialNumber"])
 
 
-def test_the_certificate_is_read_again(
+def test_certificate_is_reloaded(
     certificates: Certificates, tmp_path: Path, log: Callable[[], list[tuple[str, str]]]
 ) -> None:
     write(certificates, tmp_path)
@@ -512,14 +512,14 @@ def test_the_certificate_is_read_again(
         host, port = engine.addresses[0]
         first = serial(engine, context)
         with connect(f"wss://{host}:{port}/", ssl=context, server_hostname="localhost", proxy=None) as ws:
-            # What cannot be used changes nothing, and is logged with the name of its file.
+            # An unusable file changes nothing, and is logged with its name.
             (tmp_path / "server.pem").write_text("-----BEGIN nonsense")
             eventually(lambda: serial(engine, context) == first and is_named(log()))
             write(certificates, tmp_path)
             eventually(lambda: serial(engine, context) != first)
             ws.send("still here")
             assert ws.recv(PATIENCE) == "still here"
-        # At once, where one does not want to wait.
+        # At once, where waiting is not wanted.
         second = serial(engine, context)
         write(certificates, tmp_path)
         engine.reload_tls()
@@ -531,8 +531,8 @@ def test_the_certificate_is_read_again(
     assert not any("PRIVATE" in text for _, text in log())
 
 
-def test_the_files_of_the_settings_that_are_in_use_are_looked_at(certificates: Certificates, tmp_path: Path) -> None:
-    """Also after others than at first were given; those of the first change nothing any more."""
+def test_files_of_current_settings_are_watched(certificates: Certificates, tmp_path: Path) -> None:
+    """Also after other settings were loaded; the files of the first ones no longer matter."""
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         folder.mkdir()
@@ -553,7 +553,7 @@ def test_the_files_of_the_settings_that_are_in_use_are_looked_at(certificates: C
 
 
 def test_files_that_change_before_the_start(certificates: Certificates, tmp_path: Path) -> None:
-    """What they say when the engine starts counts, if it can be used."""
+    """Their content at the engine's start counts, if it is usable."""
     write(certificates, tmp_path)
     context = certificates.client_context()
     settings = wirespeed.TLS(cert=tmp_path / "server.pem", key=tmp_path / "server.key")

@@ -1,4 +1,4 @@
-"""The live page in a browser: what it shows of real clients, on a screen and on a phone, and what it does."""
+"""The live page in a browser: its display of real clients, on a screen and on a phone, and its actions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 TOKEN = "the-token-of-the-page"
 PATIENCE = 30.0
 
-# Where screenshots are kept, to be looked at.
+# The folder of screenshots for inspection.
 PICTURES = os.environ.get("WIRESPEED_PICTURES")
 
 
@@ -75,7 +75,7 @@ def picture(browser: Any, name: str) -> None:
 
 
 def wait(browser: Any, condition: Any) -> Any:
-    # The page draws itself again at any time.
+    # The page may redraw itself at any time.
     return WebDriverWait(browser, PATIENCE, 0.05, [StaleElementReferenceException]).until(condition)
 
 
@@ -97,7 +97,7 @@ def dress(browser: Any, width: int, height: int, scheme: str) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
-def test_it_shows_what_happens_and_disconnects(browser: Any, engine: Engine, stack: contextlib.ExitStack) -> None:
+def test_page_shows_events_and_disconnects(browser: Any, engine: Engine, stack: contextlib.ExitStack) -> None:
     dress(browser, 1280, 1000, "light")
     clients = [stack.enter_context(dial(engine, f"/room/{number}?token=secret")) for number in range(3)]
     connected = 0
@@ -116,7 +116,7 @@ def test_it_shows_what_happens_and_disconnects(browser: Any, engine: Engine, sta
     for _ in range(2000):
         engine.publish("prices.a", "tick")
     wait(browser, lambda browser: "3" in text(browser, "topics") and "prices.*" in text(browser, "topics"))
-    # What clients say is text, and no markup.
+    # Client data is text, and no markup.
     assert "news&amp;co" in text(browser, "topics")
     wait(browser, lambda browser: browser.find_element(By.CSS_SELECTOR, "#messages polyline").get_attribute("points"))
     tiles = {name: value for value, name in (tile.split("\n") for tile in _texts(browser, "#tiles .tile"))}
@@ -144,7 +144,7 @@ def test_it_shows_what_happens_and_disconnects(browser: Any, engine: Engine, sta
             clients[1].recv(PATIENCE)
     assert info.value.rcvd == wirespeed.Close(1008, "disconnected by the operator")
     wait(browser, lambda browser: not _texts(browser, "#sessions tr"))
-    # Nothing came from elsewhere, nothing failed, and the token is in no address.
+    # Nothing was loaded from elsewhere, nothing failed, and the token is in no address.
     names = "return performance.getEntriesByType('resource').map(entry => entry.name)"
     host, port = engine.addresses[0]
     for name in browser.execute_script(names):
@@ -164,7 +164,7 @@ def test_on_a_phone_in_the_dark(browser: Any, engine: Engine) -> None:
         enter(browser, engine)
         wait(browser, lambda browser: "a-path" in text(browser, "sessions"))
         picture(browser, "phone-dark")
-        # Nothing is cut off at the side; wide tables move by themselves.
+        # Nothing is cut off at the side; wide tables scroll by themselves.
         widths = "return [document.documentElement.scrollWidth, window.innerWidth]"
         page, window = browser.execute_script(widths)
         assert page <= window

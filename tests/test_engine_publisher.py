@@ -24,7 +24,7 @@ any_broker, server = broker_fixtures.any_broker, broker_fixtures.server
 def test_publisher(any_broker: Broker) -> None:
     with Node(any_broker.url, broker_prefix="app") as node, Publisher(any_broker.url, prefix="app") as publisher:
         ws = node.client("t", "u.>")
-        node.has(2)
+        node.wait_for_patterns(2)
         for number in range(1000):
             publisher.publish("t", f"{number}")
         publisher.publish("u.v", b"\x00", key="k")
@@ -56,7 +56,7 @@ def test_publisher_on_an_event_loop(any_broker: Broker) -> None:
 
     with Node(any_broker.url) as node:
         ws = node.client("t")
-        node.has(1)
+        node.wait_for_patterns(1)
         asyncio.run(publish())
         assert [int(message) for message in receive(ws, 500)] == list(range(500))
 
@@ -86,9 +86,9 @@ def test_publisher_whose_broker_is_down(server: Server) -> None:
 
 
 def break_with_something_under_way(server: Server, publisher: Publisher, published: int) -> None:
-    """Kill the broker behind one message or several that have left and are not known to have come."""
+    """Kills the broker after one or several messages were sent and not confirmed."""
     wait_for(lambda: publisher.status.queued < published)
-    # What a client library has taken, and not written yet, it sends to the next connection.
+    # Messages that a client library has taken, and not written yet, are sent on the next connection.
     time.sleep(0.3)
     server.kill()
     wait_for(lambda: not publisher.status.is_connected, "nobody has noticed")
@@ -96,8 +96,8 @@ def break_with_something_under_way(server: Server, publisher: Publisher, publish
     wait_for(lambda: publisher.status.is_connected, "not connected again")
 
 
-def test_each_who_flushes_is_told_of_what_is_lost(server: Server) -> None:
-    """Of several threads and tasks, whether they wait at once or one after the other."""
+def test_each_flush_reports_lost_messages(server: Server) -> None:
+    """With several threads and tasks, whether they wait at once or one after the other."""
     barrier, told = threading.Barrier(4), list[str]()
 
     def publish(publisher: Publisher) -> None:
@@ -121,7 +121,7 @@ def test_each_who_flushes_is_told_of_what_is_lost(server: Server) -> None:
             await publisher.aflush(20)
 
         async def none() -> None:
-            # It has published nothing, and another task knows what was lost before.
+            # It has published nothing, and another task was notified of the earlier loss.
             await publisher.aflush(20)
 
         publishing = asyncio.ensure_future(one())
@@ -160,7 +160,7 @@ def test_each_who_flushes_is_told_of_what_is_lost(server: Server) -> None:
                 asyncio.run(tasks(publisher))
                 break
             except pytest.fail.Exception:
-                # What a client library had not written yet has gone to the next connection: nothing was lost.
+                # Messages that a client library had not written yet were sent on the next connection: nothing was lost.
                 if publisher.status.unconfirmed > before:
                     raise
         else:
@@ -168,10 +168,10 @@ def test_each_who_flushes_is_told_of_what_is_lost(server: Server) -> None:
         publisher.flush(20)
 
 
-def test_closing_sends_what_was_published(any_broker: Broker) -> None:
+def test_closing_sends_published_messages(any_broker: Broker) -> None:
     with Node(any_broker.url) as node:
         ws = node.client("t")
-        node.has(1)
+        node.wait_for_patterns(1)
         # Before there is a connection.
         with Publisher(any_broker.url) as publisher:
             for number in range(500):
@@ -188,7 +188,7 @@ def test_closing_sends_what_was_published(any_broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["nats", "redis"])
-def test_closing_says_what_was_not_delivered(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_reports_undelivered_messages(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
     url = f"{scheme}://127.0.0.1:{free_port()}"
     with (
         pytest.raises(ConnectionError, match=r"may not have got 2 of the messages: .*refused"),
@@ -197,7 +197,7 @@ def test_closing_says_what_was_not_delivered(scheme: str, caplog: pytest.LogCapt
         publisher.publish("t", "x")
         publisher.publish("t", "x")
         wait_for(lambda: publisher.status.reason is not None)
-    publisher.close()  # it was said
+    publisher.close()  # it was reported
     assert publisher.status.state == "closed"
 
     async def publish() -> None:
@@ -206,7 +206,7 @@ def test_closing_says_what_was_not_delivered(scheme: str, caplog: pytest.LogCapt
 
     with pytest.raises(ConnectionError, match="may not have got 1 of the messages"):
         asyncio.run(publish())
-    # What the block raises is not replaced.
+    # An exception of the block is not replaced.
     with pytest.raises(ZeroDivisionError), Publisher(url, close_timeout=0) as publisher:
         publisher.publish("t", "x")
         raise ZeroDivisionError
@@ -215,8 +215,8 @@ def test_closing_says_what_was_not_delivered(scheme: str, caplog: pytest.LogCapt
         Publisher(url, close_timeout=-1)
 
 
-def test_tasks_that_wait_for_a_publisher_leave_threads_to_others() -> None:
-    """The default executor of an event loop is for those who look up names, and the like."""
+def test_waiting_tasks_do_not_use_up_the_executor() -> None:
+    """The default executor of an event loop stays free for name resolution and other work."""
     submitted: list[object] = []
 
     class Executor(ThreadPoolExecutor):

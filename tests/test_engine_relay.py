@@ -1,4 +1,4 @@
-"""Paths whose clients talk to each other, of which Python hears nothing."""
+"""Relay paths: clients send to each other without Python code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_one_way() -> None:
             watch.recv(20)
 
 
-def test_tokens_say_who_may() -> None:
+def test_tokens_grant_access() -> None:
     engine = Engine("127.0.0.1", auth=JWT(SECRET, ["HS256"]))
     engine.relay("/feed/{topic}", max_size=1000)
     with engine:
@@ -80,7 +80,7 @@ def test_engines_on_a_broker_are_one() -> None:
         assert one.recv(20) == "from the other"
 
 
-def test_a_flood_costs_no_reader_anything() -> None:
+def test_flood_does_not_affect_readers() -> None:
     engine = Engine("127.0.0.1", workers=2, outbox_limit=256 * 1024)
     engine.relay("/feed/{topic}")
     count = 10_000

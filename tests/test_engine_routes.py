@@ -1,4 +1,4 @@
-"""What holds for one path of an engine, and what a session knows of its path."""
+"""Settings of single paths of an engine, and the session's view of its path."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_settings_are_checked_where_they_are_given(settings: Any, error: type[Ex
     engine.route("/room")
 
 
-def test_an_echo_leaves_all_other_paths_to_sessions() -> None:
+def test_echo_path_leaves_other_paths_to_sessions() -> None:
     engine = Engine("127.0.0.1", workers=1)
     engine.echo("/{name}")
     with engine:
@@ -128,7 +128,7 @@ def test_an_echo_leaves_all_other_paths_to_sessions() -> None:
                 assert (session.path, session.route) == (path, None)
 
 
-def test_a_start_that_fails_leaves_no_paths() -> None:
+def test_failed_start_leaves_no_paths() -> None:
     with Engine("127.0.0.1", workers=1) as other:
         engine = Engine(*other.addresses[0], workers=1)
         with pytest.raises(OSError, match="in use"):
@@ -157,7 +157,7 @@ def test_patterns_are_checked(path: str, text: str) -> None:
 
 
 def decoded(engine: Engine, path: str, message: str) -> Any:
-    """What a client's message becomes."""
+    """Returns the decoded message of a client."""
     with dial(engine, path) as ws:
         ws.send(message)
         for batch in engine.batches(timeout=20):
@@ -192,7 +192,7 @@ def test_a_codec_without_routes() -> None:
         Engine("127.0.0.1", codec="xml")
 
 
-def test_what_is_not_understood_is_logged_without_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
+def test_undecodable_message_is_logged_without_content(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(data: bytes) -> None:
         raise LookupError(data.decode())
 

@@ -1,4 +1,4 @@
-"""What an engine tells of its sessions, several messages in one call, and tokens that take the place of others."""
+"""Session information of an engine, several messages in one call, and tokens that replace others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_several_messages_in_one_call() -> None:
         (("prices.a", "\ud800"), UnicodeError, "item 2"),
     ],
 )
-def test_one_that_is_not_valid_is_named(bad: Any, error: type[Exception], text: str) -> None:
+def test_invalid_message_is_named(bad: Any, error: type[Exception], text: str) -> None:
     with Engine("127.0.0.1") as engine, dial(engine, "/") as ws:
         next_session(engine).subscribe("prices.*")
         with pytest.raises(error, match=text):
@@ -64,7 +64,7 @@ def test_one_that_is_not_valid_is_named(bad: Any, error: type[Exception], text: 
         assert [ws.recv(20) for _ in range(3)] == ["1", "2", "after"]
 
 
-def test_what_an_iterator_raises_comes_out() -> None:
+def test_exception_of_an_iterator_propagates() -> None:
     def items() -> Iterator[tuple[str, str]]:
         yield "a", "1"
         raise LookupError("no more")
@@ -78,7 +78,7 @@ def test_what_an_iterator_raises_comes_out() -> None:
             engine.publish_many(1)  # type: ignore[arg-type]
 
 
-def test_an_interrupt_comes_out_whatever_else_is_wrong() -> None:
+def test_keyboard_interrupt_takes_precedence() -> None:
     def items() -> Iterator[tuple[str, bytes]]:
         for _ in range(100):
             yield "a", bytes(1000)
@@ -94,7 +94,7 @@ def test_an_interrupt_comes_out_whatever_else_is_wrong() -> None:
         assert isinstance(contexts[-1], BlockingIOError)
 
 
-def test_who_is_about_to_end_is_not_there() -> None:
+def test_ending_session_is_not_listed() -> None:
     with Engine("127.0.0.1", workers=1) as engine, dial(engine, "/"):
         session = next_session(engine)
         assert engine.sessions == [session]
@@ -104,7 +104,7 @@ def test_who_is_about_to_end_is_not_there() -> None:
         assert (engine.sessions, engine.session(session.id)) == ([], None)
 
 
-def test_what_cannot_be_said_says_why() -> None:
+def test_invalid_values_raise_clear_errors() -> None:
     engine = Engine("127.0.0.1", workers=1, topics_by_default="none")
     with engine, dial(engine, "/"):
         session = next_session(engine)
@@ -127,8 +127,8 @@ def test_what_cannot_be_said_says_why() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_is_told_nothing_of_a_user() -> None:
-    """Whoever had the lock may not be there."""
+def test_child_process_gets_no_sessions() -> None:
+    """The thread that held the lock may not exist in the child."""
     engine = Engine("127.0.0.1", workers=1, auth=JWT(SECRET, ["HS256"]))
     with engine, dial(engine, "/", additional_headers=bearer(sub="ann")):
         session = next_session(engine)
@@ -145,7 +145,7 @@ def test_a_child_is_told_nothing_of_a_user() -> None:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_far_too_many_say_where_they_stopped() -> None:
+def test_refused_batch_reports_its_position() -> None:
     with Engine("127.0.0.1", workers=1, mailbox_limit=1) as engine, dial(engine, "/") as ws:
         next_session(engine).subscribe("a")
         items = [("a", str(number)) for number in range(20_000)]
@@ -169,7 +169,7 @@ def test_several_messages_reach_other_engines() -> None:
         assert [ws.recv(20), ws.recv(20)] == ["1", "2"]
 
 
-def test_who_is_there() -> None:
+def test_list_of_sessions() -> None:
     engine = Engine("127.0.0.1", workers=2)
     engine.route("/room")
     engine.echo("/echo")
@@ -194,14 +194,14 @@ def test_who_is_there() -> None:
         Engine("127.0.0.1").sessions  # noqa: B018
 
 
-def test_a_session_that_is_looked_for_early_is_the_same() -> None:
+def test_early_lookup_returns_the_same_session() -> None:
     with Engine("127.0.0.1", workers=1) as engine, dial(engine, "/"):
         wait_for(lambda: engine.sessions, "it is there")
         (found,) = engine.sessions
         assert next_session(engine) is found
 
 
-def test_what_was_counted_of_one() -> None:
+def test_counters_of_a_session() -> None:
     with Engine("127.0.0.1") as engine, dial(engine, "/") as ws:
         session = next_session(engine)
         session.subscribe("a")
@@ -223,7 +223,7 @@ def test_what_was_counted_of_one() -> None:
             "queued_bytes": 0,
             "subscriptions": 1,
         }
-        # That it has left is known when the thread's turn is over.
+        # Its end is known when the thread's turn is over.
         assert {**stats, "queued_bytes": 0} == expected
         ws.close()
         until(engine, Disconnected)

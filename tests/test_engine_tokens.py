@@ -1,4 +1,4 @@
-"""Tokens and keys of issuers: which are accepted, and what an operator learns of those that are not."""
+"""Tokens and keys of issuers: accepted ones, and log records about refused ones."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_es512(tmp_path: Path) -> None:
 
 
 def test_a_set_may_have_many_keys(tmp_path: Path) -> None:
-    """A token that names none of them is tried with a bounded number."""
+    """A token that names none of them is checked against a bounded number."""
     keys = [EdKey() for _ in range(40)]
     jwks = key_set(tmp_path / "keys.json", *({**key.jwk, "kid": str(place)} for place, key in enumerate(keys)))
     with Engine("127.0.0.1", auth=JWT(jwks=jwks, algorithms=["EdDSA"])) as engine:
@@ -101,8 +101,8 @@ def test_a_set_may_have_many_keys(tmp_path: Path) -> None:
         wait_for(lambda: engine.stats()["tokens_denied_by_reason"]["key_id"] == 1, "it is counted")
 
 
-def test_the_log_says_why_tokens_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """Each kind for itself: a flood of one does not hide the others."""
+def test_log_has_the_reason_of_refused_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    """Each kind is logged separately: a flood of one does not hide the others."""
     auth = JWT(SECRET, ["HS256"], audience="games", leeway=0)
     with caplog.at_level(logging.INFO, "wirespeed.engine"), Engine("127.0.0.1", auth=auth) as engine:
         for _ in range(20):
@@ -136,7 +136,7 @@ def test_the_log_says_why_tokens_are_refused(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize("how", ["handshake", "refresh"])
-def test_a_key_file_that_cannot_be_read_is_told(how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_key_file_is_logged(how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = EdKey()
     jwks = key_set(tmp_path / "keys.json", key.jwk)
     auth = JWT(jwks=jwks, algorithms=["EdDSA"])

@@ -1,4 +1,4 @@
-"""What an operator learns of trouble: consumers that are gone, wrong tokens, refused pages, logging that fails."""
+"""Reports of problems to an operator: dead consumers, wrong tokens, refused pages, failing log handlers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METRICS = "of-the-metrics"
 
 
 def get(engine: Engine, path: str, token: str | None = None) -> tuple[int, str, str | None]:
-    """Status, body and ``Retry-After`` of an answer."""
+    """Returns status, body and ``Retry-After`` of an answer."""
     host, port = engine.addresses[0]
     connection = http.client.HTTPConnection(host, port, timeout=20)
     try:
@@ -45,10 +45,8 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
 # ---- consumers ----
 
 
-def test_events_that_are_not_taken_show_everywhere(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where the thread has died that was to take them."""
+def test_unconsumed_events_are_reported(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the consuming thread has died."""
     monkeypatch.setattr("wirespeed.engine._lifecycle.STUCK_AFTER", 0.3)
     with Engine("127.0.0.1") as engine, dial(engine, "/") as ws:
         next_session(engine)
@@ -64,7 +62,7 @@ def test_events_that_are_not_taken_show_everywhere(
         assert get(engine, "/ready")[0] == 200
 
 
-def test_a_program_that_takes_no_events_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sending_only_program_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """It only sends."""
     monkeypatch.setattr("wirespeed.engine._lifecycle.STUCK_AFTER", 0.3)
     with Engine("127.0.0.1") as engine, dial(engine, "/"):
@@ -72,7 +70,7 @@ def test_a_program_that_takes_no_events_is_ready(monkeypatch: pytest.MonkeyPatch
         assert get(engine, "/ready")[0] == 200
 
 
-def test_events_that_are_not_taken_are_logged_without_a_probe(
+def test_unconsumed_events_are_logged_without_a_probe(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wirespeed.engine._lifecycle.STUCK_AFTER", 0.3)
@@ -85,10 +83,10 @@ def test_events_that_are_not_taken_are_logged_without_a_probe(
         wait_for(lambda: any("the oldest has waited for" in text for text in caplog.messages), f"{caplog.messages}")
 
 
-# ---- who is refused ----
+# ---- refusals ----
 
 
-def test_pages_of_other_origins_have_a_reason_of_their_own(log: pytest.LogCaptureFixture) -> None:
+def test_refused_origins_have_their_own_reason(log: pytest.LogCaptureFixture) -> None:
     with Engine("127.0.0.1", origins=["https://good.example"]) as engine:
         assert status(engine, "/", origin="https://evil.example") == 403
         wait_for(lambda: any("https://evil.example" in text for text in log.messages), "it is logged")
@@ -96,7 +94,7 @@ def test_pages_of_other_origins_have_a_reason_of_their_own(log: pytest.LogCaptur
         assert (failed["origin"], failed["forbidden"]) == (1, 0)
 
 
-def test_a_relay_that_refuses_says_why(log: pytest.LogCaptureFixture) -> None:
+def test_refusing_relay_gives_a_reason(log: pytest.LogCaptureFixture) -> None:
     engine = Engine("127.0.0.1", topics_by_default="none")
     engine.relay("/feed/{topic}")
     with engine:
@@ -123,7 +121,7 @@ def test_wrong_tokens_are_counted_logged_and_limited(
         assert get(engine, path, token)[0] == 200
         assert [get(engine, path, f"{token}{guess}")[0] for guess in range(10)] == [401] * 10
         assert get(engine, path, "guess")[0] == 429
-        # Else a guess that is right would show that it is.
+        # Otherwise a correct guess would be visible.
         answer = get(engine, path, token)
         assert (answer[0], answer[2]) == (429, "60")
         assert engine.stats()["operator_tokens_refused"][at] == 32
@@ -134,7 +132,7 @@ def test_wrong_tokens_are_counted_logged_and_limited(
         assert get(engine, "/health")[0] == 200
 
 
-def test_metrics_for_everybody_are_warned_of(log: pytest.LogCaptureFixture) -> None:
+def test_public_metrics_warn(log: pytest.LogCaptureFixture) -> None:
     harmless: list[dict[str, Any]] = [
         {"metrics": ("127.0.0.1", 0)},
         {"metrics": ("0.0.0.0", 0), "metrics_token": METRICS},
@@ -156,7 +154,7 @@ def test_metrics_for_everybody_are_warned_of(log: pytest.LogCaptureFixture) -> N
 
 
 class Failing(logging.Handler):
-    """Raises at first, as on a disk that is full."""
+    """Raises at first, as on a full disk."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -182,7 +180,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Failing]:
     logger.setLevel(level)
 
 
-def test_the_log_goes_on_after_a_handler_has_raised(failing: Failing, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_continues_after_a_handler_raised(failing: Failing, capsys: pytest.CaptureFixture[str]) -> None:
     engine = Engine("127.0.0.1", origins=["https://good.example"])
     engine.route("/only")
     with engine:
@@ -194,7 +192,7 @@ def test_the_log_goes_on_after_a_handler_has_raised(failing: Failing, capsys: py
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_run_goes_on_though_its_log_fails(threads: int, failing: Failing) -> None:
+def test_run_continues_when_logging_fails(threads: int, failing: Failing) -> None:
     engine = Engine("127.0.0.1")
 
     @engine.on_message
@@ -223,7 +221,7 @@ def test_run_goes_on_though_its_log_fails(threads: int, failing: Failing) -> Non
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no disk that is always full")
-def test_a_log_on_a_full_disk_ends_nothing() -> None:
+def test_full_disk_of_the_log_ends_nothing() -> None:
     program = textwrap.dedent("""
         import logging, threading
         from wirespeed.engine import Engine

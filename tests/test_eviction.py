@@ -1,4 +1,4 @@
-"""Who goes when more clients are in the opening handshake than there may be."""
+"""The choice of the evicted client when more than ``max_pending`` are in the opening handshake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def at(host: str) -> tuple[str, int]:
 
 
 def names(admission: Any) -> list[object]:
-    """All, in the order in which they would go; none is left."""
+    """Returns all clients in the order of eviction; none is left."""
     order = []
     while (entry := admission.first_victim()) is not None:
         order.append(admission.remove(entry).name)
@@ -50,8 +50,8 @@ def test_oldest_first() -> None:
     assert len(admission) == 0
 
 
-def test_who_sends_goes_last() -> None:
-    admission = EvictionQueue(9)
+def test_sending_client_is_evicted_last() -> None:
+    admission = Admission(9)
     entries = [admission.add(Client(number), at("192.0.2.1"), number) for number in range(5)]
     admission.progress(entries[0], 6)
     admission.progress(entries[3], 7)
@@ -59,11 +59,11 @@ def test_who_sends_goes_last() -> None:
     assert names(admission) == [1, 2, 4, 3, 0]
 
 
-def test_address_that_has_most_first() -> None:
-    admission = EvictionQueue(9)
+def test_busiest_address_first() -> None:
+    admission = Admission(9)
     for number, host in enumerate(["a", "b", "b", "c", "b", "c"]):
         admission.add(Client(f"{host}{number}"), at(host), number)
-    # Of as many each, whoever was silent longest.
+    # With equal numbers for each address, the client that was silent longest.
     assert names(admission) == ["b1", "b2", "c3", "a0", "b4", "c5"]
 
 
@@ -75,16 +75,16 @@ def test_many_addresses_oldest_first() -> None:
     assert names(admission) == [*range(1, 1000, 2), *range(0, 1000, 2)]
 
 
-def test_place_given_back() -> None:
-    admission = EvictionQueue(1)
+def test_returned_place() -> None:
+    admission = Admission(1)
     assert not admission.is_over_limit
     entry = admission.add(Client(), at("192.0.2.1"), 0)
     assert admission.is_over_limit
     assert admission.remove(entry)
     assert not admission.remove(entry)
     admission.progress(entry, 1)
-    assert (len(admission), admission.is_over_limit, admission.first_victim()) == (0, False, None)
-    # Nor is it somebody else's of the same address.
+    assert (len(admission), admission.is_over_limit, admission.first_to_go()) == (0, False, None)
+    # Nor does it count for another client of the address.
     other = admission.add(Client(), at("192.0.2.1"), 2)
     admission.progress(entry, 3)
     assert not admission.remove(entry)
@@ -92,9 +92,9 @@ def test_place_given_back() -> None:
     assert admission.next_victim(2 + PATIENCE) is other
 
 
-def test_patience() -> None:
-    """Nobody goes who has had no time to speak, and who has spoken has time anew."""
-    admission = EvictionQueue(1)
+def test_no_eviction_before_the_grace_period() -> None:
+    """No client is evicted before it had time to send, and progress restarts that time."""
+    admission = Admission(1)
     entry = admission.add(Client("one"), at("192.0.2.1"), 10.0)
     assert admission.next_victim(10.0) is None
     assert admission.next_victim(10.0 + PATIENCE - 0.01) is None
@@ -108,8 +108,8 @@ def test_patience() -> None:
     assert admission.next_victim_in(99.0) == 0
 
 
-def test_nobody_to_go() -> None:
-    admission = EvictionQueue(1)
+def test_no_candidate() -> None:
+    admission = Admission(1)
     assert (admission.next_victim(99.0), admission.next_victim_in(99.0)) == (None, None)
     assert admission.delay(99.0) == GRACE
 
@@ -125,9 +125,9 @@ def test_far_too_many() -> None:
     assert admission.delay(10.0 + GRACE + 1e-6) == 0
 
 
-def test_who_was_not_read_is_not_late() -> None:
-    """Each is asked once, and then has time again."""
-    admission = EvictionQueue(1)
+def test_unread_client_is_not_late() -> None:
+    """Each client is polled once, and then has time again."""
+    admission = Admission(1)
     clients = [Client(number) for number in range(3)]
     entries = []
     for number, client in enumerate(clients):
@@ -142,8 +142,8 @@ def test_who_was_not_read_is_not_late() -> None:
     assert [client.asked for client in clients] == [1, 3, 1]
 
 
-def test_who_goes_on_with_a_place() -> None:
-    admission = EvictionQueue(1)
+def test_client_continues_with_its_place() -> None:
+    admission = Admission(1)
     entry = admission.add(Client("first"), at("192.0.2.1"), 0)
     other = Client("other")
     admission.replace(entry, other)
@@ -164,8 +164,8 @@ def test_refused_client() -> None:
     ("address", "name"),
     [(at("192.0.2.1"), "192.0.2.1"), (("2001:db8::1", 1, 0, 0), "2001:db8::1"), (b"\0abstract", "a Unix socket")],
 )
-def test_farewell_says_who_and_of_how_many(address: Any, name: str) -> None:
-    admission = EvictionQueue(7)
+def test_eviction_reason_names_address_and_count(address: Any, name: str) -> None:
+    admission = Admission(7)
     entries = [admission.add(Client(), address, 0) for _ in range(3)]
     admission.add(Client(), at("198.51.100.1"), 0)
     text, *arguments = admission.eviction_log(entries[0])
@@ -192,7 +192,7 @@ def test_origins(one: Any, other: Any, same: bool) -> None:
 
 
 class Oracle:
-    """The same rules, looked up in a list."""
+    """A simple implementation of the rules with a list."""
 
     def __init__(self) -> None:
         self.entries: list[list[Any]] = []
@@ -217,7 +217,7 @@ class Oracle:
 
 
 @pytest.mark.parametrize("hosts", [1, 3, 40])
-def test_random_against_the_obvious(hosts: int) -> None:
+def test_random_operations_match_the_oracle(hosts: int) -> None:
     for seed in range(20):
         rng = random.Random(seed * 100 + hosts)
         admission, oracle = EvictionQueue(64), Oracle()
@@ -249,8 +249,8 @@ def test_random_against_the_obvious(hosts: int) -> None:
 
 @pytest.mark.parametrize("hosts", [1, 250, 100_000])
 def test_flood_costs_the_same_for_each(hosts: int) -> None:
-    """And what is remembered does not grow."""
-    admission = EvictionQueue(1024)
+    """The stored state does not grow."""
+    admission = Admission(1024)
     admission.add(Client("honest"), at("198.51.100.1"), 0)
 
     def run(count: int) -> float:

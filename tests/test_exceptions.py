@@ -1,4 +1,4 @@
-"""The tree, the texts, and what survives copying and pickling."""
+"""The tree of exceptions, their texts, copying and pickling."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_same_tree_as_websockets() -> None:
         ours = [
             base.__name__
             for base in getattr(exceptions, name).__mro__
-            # What joins the trees, once wirespeed.compat is imported.
+            # Classes that join the trees, once wirespeed.compat is imported.
             if base.__name__ != "_Root" and not base.__module__.startswith("websockets")
         ]
         assert ours == [base.__name__ for base in getattr(theirs, name).__mro__], name
@@ -204,7 +204,7 @@ def test_password_is_not_shown(kind: Any, uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["ws://host/@user", "ws://[::1]/a@b", "no@", "ws://host/?"])
-def test_what_is_not_a_password_is_shown(uri: str) -> None:
+def test_text_that_is_not_a_password_is_shown(uri: str) -> None:
     assert (uri in str(InvalidURI(uri, "bad"))) == (uri != "no@")
 
 
@@ -253,7 +253,7 @@ def test_body_excerpt(body: bytes, headers: dict[str, str], excerpt: str) -> Non
 
 
 def test_same_texts_as_websockets() -> None:
-    """Texts may say more than those of websockets, after the same beginning."""
+    """Texts may be longer than those of websockets, after an equal beginning."""
     pytest.importorskip("websockets", minversion="17")
     theirs: Any = pytest.importorskip("websockets.exceptions")
     frames: Any = pytest.importorskip("websockets.frames")

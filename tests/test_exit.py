@@ -1,4 +1,4 @@
-"""The process ends while a loop in a daemon thread is at work: quietly, whatever that thread is doing."""
+"""The process ends while a loop in a daemon thread is running: quietly, at any point of that thread."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ CASES = [
 
 @pytest.mark.parametrize(("loop", "port", "mode"), CASES, ids=["-".join(case) for case in CASES])
 def test_exit(loop: str, port: str, mode: str) -> None:
-    """No status but 0, and nothing is told: neither by the interpreter nor by a thread that was cut off."""
+    """The status is 0, and nothing is printed: neither by the interpreter nor by a killed thread."""
     for delay in DELAYS:
         command = [sys.executable, "-W", "ignore", "-c", PROGRAM, loop, port, mode, str(delay)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -129,15 +129,15 @@ time.sleep(0.1)
 
 
 def test_exit_while_exceptions_are_made() -> None:
-    """Classes of exceptions are Python code that native code calls: daemon threads are ended in it."""
+    """Exception classes are Python code that native code calls: daemon threads are killed in it."""
     for _ in range(10):
         command = [sys.executable, "-W", "ignore", "-c", EXCEPTIONS]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
 
-# What the native module calls of the interpreter and what runs no Python code, nor gives its lock away; calls that
-# PyO3 guards by itself; and what is called when the module is imported only.
+# Functions of the interpreter that the native module calls and that run no Python code and do not release the GIL;
+# calls that PyO3 guards by itself; and calls at the import of the module only.
 WITHOUT_PYTHON_CODE = """
 PyBool_FromLong PyBuffer_FillInfo PyByteArray_AsString PyByteArray_Size PyBytes_FromStringAndSize PyContext_Enter
 PyContext_Exit PyDict_Next PyErr_ExceptionMatches PyErr_Fetch PyErr_GetRaisedException PyErr_GivenExceptionMatches
@@ -160,7 +160,7 @@ PyCMethod_New PyDescr_NewMethod PyErr_NewExceptionWithDoc PyErr_WarnFormat PyMod
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm, of binutils")
 @pytest.mark.skipif(sys.platform != "linux" or sys.version_info >= (3, 14), reason="threads are not ended by unwinding")
 def test_every_function_that_runs_python_code_is_guarded() -> None:
-    """Of those that the native module calls, so that a daemon thread sleeps instead of being unwound there."""
+    """Of the functions that the native module calls, so that a daemon thread sleeps instead of being unwound there."""
     guarded = re.findall(r"\bfn (_?Py\w+)\(", (ROOT / "crates/python/src/thread_exit.rs").read_text())
     module = importlib.util.find_spec("wirespeed._native")
     assert module is not None
@@ -174,11 +174,11 @@ def test_every_function_that_runs_python_code_is_guarded() -> None:
     assert called - set(guarded) - set(WITHOUT_PYTHON_CODE.split()) == set()
     exported = {name for line in lines if " T " in line and (name := line.split(" T ")[-1])}
     assert exported >= {f"__wrap_{name}" for name in called & set(guarded)}
-    assert "__real_" not in done.stdout  # those that nothing else calls are found, too
+    assert "__real_" not in done.stdout  # unused ones are found, too
 
 
 # A thread that ends in a call which has the lock of its connection: in an SSLContext's object, which is Python code.
-# Its functions have names of their own: what it runs keeps them, and those of the program are to go.
+# Its functions have names of their own: their frames stay, and those of the program are to be freed.
 LOCKED = """
 import os, sys, threading
 
@@ -246,7 +246,7 @@ kept.ws = names["made"].pop()
 def test_exit_while_a_thread_has_a_connection(
     way: str, secure_server: WebSocketsServer, certificates: Certificates
 ) -> None:
-    """A finalizer that looks at the connection waits for nobody: the thread is there no more."""
+    """A finalizer that uses the connection does not wait for the thread, which no longer exists."""
     port = str(urllib.parse.urlsplit(secure_server.uri).port)
     command = [sys.executable, "-W", "ignore", "-c", LOCKED, certificates.ca_file, port, way]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

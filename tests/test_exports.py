@@ -243,8 +243,8 @@ DROP_IN = "wirespeed.compat.websockets"
 
 LISTENER = ["on_close", "on_message", "on_open", "on_ping", "on_pong", "on_writable"]
 
-# What differs from the websockets package, and why. Its releases differ from each other, so names that only
-# it has may be missing there; the lists of what only we have are complete.
+# Differences from the websockets package, with reasons. Its releases differ from each other, so names that only it has
+# may be missing there; the lists of our additional names are complete.
 
 
 def reasons(*groups: tuple[str, str]) -> dict[str, str]:
@@ -332,7 +332,7 @@ ONLY_HERE = {
     ),
 }
 
-# Parameters of methods that both have, which only one of them has.
+# Parameters that only one of two methods of equal name has.
 PARAMETERS = {
     ("sync", "ping", "ack_on_close"): "Ping.wait raises if the connection is lost",
     ("sync", "recv", "busy_poll"): "latency",
@@ -354,7 +354,7 @@ def module_of(package: str, kind: str) -> ModuleType:
 
 
 def names_of_connection(package: str, kind: str, uri: str) -> set[str]:
-    """Of an open connection: attributes included."""
+    """Returns the names of an open connection, including attributes."""
     connect = module_of(package, kind).connect
 
     async def names() -> list[str]:
@@ -397,7 +397,7 @@ def test_every_name_is_there(module: ModuleType) -> None:
 
 
 def test_public_modules() -> None:
-    """A module that is not in the list, and not of the drop-in, has an underscore, or lies in a package with one."""
+    """A module that is neither in the list nor in the drop-in has an underscore, or lies in a package with one."""
     found = {module.__name__ for module in modules()} - {"wirespeed.__main__"}
     public = {name for name in found if "._" not in name and not f"{name}.".startswith(f"{DROP_IN}.")}
     assert public == {f"wirespeed{name}" for name in MODULES}
@@ -420,7 +420,7 @@ def test_public_modules_are_documented() -> None:
 
 
 def test_no_other_public_names() -> None:
-    """What is not in the list is a module or begins with an underscore."""
+    """A name outside the list is a module or begins with an underscore."""
     extra = set(vars(wirespeed)) - set(wirespeed.__all__)
     assert [name for name in extra if not name.startswith("_") and not inspect.ismodule(vars(wirespeed)[name])] == []
 
@@ -437,7 +437,7 @@ def test_types_are_those_of_the_module(name: str) -> None:
 
 
 def test_every_exception_is_exported() -> None:
-    # That of streams is there once somebody has asked for it.
+    # The submodule of streams exists once it was accessed.
     assert wirespeed.exceptions.StreamClosedError is wirespeed.StreamClosedError
     defined = {name for name, value in vars(wirespeed.exceptions).items() if inspect.isclass(value)}
     ours = {name for name in defined if issubclass(vars(wirespeed.exceptions)[name], Exception)}
@@ -453,7 +453,7 @@ def test_every_exception_is_exported() -> None:
     ],
 )
 def test_methods(kind: type, expected: list[str]) -> None:
-    # Whether these two belong to the class or to its objects is not for users to know.
+    # Whether these two belong to the class or to its instances does not matter to users.
     names = [name for name in dir(kind) if not name.startswith("_") and name not in ("id", "logger")]
     assert names == expected
 
@@ -478,7 +478,7 @@ def test_options_of_connect(function: Any, expected: list[str]) -> None:
     ],
 )
 def test_everything_has_documentation(owner: Any, name: str) -> None:
-    """Of native methods the stub holds the text; the class has the first sentence."""
+    """The stub holds the text of native methods; the class has the first sentence."""
     assert inspect.getdoc(getattr(owner, name))
 
 
@@ -514,7 +514,7 @@ def test_connection_of_websockets(server: WebSocketsServer, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_methods_of_websockets(kind: str) -> None:
-    """The same parameters in the same order, with the same defaults."""
+    """Equal parameters in equal order, with equal defaults."""
     pytest.importorskip("websockets")
     theirs, ours = (module_of(package, kind).ClientConnection for package in ("websockets", "wirespeed"))
     names = [name for name in dir(ours) if not name.startswith("_") and inspect.isroutine(getattr(theirs, name, None))]

@@ -1,4 +1,6 @@
-"""A connection in a child made by ``os.fork`` is a closed copy that writes nothing, and that of the parent goes on."""
+"""In a child made by ``os.fork`` a connection is a closed copy that writes nothing, and that of the parent
+continues.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ pytestmark = [
 
 Scripted = Callable[..., ScriptedServer]
 
-# For a whole script, with many children. One child has a few seconds, and ends by the alarm then.
+# For a whole script, with many children. Each child has a few seconds before the alarm.
 PATIENCE = 40.0
 
 COMMON = """
@@ -122,7 +124,7 @@ ASYNCIO = (
     COMMON
     + """
 def step(make):
-    # One step by hand: nobody would resume it, for the loop does not turn in the child.
+    # One step by hand, because the loop does not turn in the child.
     def action():
         try:
             make().send(None)
@@ -179,7 +181,7 @@ REFUSED = ["ConnectionClosedError", "RuntimeError"]
 
 
 def script(text: str, **settings: Any) -> Any:
-    """Run a script, and return the JSON that it prints."""
+    """Runs a script, and returns the JSON that it prints."""
     command = [sys.executable, "-W", "ignore", "-c", text, json.dumps(settings)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -193,14 +195,14 @@ def peer(
     secure_server: WebSocketsServer,
     certificates: Certificates,
 ) -> dict[str, Any]:
-    """Where a script connects to."""
+    """Returns the address for a script."""
     if request.param == "plain":
         return {"uri": server.uri}
     return {"uri": secure_server.uri, "tls": request.param, "ca": certificates.ca_file}
 
 
 def test_blocking(peer: dict[str, Any]) -> None:
-    """In the child calls raise, ``close`` returns, and no end of the copy is heard outside."""
+    """In the child calls raise, ``close`` returns, and the end of the copy has no outside effect."""
     results = script(BLOCKING, **peer)
     refused = {name for name, result in results.items() if result == REFUSED}
     assert refused == {"send", "send large", "ping", "pong", "flush", "recv"}, results
@@ -231,7 +233,7 @@ def check_steps(results: dict[str, Any]) -> None:
 
 
 def test_asyncio(peer: dict[str, Any]) -> None:
-    """The first step in the child raises or returns: it never waits for a loop that serves the parent."""
+    """The first step in the child raises or returns: it never waits for a loop of the parent."""
     check_steps(script(ASYNCIO, **peer, loop="asyncio", port="fd"))
 
 
@@ -345,7 +347,7 @@ print(json.dumps([told, latency > 0, box[0].close_code]))
 
 @pytest.mark.parametrize("api", ["sync", "asyncio"])
 def test_keepalive(peer: dict[str, Any], api: str) -> None:
-    """The pings are the parent's, before and after the child is gone."""
+    """The parent sends the pings, before and after the child has ended."""
     assert script(KEEPALIVE, **peer, api=api, ping_interval=0.05) == [None, True, 1000]
 
 
@@ -408,7 +410,7 @@ os._exit(0)
 @pytest.mark.parametrize("compression", [None, "deflate"])
 @pytest.mark.parametrize("api", ["sync", "asyncio"])
 def test_in_the_middle_of_a_send(scripted: Scripted, api: str, compression: str | None) -> None:
-    """A lock that another thread holds at the fork is held in the child for ever: it must not be asked for."""
+    """A lock that another thread holds at the fork is held in the child forever: it must not be acquired."""
 
     def take(wire: Wire) -> None:
         wire.accept()

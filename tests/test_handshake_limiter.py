@@ -1,4 +1,4 @@
-"""Places in the opening handshake, with a clock that is moved by hand: who goes, when, and what is said of it."""
+"""Places in the opening handshake, with a manual clock: evictions, their times, and their log records."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if IS_WIRESPEED:
 
 PEER = ("192.0.2.1", 1234)
 
-# What both gates have for one that begins to be late, and for those that are closed at once.
+# The common data of both limiters: for a client that begins to be late, and for those that are closed at once.
 INTERVAL = 0.005
 AT_ONCE = 64
 
-# How long a thread is given to close its client.
+# The time that a thread has to close its client.
 RELIEF = 0.01
 
 
@@ -64,7 +64,7 @@ class Handle:
 
 
 class Loop:
-    """Its time, and what it was asked to call."""
+    """The time of a loop, and its scheduled calls."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -99,7 +99,7 @@ def loop_gate(limit: int) -> tuple[Any, Loop]:
 
 
 class Clock:
-    """That of a gate for threads, and what it has called."""
+    """The clock of a limiter for threads, and the calls that it made."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -129,7 +129,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture(params=["loop", "threads"])
 def gate_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Any, Any]]:
-    """A gate of either kind, and its clock."""
+    """Returns a limiter of either kind, and its clock."""
     if request.param == "loop":
         return loop_gate
     clock = Clock(monkeypatch)
@@ -153,8 +153,8 @@ def gone(clients: list[Client]) -> list[int]:
 # Both
 
 
-def test_two_late_ones_go_for_one_that_comes(gate_of: GateOf) -> None:
-    """So that there are fewer in the end; but no more of them than are too many."""
+def test_two_late_clients_are_evicted_for_a_new_one(gate_of: GateOf) -> None:
+    """The number thus shrinks; but only surplus clients are evicted."""
     limiter, clock = gate_of(3)
     clients = come(limiter, 5)
     clock.now += PATIENCE - 0.01
@@ -166,7 +166,7 @@ def test_two_late_ones_go_for_one_that_comes(gate_of: GateOf) -> None:
     assert len(limiter) == 5
 
 
-def test_one_goes_where_that_is_enough(gate_of: GateOf) -> None:
+def test_one_eviction_where_that_is_enough(gate_of: GateOf) -> None:
     limiter, clock = gate_of(3)
     clients = come(limiter, 3)
     clock.now += PATIENCE
@@ -175,7 +175,7 @@ def test_one_goes_where_that_is_enough(gate_of: GateOf) -> None:
     assert len(limiter) == 3
 
 
-def test_nobody_goes_while_there_are_places(gate_of: GateOf) -> None:
+def test_no_eviction_while_there_are_places(gate_of: GateOf) -> None:
     limiter, clock = gate_of(3)
     clients = come(limiter, 2)
     clock.now += 99
@@ -183,7 +183,7 @@ def test_nobody_goes_while_there_are_places(gate_of: GateOf) -> None:
     assert gone(clients) == [0, 0]
 
 
-def test_far_too_many_wait_and_then_go(gate_of: GateOf) -> None:
+def test_far_too_many_clients_wait_and_are_evicted(gate_of: GateOf) -> None:
     limiter, clock = gate_of(2)
     clients = come(limiter, 2 * BURST - 1)
     assert limiter.delay() == 0
@@ -191,13 +191,13 @@ def test_far_too_many_wait_and_then_go(gate_of: GateOf) -> None:
     assert limiter.delay() == pytest.approx(GRACE)
     clock.now += GRACE
     assert limiter.delay() == 0
-    # Who comes all the same takes the place of the first, late or not.
+    # A further client takes the place of the first, late or not.
     clients += come(limiter, 1)
     assert gone(clients) == [1] + [0] * (2 * BURST)
     assert len(limiter) == 2 * BURST
 
 
-def test_progress_is_time_anew(gate_of: GateOf) -> None:
+def test_progress_restarts_the_time(gate_of: GateOf) -> None:
     limiter, clock = gate_of(1)
     client = Client()
     entry = limiter.enter(client, PEER)
@@ -222,8 +222,8 @@ def test_descriptors_are_short(gate_of: GateOf, caplog: pytest.LogCaptureFixture
     assert [line.endswith(": 192.0.2.1, one of 2") for line in logged(caplog)] == [True]
 
 
-def test_lines_of_many(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> None:
-    """The port of a client does not make it another."""
+def test_log_records_of_many_clients(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients of one address count together, with any port."""
     limiter, _ = gate_of(9)
     for number in range(3):
         limiter.throttled_log(("192.0.2.1", number), "kind", logging.WARNING, "line %d", number)
@@ -234,8 +234,8 @@ def test_lines_of_many(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
-def test_client_that_somebody_serves_may_have_spoken(kind: str) -> None:
-    """What it has sent is left to who serves it; its end is something to read too."""
+def test_served_client_may_have_sent_data(kind: str) -> None:
+    """Its data is left to the code that serves it; its end is readable data too."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -271,7 +271,7 @@ def test_thread_looks_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no other way")
 def test_thread_looks_at_any_descriptor() -> None:
-    """Those above 1023, which select does not know, are those that a flood has."""
+    """Descriptors above 1023, which select does not support, occur in a flood."""
     if not raise_descriptors(1200):
         pytest.skip("the hard limit of descriptors is below 1,200")
     ours, theirs = socket.socketpair()
@@ -282,8 +282,8 @@ def test_thread_looks_at_any_descriptor() -> None:
         assert candidate.has_unread()
 
 
-def test_thread_wakes_up_when_its_client_goes() -> None:
-    """The socket stays its own: it closes it, be it late."""
+def test_thread_wakes_when_its_client_is_evicted() -> None:
+    """The thread keeps its socket and closes it, even if late."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         candidate = sync_gate.HandshakeThread(ours)
@@ -295,7 +295,7 @@ def test_thread_wakes_up_when_its_client_goes() -> None:
 
 
 @pytest.mark.parametrize("state", ["open", "closed", "unwatched"])
-def test_task_ends_when_its_client_goes(state: str) -> None:
+def test_task_ends_when_its_client_is_evicted(state: str) -> None:
     """Whether the loop watches the socket or the task has closed it; nothing of it is left."""
 
     class Unwatching(asyncio.SelectorEventLoop):
@@ -335,7 +335,7 @@ def test_task_ends_when_its_client_goes(state: str) -> None:
 # On a loop
 
 
-def test_loop_is_told_of_a_place_only_if_there_was_none() -> None:
+def test_loop_is_notified_of_a_place_only_if_there_was_none() -> None:
     limiter, _ = loop_gate(1)
     calls: list[int] = []
     entries = [limiter.enter(Client(), PEER) for _ in range(BURST)]
@@ -345,15 +345,15 @@ def test_loop_is_told_of_a_place_only_if_there_was_none() -> None:
     limiter.leave(None)
     assert calls == []
     last = [limiter.enter(Client(), PEER) for _ in range(2)]
-    # It is somebody else's.
+    # It belongs to another object.
     limiter.leave(entries[0])
     assert calls == []
     limiter.leave(last[0])
     assert calls == [BURST - 1]
 
 
-def test_loop_closes_those_that_are_too_many() -> None:
-    """Some at once, and others a little later; until there are as many as there may be."""
+def test_loop_closes_surplus_clients() -> None:
+    """Some immediately, and others a little later, until the allowed number is reached."""
     limiter, loop = loop_gate(AT_ONCE)
     clients = come(limiter, AT_ONCE)
     assert loop.due() == []
@@ -370,8 +370,8 @@ def test_loop_closes_those_that_are_too_many() -> None:
     assert loop.due() == [pytest.approx(102)]  # the log
 
 
-def test_loop_has_a_pause_between() -> None:
-    """It has other things to do than to close a hundred of them."""
+def test_loop_pauses_between_evictions() -> None:
+    """Between closing a hundred clients, the loop has time for other work."""
     limiter, loop = loop_gate(8)
     clients = come(limiter, 8 + AT_ONCE + 10)
     loop.advance(PATIENCE)
@@ -382,8 +382,8 @@ def test_loop_has_a_pause_between() -> None:
     assert len(limiter) == 8
 
 
-def test_loop_tells_what_is_due(caplog: pytest.LogCaptureFixture) -> None:
-    """One timer, for what is due first."""
+def test_loop_has_one_timer_for_the_next_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """One timer, for the next deadline."""
     limiter, loop = loop_gate(1)
     limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
     limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
@@ -407,7 +407,7 @@ def test_loop_is_left_without_timers() -> None:
     assert len(loop.due()) == 2
     limiter.finish()
     assert loop.due() == []
-    # And takes new ones.
+    # New clients are accepted.
     come(limiter, 1)
     limiter.count("other", logging.WARNING, "other")
     assert len(loop.due()) == 2
@@ -416,7 +416,7 @@ def test_loop_is_left_without_timers() -> None:
 # With threads
 
 
-def test_thread_is_told_of_each_place(clock: Clock) -> None:
+def test_thread_is_notified_of_each_place(clock: Clock) -> None:
     limiter = clock.limiter(1)
     entry = limiter.enter(Client(), PEER)
     assert limiter.leave(entry) is True
@@ -426,8 +426,8 @@ def test_thread_is_told_of_each_place(clock: Clock) -> None:
     assert clock.freed == 1
 
 
-def test_thread_closes_those_that_are_too_many(clock: Clock) -> None:
-    """Some at once, and others a little later; who joins has closed nobody."""
+def test_thread_closes_surplus_clients(clock: Clock) -> None:
+    """Some immediately, and others a little later; a joining client closes no other."""
     limiter = clock.limiter(AT_ONCE)
     clients = come(limiter, AT_ONCE)
     assert limiter.trim() is None
@@ -443,7 +443,7 @@ def test_thread_closes_those_that_are_too_many(clock: Clock) -> None:
     assert (sum(gone(others)), len(limiter)) == (2, AT_ONCE)
 
 
-def test_thread_that_is_to_close_takes_its_time(clock: Clock) -> None:
+def test_slow_closing_thread(clock: Clock) -> None:
     limiter = clock.limiter(9)
     limiter.enter(Client(), PEER)
     clock.now += GRACE
@@ -451,7 +451,7 @@ def test_thread_that_is_to_close_takes_its_time(clock: Clock) -> None:
     assert len(limiter) == 0
 
 
-def test_thread_is_woken_for_the_first_line(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_thread_is_woken_for_the_first_log_record(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     limiter = clock.limiter(9)
     assert limiter.log_due() is None
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Names that arguments have elsewhere."""
+"""Hints for arguments that have another name in other libraries."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_headers(name: str, wrong: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_others(name: str) -> None:
-    """Python itself names what nobody has heard of."""
+def test_unknown_arguments(name: str) -> None:
+    """Python itself names unknown arguments."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         CALLS[name](nonsense=1)
 
@@ -63,8 +63,8 @@ def test_signatures() -> None:
         assert "open_timeout" in inspect.signature(function).parameters
 
 
-def test_names_that_the_function_has_not() -> None:
-    """It is not told of an argument that it does not know either; one that hands all on is."""
+def test_hint_needs_the_argument() -> None:
+    """A function without the suggested argument gives no hint; one that forwards all arguments does."""
 
     @suggesting_names("one")
     def one(open_timeout: float = 0) -> None: ...

@@ -1,4 +1,4 @@
-"""What importing costs, counted in modules, and that names which come late are there all the same."""
+"""The cost of imports, counted in modules; and names that are loaded later exist from the start."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.wirespeed_only("the modules are ours")
 ROOT = Path(__file__).parents[1]
 LAZY = [wirespeed, wirespeed.asyncio, wirespeed.sync]
 
-# The standard library's that take longest, and that a connection needs seldom or never.
+# Slow modules of the standard library, which a connection needs seldom or never.
 SELDOM = {"datetime", "email", "hashlib", "http.client", "ipaddress", "json", "multiprocessing", "pathlib", "random"}
 SELDOM |= {"tempfile", "urllib.parse", "urllib.request", "uuid"}
-# Of a server.
+# Modules of a server.
 SERVING = {"_serve", "_server", "_serving", "negotiation"}
 
 
 def imported(code: str) -> set[str]:
-    """Modules that a program imports in a new interpreter."""
+    """Returns the modules that a program imports in a new interpreter."""
     program = f"import sys; before = set(sys.modules)\n{code}\nprint(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=60
@@ -120,7 +120,7 @@ def test_exceptions_need_no_asyncio(module: str) -> None:
 
 @pytest.mark.parametrize("api", CONNECTING)
 def test_connecting_needs_little_more(server: WebSocketsServer, api: str) -> None:
-    """What is left for later is for those who use it: it is not put off until the first connection."""
+    """Lazy modules are optional features: they are not merely delayed until the first connection."""
     found = imported(CONNECTING[api].format(uri=server.uri))
     needed = imported("import asyncio, dataclasses, http, logging") if api == "asyncio" else set()
     assert found & (SELDOM | ({"asyncio", "ssl"} if api == "sync" else set())) <= needed
@@ -131,7 +131,7 @@ def test_connecting_needs_little_more(server: WebSocketsServer, api: str) -> Non
 
 @pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
 def test_lists_agree(module: ModuleType) -> None:
-    """What type checkers see is what there is."""
+    """The names for type checkers are the existing ones."""
     tree = ast.parse(inspect.getsource(module))
     block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
     seen = {

@@ -1,4 +1,4 @@
-"""The rules of dependence, checked by machine: who may know whom, and where unsafe code may be.
+"""The dependency rules between crates and packages, and the modules that may have unsafe code.
 
     protocol <- driver <- engine, bench <- python        Rust crates, by Cargo.toml and by source
     _net, _connection <- _options <- _handshake <- _serving <- asyncio, sync <- asgi, cli, compat     Python
@@ -36,7 +36,7 @@ def load(path: Path) -> dict[str, Any]:
     return loaded
 
 
-# Rust: who depends on whom
+# Rust: dependencies
 
 OURS = {
     "protocol": set(),
@@ -50,7 +50,7 @@ OURS = {
 
 
 def dependencies(manifest: dict[str, Any]) -> set[str]:
-    """Packages of every kind of dependency, for every target."""
+    """Returns packages of every kind of dependency, for every target."""
     tables = [manifest, *manifest.get("target", {}).values()]
     kinds = ("dependencies", "dev-dependencies", "build-dependencies")
     entries = [(name, entry) for table in tables for kind in kinds for name, entry in table.get(kind, {}).items()]
@@ -62,7 +62,7 @@ def rust_files(crate: str) -> list[Path]:
 
 
 def code_of(path: Path) -> str:
-    """Rust source without comments and strings, each line where it was."""
+    """Returns Rust source without comments and strings, each line in its position."""
     token = re.compile(
         r"""(?P<comment>//[^\n]*|/\*.*?\*/)"""
         r"""|(?P<text>b?r(?P<hashes>\#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^'\\])')""",
@@ -85,7 +85,7 @@ def test_crate_dependencies(crate: str) -> None:
 
 @pytest.mark.parametrize("crate", OURS)
 def test_crate_names_no_crate_above(crate: str) -> None:
-    """By source, so that a manifest edited in a hurry is not enough."""
+    """By source, so that a hastily edited manifest does not suffice."""
     allowed = {f"wirespeed_{name}" for name in {crate, *OURS[crate]}}
     used = {
         (name, str(path.relative_to(ROOT)))
@@ -96,13 +96,13 @@ def test_crate_names_no_crate_above(crate: str) -> None:
 
 
 @pytest.mark.parametrize("crate", sorted(set(OURS) - {"python"}))
-def test_only_the_bindings_know_python(crate: str) -> None:
+def test_only_the_bindings_depend_on_python(crate: str) -> None:
     assert not {name for name in dependencies(load(CRATES / crate / "Cargo.toml")) if "pyo3" in name}
     assert [path for path in rust_files(crate) if "pyo3" in code_of(path)] == []
 
 
 def test_protocol_is_no_std() -> None:
-    """It says so, uses `std` only in tests, and asks no dependency for more than `alloc` by default."""
+    """It declares it, uses `std` only in tests, and requires no dependency with more than `alloc` by default."""
     manifest = load(CRATES / "protocol" / "Cargo.toml")
     shared = load(ROOT / "Cargo.toml")["workspace"]["dependencies"]
     library = (CRATES / "protocol" / "src" / "lib.rs").read_text(encoding="utf-8")
@@ -114,13 +114,13 @@ def test_protocol_is_no_std() -> None:
         (str(path.relative_to(ROOT)), line)
         for path in sorted((CRATES / "protocol" / "src").rglob("*.rs"))
         for line in code_of(path).split("#[cfg(test)]")[0].splitlines()
-        # CPU detection is what the feature is for, and is nothing of the host but an instruction.
+        # The feature is for CPU detection, which is a single instruction and needs nothing of the host.
         if re.search(r"\bstd::", line) and "is_x86_feature_detected" not in line
     }
     assert named == set()
 
 
-def test_protocol_asks_for_no_host() -> None:
+def test_protocol_needs_no_host() -> None:
     used = set(load(CRATES / "protocol" / "Cargo.toml")["dependencies"])
     assert not {"getrandom", "libc", "mio", "rand", "rustls", "socket2"} & used
 
@@ -190,7 +190,7 @@ def test_unsafe_has_its_reason(path: Path) -> None:
             if match[1] in {"(", "extern"}:
                 continue  # an attribute, or foreign functions, each of which is unsafe to call
             if match[1] == "fn":
-                # A method of a trait keeps the contract of the trait; nobody else calls the helpers of tests.
+                # A method of a trait keeps the contract of the trait; helpers of tests have no other callers.
                 if not in_trait_impl(lines, number) and is_source(path) and "# Safety" not in above:
                     missing.append(number + 1)
             elif "SAFETY:" not in above:
@@ -203,10 +203,9 @@ def is_source(path: Path) -> bool:
 
 
 def comment_above(lines: list[str], number: int) -> Iterator[str]:
-    """The comment above the statement that a line belongs to; attributes may stand between."""
+    """Returns the comment above the statement that a line belongs to; attributes may stand between."""
     at = number - 1
-    # Up to where the statement begins: it is the first after a blank line, a comment, or the end of another
-    # one.
+    # Up to the start of the statement: the first after a blank line, a comment, or the end of another one.
     while at >= 0 and not re.search(r"^\s*//|^\s*$|[;{}]\s*(//.*)?$|^\s*#!?\[.*\]", lines[at]):
         at -= 1
     while at >= 0 and re.match(r"\s*(//|#\[)", lines[at]):
@@ -237,7 +236,7 @@ PANICS = ("expect_used", "indexing_slicing", "panic", "string_slice", "unreachab
 
 
 @pytest.mark.parametrize("crate", ["protocol", "driver", "engine", "brokers"])
-def test_what_peers_cause_is_no_panic(crate: str) -> None:
+def test_peers_cannot_cause_a_panic(crate: str) -> None:
     """The lints are denied for the whole crate, and where one is allowed the reason stands beside it."""
     library = (CRATES / crate / "src" / "lib.rs").read_text(encoding="utf-8")
     denied = re.search(r"#!\[cfg_attr\(\s*not\(test\),\s*deny\(([^)]*)\)\s*\)\]", library)
@@ -251,8 +250,8 @@ def test_what_peers_cause_is_no_panic(crate: str) -> None:
         assert not re.search(rf"#!\[(?:allow|expect|warn)\([^\]]*clippy::(?:{named})", source), f"{path}: all of it"
 
 
-def test_packages_have_no_places_that_panic_on_request() -> None:
-    """The feature is for tests: nothing has it by default, nor is anything but scripts/panics.sh built with it."""
+def test_packages_contain_no_failpoints() -> None:
+    """The feature is for tests: it is never a default, and only scripts/panics.sh builds with it."""
     manifests = [load(path) for path in CRATES.glob("*/Cargo.toml")]
     having = [manifest for manifest in manifests if "fault-injection" in manifest.get("features", {})]
     assert len(having) == 5
@@ -265,10 +264,10 @@ def dependency_tables(manifest: dict[str, Any]) -> list[Any]:
     return [manifest.get(kind, {}) for kind in ("dependencies", "dev-dependencies", "build-dependencies")]
 
 
-# Python: who imports whom
+# Python: imports
 
 FOLDERS = {"sync", "asyncio"}
-# What is made of these: nothing else knows it.
+# Modules made of these: no other module may import them.
 ABOVE = {"__main__.py", "asgi", "cli", "compat", "_patching.py"}
 """Parts of the package that stand side by side, above the rest."""
 
@@ -291,7 +290,7 @@ def module_of(path: Path) -> list[str]:
 
 
 def type_checking_only(tree: ast.AST) -> set[ast.AST]:
-    """The nodes under ``if TYPE_CHECKING``, which do not run."""
+    """Returns the nodes under ``if TYPE_CHECKING``, which do not run."""
     blocks = [
         node.body for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
     ]
@@ -299,7 +298,9 @@ def type_checking_only(tree: ast.AST) -> set[ast.AST]:
 
 
 def imports(path: Path, *, running: bool = False) -> Iterator[tuple[str, str | None]]:
-    """Absolute names of the modules that a file imports, each with a name taken from it, ``None`` for the module."""
+    """Returns absolute names of the modules that a file imports, each with a name taken from it, ``None`` for the
+    module.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     left_out = type_checking_only(tree) if running else set()
     here = module_of(path) if path.is_relative_to(PACKAGE) else []
@@ -325,7 +326,7 @@ def test_python_layers(path: Path) -> None:
     parts = path.relative_to(PACKAGE).parts
     mine = parts[0] if parts[0] in FOLDERS else None
     if parts == ("__init__.py",):
-        return  # it gathers what is public
+        return  # it collects the public names
     if parts[0] in ABOVE:
         return
     forbidden = [f"wirespeed.{folder}" for folder in {*FOLDERS, *ABOVE} if folder != mine]
@@ -358,12 +359,14 @@ def packages_of(module: str) -> set[str]:
 
 
 def imported_by(module: str) -> set[str]:
-    """Modules that run before a module is imported, or when a function of it imports them; packages included."""
+    """Returns modules that run before a module is imported, or when a function of it imports them; packages
+    included.
+    """
     found = set()
     for name, item in imports(MODULES[module], running=True):
         imported = f"{name}.{item}" if f"{name}.{item}" in MODULES else name
         if imported in MODULES:
-            # Those that both lie in are there already.
+            # Packages that contain both are imported already.
             found |= {imported, *packages_of(imported)} - packages_of(module)
     return found - {module}
 
@@ -476,7 +479,7 @@ TESTED_INSIDE = {
 
 @pytest.mark.parametrize("path", USERS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_users_take_public_names(path: Path) -> None:
-    """No module with an underscore but those that are allowed, and no name that its module does not list."""
+    """No module with an underscore except the allowed ones, and no name that its module does not list."""
     wrong = []
     inside: set[str] = set()
     for name, item in imports(path):

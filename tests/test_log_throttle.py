@@ -1,4 +1,4 @@
-"""What happens often, in the log seldom."""
+"""Frequent events are seldom logged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_one(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_many(caplog: pytest.LogCaptureFixture) -> None:
-    """A line after a second, then one a minute, each with its number; the last of them is shown."""
+    """A record after a second, then one a minute, each with its number; it shows the last event."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for number in range(20_000):
         now = number / 100
@@ -41,8 +41,8 @@ def test_many(caplog: pytest.LogCaptureFixture) -> None:
     ]
     log_throttle.log_due(241)
     assert logged(caplog)[-1] == "number 19999 (1899 times)"
-    # A minute in which nothing happens is the end of the series.
-    log_throttle.log_due(301)
+    # A minute without an event ends the series.
+    log_throttle.tell(301)
     assert len(logged(caplog)) == 5
     assert log_throttle.due is None
     log_throttle.add("kind", 302, logging.WARNING, "number %d", 1)
@@ -65,7 +65,7 @@ def test_kinds(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_finish(caplog: pytest.LogCaptureFixture) -> None:
-    """What has no line yet gets one; the rest of a series that has is not worth another."""
+    """Events without a record get one; the rest of a series with a record gets none."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     log_throttle.add("old", 0, logging.WARNING, "old")
     log_throttle.log_due(1)
@@ -77,8 +77,8 @@ def test_finish(caplog: pytest.LogCaptureFixture) -> None:
     assert log_throttle.due is None
 
 
-def test_first_of_somebody_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The others as a number, a minute later; of who is new, the first again."""
+def test_first_event_of_a_source_is_logged_immediately(caplog: pytest.LogCaptureFixture) -> None:
+    """Later ones are logged as a number, a minute later; for a new source, the first again."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for number in range(1000):
         log_throttle.add_from_peer("a", "refused", 10 + number / 1000, logging.WARNING, "refused (%d)", number)
@@ -88,29 +88,29 @@ def test_first_of_somebody_at_once(caplog: pytest.LogCaptureFixture) -> None:
     assert log_throttle.due == 70
     log_throttle.log_due(71)
     assert logged(caplog)[3:] == ["refused (999); 999 more like it"]
-    # A minute in which nothing happens is the end of the series.
-    log_throttle.log_due(131)
+    # A minute without an event ends the series.
+    log_throttle.tell(131)
     assert log_throttle.due is None
     log_throttle.add_from_peer("a", "refused", 140, logging.WARNING, "refused (%d)", 7)
     assert logged(caplog)[4:] == ["refused (7)"]
 
 
-def test_first_that_is_logged_by_somebody_else(caplog: pytest.LogCaptureFixture) -> None:
-    """One that has more to show than a line."""
+def test_first_event_logged_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    """An event with more to show than a single line."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     begins = [log_throttle.is_first("a", "failed", 10 + n, logging.ERROR, "failed (%d)", n) for n in range(3)]
     assert begins == [True, False, False]
     assert logged(caplog) == []
     log_throttle.log_due(70)
     assert logged(caplog) == ["failed (2); 2 more like it"]
-    log_throttle.log_due(130)
-    assert log_throttle.is_first("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
-    # Nobody reads it.
-    assert not log_throttle.is_first("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
+    log_throttle.tell(130)
+    assert log_throttle.begins("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
+    # The level is disabled.
+    assert not log_throttle.begins("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
 
 
-def test_many_who_are_new(caplog: pytest.LogCaptureFixture) -> None:
-    """Addresses and causes cost a peer nothing: of very many, there is one line and one number."""
+def test_many_new_sources(caplog: pytest.LogCaptureFixture) -> None:
+    """Addresses and causes cost a peer nothing: for very many, there is one record and one number."""
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for number in range(10_000):
         log_throttle.add_from_peer(number, f"cause {number}", 1, logging.WARNING, "refused (%d)", number)
@@ -120,8 +120,8 @@ def test_many_who_are_new(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog)[found:] == [f"refused (9999); {10_000 - found} more like it"]
 
 
-def test_levels_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is kept for them."""
+def test_disabled_levels(caplog: pytest.LogCaptureFixture) -> None:
+    """No state is kept for them."""
     logger = logging.getLogger(LOGGER)
     log_throttle = LogThrottle(logger)
     with caplog.at_level(logging.WARNING, LOGGER):
@@ -129,7 +129,7 @@ def test_levels_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
         assert log_throttle.due is None
 
 
-def test_numbers_that_are_left_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_remaining_numbers_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     log_throttle = LogThrottle(logging.getLogger(LOGGER))
     for _ in range(3):
         log_throttle.add_from_peer("a", "refused", 1, logging.WARNING, "refused")

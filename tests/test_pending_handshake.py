@@ -1,4 +1,4 @@
-"""An accepted socket, and what comes from it before there is a request."""
+"""An accepted socket, and its first bytes before there is a request."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def pending() -> Iterator[Any]:
         yield PendingHandshake(sock, PEER)
 
 
-def test_nothing_yet(pending: Any) -> None:
+def test_no_data_yet(pending: Any) -> None:
     assert (pending.address, pending.deadline, pending.entry) == (PEER, None, None)
     assert (pending.opening, pending.data) == (None, None)
-    assert (pending.is_silent, pending.is_complete, pending.is_request_only) == (True, False, False)
-    pending.drop()  # there is nobody to ask
+    assert (pending.is_silent, pending.is_complete, pending.is_bare) == (True, False, False)
+    pending.drop()  # no server to notify
 
 
 def test_request_in_pieces(pending: Any) -> None:
@@ -74,8 +74,8 @@ def test_message_behind_the_request(pending: Any) -> None:
     assert (pending.data, pending.is_complete, pending.is_request_only) == (None, True, False)
 
 
-def test_no_request(pending: Any) -> None:
-    """Whoever tells what is wrong with it is given all of it."""
+def test_invalid_request(pending: Any) -> None:
+    """The code that reports the error gets all bytes."""
     assert pending.receive(b"GET ", make)
     assert not pending.receive(b"\0", make)
     assert (pending.opening, pending.data, pending.is_complete) == (None, b"GET \0", False)
@@ -83,7 +83,7 @@ def test_no_request(pending: Any) -> None:
 
 @pytest.mark.parametrize("before", [b"", b"GET "])
 def test_end(pending: Any, before: bytes) -> None:
-    """After a part of the request that has it, and with nothing, there is none."""
+    """After a part of the request, which is included, and with no data, the end is reported."""
     if before:
         assert pending.receive(before, make)
     assert not pending.receive(b"", make)
@@ -93,7 +93,7 @@ def test_end(pending: Any, before: bytes) -> None:
 
 @pytest.mark.parametrize("size", [1, 4, 5, 6, 260, len(RECORD) - 1])
 def test_first_record_of_tls(pending: Any, size: int) -> None:
-    """It is waited for, and given to who speaks TLS with all that has come."""
+    """It is awaited, and passed to TLS with all received bytes."""
     assert pending.receive(RECORD[:size], None)
     assert not pending.is_silent
     assert not pending.receive(RECORD[size:] + b"more", None)
@@ -106,7 +106,7 @@ def test_record_in_one_piece(pending: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"G", b"\x17", b"\x15\x03\x01\x00\x02"])
-def test_no_record_of_a_handshake(pending: Any, data: bytes) -> None:
+def test_record_that_is_no_handshake(pending: Any, data: bytes) -> None:
     assert not pending.receive(data, None)
     assert (pending.data, pending.is_silent) == (data, False)
 
@@ -128,8 +128,8 @@ def test_end_is_a_loss(pending: Any, make_opening: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["waits", "says more", "ends its half", "resets"])
-def test_client_that_has_gone_after_its_request(how: str) -> None:
-    """Nobody would get the answer to what was reset; whoever has only said all that it had to say gets it."""
+def test_client_closed_after_its_request(how: str) -> None:
+    """A reset client would not get the answer; a client that has only finished sending gets it."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
         sock, _ = listener.accept()
         with sock, selectors.DefaultSelector() as selector:
@@ -150,7 +150,7 @@ def test_client_that_has_gone_after_its_request(how: str) -> None:
             assert pending.is_lost == (how == "resets")
 
 
-def test_dropped_by_who_has_it() -> None:
+def test_dropped_by_its_owner() -> None:
     dropped: list[Any] = []
     with socket.socket() as sock:
         pending = PendingHandshake(sock, PEER, 7.5, dropped.append)
@@ -160,7 +160,7 @@ def test_dropped_by_who_has_it() -> None:
 
 
 def test_unread() -> None:
-    """What is there stays there; the end, and an error, can be read as well."""
+    """Unread data stays available; so do the end and an error."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -179,7 +179,7 @@ def test_unread() -> None:
 
 
 class HandshakeLimiter:
-    """Has a place for everybody, and keeps what it is told."""
+    """Has a place for every client, and records its calls."""
 
     def __init__(self) -> None:
         self.entered: list[Any] = []
@@ -289,7 +289,7 @@ def test_loop_waits_for_the_request(pairs: Pairs) -> None:
     assert (came, limiter.progressed) == ([], [pending.entry])
     theirs.send(WHOLE[5:])
     loop.ready(ours)
-    # Who takes it over stops the watch, or replaces it.
+    # The next owner stops the watch, or replaces it.
     assert came == [(pending, True)]
     assert ours.fileno() in loop.watched
     loop.ready(ours)  # seen in the same turn of the loop
@@ -311,7 +311,7 @@ def test_loop_has_nothing_to_wait_for(pairs: Pairs, data: bytes) -> None:
 
 
 def test_loop_has_one_timer(pairs: Pairs) -> None:
-    """And no time is over before it is."""
+    """It never fires before a time is over."""
     pending_handshakes, loop, limiter, came = on_loop(7.0)
     socks = []
     for _ in range(3):
@@ -339,7 +339,7 @@ def test_loop_without_limit(pairs: Pairs) -> None:
     assert came == [(limiter.entered[0], True)]
 
 
-def test_loop_hands_over_all(pairs: Pairs) -> None:
+def test_loop_passes_all_bytes_on(pairs: Pairs) -> None:
     pending_handshakes, loop, limiter, came = on_loop(7.0)
     for _ in range(2):
         pending_handshakes.add(pairs()[0], PEER)
@@ -348,12 +348,12 @@ def test_loop_hands_over_all(pairs: Pairs) -> None:
     assert loop.due() == []
     pending_handshakes.release()
     assert len(came) == 2
-    # It may go on.
+    # It may continue.
     pending_handshakes.add(pairs()[0], PEER)
     assert loop.due() == [107]
 
 
-def test_loop_forgets_whoever_is_dropped(pairs: Pairs) -> None:
+def test_loop_forgets_dropped_sockets(pairs: Pairs) -> None:
     pending_handshakes, loop, limiter, came = on_loop(7.0)
     ours, theirs = pairs()
     pending_handshakes.add(ours, PEER)
@@ -365,8 +365,8 @@ def test_loop_forgets_whoever_is_dropped(pairs: Pairs) -> None:
     assert came == []
 
 
-def test_loop_is_told_of_errors(pairs: Pairs) -> None:
-    """By who goes on, to whom they show again."""
+def test_loop_reports_errors(pairs: Pairs) -> None:
+    """Later code sees the errors again."""
     pending_handshakes, loop, limiter, came = on_loop(7.0)
     ours, _ = pairs()
     pending_handshakes.add(ours, PEER)
@@ -423,7 +423,7 @@ def test_thread_has_nothing_to_wait_for(pairs: Pairs, clock: Clock, data: bytes)
     assert (limiter.entered, selector.watched, pending_handshakes.timeout()) == ([], {}, None)
 
 
-def test_thread_knows_whose_time_is_over(pairs: Pairs, clock: Clock) -> None:
+def test_thread_returns_timed_out_sockets(pairs: Pairs, clock: Clock) -> None:
     pending_handshakes, selector, limiter = in_thread(7.0)
     assert (pending_handshakes.timeout(), pending_handshakes.expired()) == (None, None)
     for _ in range(2):
@@ -450,7 +450,7 @@ def test_thread_without_limit(pairs: Pairs, clock: Clock) -> None:
     assert (selector.watched, pending_handshakes.release()) == ({}, None)
 
 
-def test_thread_forgets_whoever_is_dropped(pairs: Pairs, clock: Clock) -> None:
+def test_thread_forgets_dropped_sockets(pairs: Pairs, clock: Clock) -> None:
     pending_handshakes, selector, limiter = in_thread(7.0)
     ours, theirs = pairs()
     pending_handshakes.add(ours, PEER)
@@ -460,8 +460,8 @@ def test_thread_forgets_whoever_is_dropped(pairs: Pairs, clock: Clock) -> None:
     assert (pending_handshakes.timeout(), pending_handshakes.release()) == (None, None)
 
 
-def test_thread_is_told_of_errors(pairs: Pairs, clock: Clock) -> None:
-    """By who goes on, to whom they show again."""
+def test_thread_reports_errors(pairs: Pairs, clock: Clock) -> None:
+    """Later code sees the errors again."""
     pending_handshakes, _, limiter = in_thread(7.0)
     ours, _ = pairs()
     pending_handshakes.add(ours, PEER)

@@ -1,4 +1,4 @@
-"""Proxies: choosing, parsing, asking."""
+"""Proxies: choosing, parsing, requests."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_socks(proxy: RunProxy, listener: socket.socket, scheme: str, login: boo
     # SOCKS 4a names are reported apart from addresses.
     if scheme == "socks4a":
         assert running.read_resolution() == "localhost"
-    # The proxy serves other tests too, some of which do not look at what it says.
+    # The proxy serves other tests too, some of which ignore its log.
     host, to = running.read_connection()
     while to != port:
         host, to = running.read_connection()
@@ -254,7 +254,7 @@ def test_socks_missing_credentials(proxy: RunProxy, listener: socket.socket) -> 
 
 
 class Scripted:
-    """A proxy that reads what it is told to and answers what it is told to."""
+    """A proxy that reads and answers by a script."""
 
     def __init__(self, *steps: tuple[int, bytes], pause: float = 0) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Happy Eyeballs in simulated time: random networks, and what RFC 8305 says of when an attempt may begin."""
+"""Happy Eyeballs in simulated time: random networks, and the start times that RFC 8305 allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def address(number: int) -> Address:
 
 @dataclass
 class Course:
-    """What came of a race."""
+    """The outcome of a race."""
 
     starts: list[tuple[Address, float]] = field(default_factory=list)
     failures: list[float] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Course:
 
 
 def run(outcomes: dict[Address, tuple[bool, float]], delay: float | None) -> Course:
-    """Race over a network where an attempt ends, well or not, so long after it began; 0 is within the call."""
+    """Races over a network where an attempt succeeds or fails this long after it began; 0 is within the call."""
     race, course, now = Race(outcomes, delay), Course(), 1000.0
     pending: dict[Address, float] = {}
     while not race.is_lost:
@@ -74,7 +74,7 @@ def check(outcomes: dict[Address, tuple[bool, float]], delay: float | None) -> N
     assert course.starts[0][1] == 1000
     ends = {target: time + outcomes[target][1] for target, time in course.starts}
     for (before, then), (_, now) in zip(course.starts, course.starts[1:], strict=False):
-        # Of those under way when the one before began, and of that itself.
+        # Of those in progress when the previous one began, and the previous one.
         failed = [end for target, end in ends.items() if not outcomes[target][0] and then <= end]
         failed = [end for end in failed if end > then or end == ends[before]]
         assert now == min([math.inf if delay is None else then + delay, *failed])
@@ -82,7 +82,7 @@ def check(outcomes: dict[Address, tuple[bool, float]], delay: float | None) -> N
     if course.winner is not None:
         assert course.end == ends[course.winner] == min(end for end, _ in successes)
     else:
-        # Whoever is not tried waits for one that is silent.
+        # An attempt that was not started waits for a silent one.
         assert not any(end < math.inf for end, _ in successes)
         assert course.end == (math.inf if math.inf in ends.values() else max(course.failures))
         if delay is not None:
@@ -93,7 +93,7 @@ def check(outcomes: dict[Address, tuple[bool, float]], delay: float | None) -> N
 def test_random_networks(delay: float | None) -> None:
     for seed in range(3000):
         source = random.Random(seed)
-        # Multiples that are exact, so that things happen at the same moment.
+        # Exact multiples, so that events happen at the same moment.
         times = [0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 8.0, math.inf]
         outcomes = {
             address(number): (source.random() < 0.3, source.choice(times)) for number in range(source.randint(1, 6))
@@ -108,7 +108,7 @@ def test_next_after_the_delay() -> None:
     race = Race([address(1), address(2)], 0.25)
     assert race.next_address(5) == address(1)
     race.started(address(1), 5.5)
-    # From when the attempt has begun.
+    # From the start of the attempt.
     assert race.due == 5.75
     assert race.next_address(5.74) is None
     assert race.next_address(5.75) == address(2)

@@ -1,4 +1,4 @@
-"""What text shown to people does not contain."""
+"""Redaction: secrets that displayed text must not contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redirects: which to follow, and what must not travel along."""
+"""Redirects: those to follow, and headers that must not be sent along."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_explicit_address() -> None:
 
 
 def test_server_hostname() -> None:
-    """It stands for one host, on whatever port."""
+    """It belongs to one host, on any port."""
     chain = RedirectChain("ws://localhost./")
     assert chain.server_hostname(None) is None
     for location, name in (

@@ -1,4 +1,4 @@
-"""A run of tests ends, whatever becomes of its workers: a test that ends one has failed, and the others run."""
+"""A test run survives its workers: a test that ends one has failed, and the others run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_after(number): pass
 
 @pytest.mark.parametrize("dist", ["loadfile", "loadgroup"])
 def test_workers_that_die_are_survived(tmp_path: Path, dist: str) -> None:
-    """Also when one test is left, which a worker would keep until it knew of another."""
+    """Also when one test is left, which a worker would keep until it gets another."""
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 1\ntimeout_method = thread\n")
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     for after, how in enumerate(["time.sleep(1000)", "os._exit(3)", "os._exit(0)"]):

@@ -1,4 +1,4 @@
-"""The part of a table of cases that a run of the tests takes."""
+"""The selected part of a table of cases in a test run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_short_form_has_every_kind() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "/2", "2/2", "-1/3", "0/0", "1/2/3", "a/b"])
-def test_option_that_is_no_share(text: str) -> None:
+def test_invalid_share_option(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="N/M"):
         share_text(text)
     assert share_text("11/12") == "11/12"

@@ -82,7 +82,7 @@ def dial(address: Address) -> socket.socket:
 
 
 def received(sock: socket.socket, at_least: int, *, step: int = 1 << 20, pause: float = 0) -> int:
-    """Count the bytes that come, until there are enough or the stream ends."""
+    """Counts the received bytes, until there are enough or the stream ends."""
     count = 0
     while count < at_least and (data := sock.recv(step)):
         count += len(data)
@@ -91,7 +91,7 @@ def received(sock: socket.socket, at_least: int, *, step: int = 1 << 20, pause: 
 
 
 @pytest.mark.parametrize("serve", SERVERS)
-def test_a_client_that_sends_a_large_message_slowly_is_alive(serve: Callable[..., Any]) -> None:
+def test_slowly_sending_client_stays_connected(serve: Callable[..., Any]) -> None:
     with serve() as address, dial(address) as sock:
         data = masked(BINARY, bytes(100_000))
         pieces = 100
@@ -102,8 +102,8 @@ def test_a_client_that_sends_a_large_message_slowly_is_alive(serve: Callable[...
 
 
 @pytest.mark.parametrize("serve", SERVERS)
-def test_a_client_that_reads_slowly_is_alive(serve: Callable[..., Any]) -> None:
-    """The ping waits behind bytes that the kernel has."""
+def test_slowly_reading_client_stays_connected(serve: Callable[..., Any]) -> None:
+    """The ping waits behind bytes in the kernel's buffer."""
     with serve() as address, dial(address) as sock:
         sock.sendall(masked(BINARY, b"x"))
         steps = 60
@@ -113,7 +113,7 @@ def test_a_client_that_reads_slowly_is_alive(serve: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("serve", SERVERS)
-def test_a_client_that_stops_in_a_large_message_is_dead(serve: Callable[..., Any]) -> None:
+def test_client_that_stops_in_a_large_message_times_out(serve: Callable[..., Any]) -> None:
     with serve() as address, dial(address) as sock:
         sock.sendall(masked(BINARY, bytes(100_000))[:50_000])
         # A ping, and the close frame with 1011.

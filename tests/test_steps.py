@@ -1,4 +1,4 @@
-"""The runner of CI's steps: what fails, stops or is left out does not keep the others from ending."""
+"""The runner of CI's steps: a failed, stopped or skipped step does not keep others from ending."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_failed_step_stops_only_the_steps_that_need_it(tmp_path: Path) -> None
     assert done.stdout.splitlines()[-3:] == ["bad is failed", "needs-it is not run", "other is passed"]
 
 
-def test_a_step_that_was_not_chosen_is_not_waited_for(tmp_path: Path) -> None:
+def test_unselected_step_is_not_waited_for(tmp_path: Path) -> None:
     done = run(tmp_path, "step('only', '', after=['left-out'])")
     assert done.stdout.splitlines()[-1] == "only is passed", done.stderr
 
@@ -78,7 +78,7 @@ def test_an_error_of_the_runner_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_step_over_its_limit_ends_with_its_children(tmp_path: Path) -> None:
-    """Those in sessions of their own too."""
+    """Including those in sessions of their own."""
     child = CHILD.format(path=str(tmp_path / "pid"))
     done = run(tmp_path, f"step('slow', {child!r}, limit=6)")
     assert done.stdout.splitlines()[-1] == "slow is failed", done.stderr

@@ -1,4 +1,4 @@
-"""TLS settings: what is read, and what is said when it is wrong. Certificates come from trustme."""
+"""TLS settings: accepted values, and errors for wrong ones. Certificates come from trustme."""
 
 from __future__ import annotations
 

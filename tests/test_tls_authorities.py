@@ -1,4 +1,4 @@
-"""The system's certificate authorities change while a program runs: the next connection goes by the new ones."""
+"""The system's certificate authorities change while a program runs: the next connection uses the new ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_accepted(uri: str) -> bool:
 
 @pytest.fixture
 def accepted(certificates: Certificates, serving: Serving) -> Accepted:
-    """Whether servers of one authority and of another one are accepted."""
+    """Returns whether servers of one authority and of another one are accepted."""
     one = serving(ssl_context=certificates.server_context())
     other = serving(ssl_context=certificates.unknown_authority_context())
     return lambda: (is_accepted(one.uri), is_accepted(other.uri))
@@ -77,7 +77,7 @@ def test_folder_of_authorities_changes(
     assert accepted() == (True, True)
     (tmp_path / "one.pem").unlink()
     assert accepted() == (False, True)
-    # What is in a file of a folder is looked at once a second.
+    # Files in a folder are checked once a second.
     write(certificates.ca_file, tmp_path / "other.pem")
     wait_for(lambda: accepted() == (True, False))
 
@@ -86,7 +86,7 @@ def test_folder_of_authorities_changes(
 def test_file_of_authorities_is_missing_for_a_while(
     certificates: Certificates, accepted: Accepted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The failure names the file, and is one after which a client tries again."""
+    """The failure names the file, and is a transient one that a client retries."""
     bundle = tmp_path / "bundle.pem"
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)

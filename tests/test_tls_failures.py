@@ -1,4 +1,4 @@
-"""What is said when TLS fails: the cause and what to do, against servers of OpenSSL, and that the advice works."""
+"""Errors when TLS fails: the cause and the advice, against servers of OpenSSL, and a test that the advice works."""
 
 from __future__ import annotations
 
@@ -75,24 +75,24 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Maker:
 
 
 def failure(port: int, tls: TLS) -> str:
-    """Return what a client says that cannot connect."""
+    """Returns the error text of a client that cannot connect."""
     with pytest.raises(ssl.SSLError) as caught:
         connect(f"wss://localhost:{port}", ssl=tls, host="127.0.0.1", proxy=None, open_timeout=20)
     return str(caught.value)
 
 
 def check_words(text: str) -> None:
-    """Fail if there are names of types or cases in a text, such as ``UnknownCa`` or ``Other(OtherError)``."""
+    """Fails if a text contains names of types or cases, such as ``UnknownCa`` or ``Other(OtherError)``."""
     names = re.findall(r"\b(?!ChaCha20)[A-Z][a-z]+[A-Z]\w*|\w+\(\w*\)", text)
     assert not names, text
 
 
 def try_context(port: int, ca: str) -> None:
-    """Connect by Python's ``ssl`` and a context that allows what OpenSSL can do."""
+    """Connects with Python's ``ssl`` and a context that allows everything that OpenSSL supports."""
     context = ssl.create_default_context(cafile=ca)
     context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
-    # By default from Python 3.13 on, and beside the point.
+    # By default from Python 3.13 on, and irrelevant here.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     sock = socket.create_connection(("127.0.0.1", port), 20)
     with sock, context.wrap_socket(sock, server_hostname="localhost") as secure:
@@ -100,7 +100,7 @@ def try_context(port: int, ca: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_failure_says_its_cause_and_what_to_do(maker: Maker, name: str) -> None:
+def test_failure_has_cause_and_advice(maker: Maker, name: str) -> None:
     case = CASES[name]
     ca = Maker(maker.folder / "other") if name == "an unknown authority" else maker
     certificate = maker.certificate(case.key, case.extensions, *case.signed)
@@ -113,7 +113,7 @@ def test_a_failure_says_its_cause_and_what_to_do(maker: Maker, name: str) -> Non
             assert "ssl.SSLContext" in text or "issued anew" in text
 
 
-def test_a_server_that_does_not_know_the_name_and_one_that_does_not_know_the_protocol(maker: Maker) -> None:
+def test_server_rejects_name_or_protocol(maker: Maker) -> None:
     certificate = maker.certificate()
     other = ["-servername", "elsewhere.example", "-servername_fatal", "-cert2", certificate[0], "-key2", certificate[1]]
     with openssl_server(certificate, *other) as port:

@@ -1,4 +1,4 @@
-"""What connections tell of their TLS."""
+"""TLS information of connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wirespeed.tls import tls_info
 
 
 def handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Return both ends of a TLS connection in memory."""
+    """Returns both ends of a TLS connection in memory."""
     one, other = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = client.wrap_bio(one, other, server_hostname="localhost"), server.wrap_bio(other, one, server_side=True)
     waiting = set(ends)
@@ -47,7 +47,7 @@ def test_an_ssl_object(certificates: Certificates) -> None:
         assert info.verified is True
         assert info.ssl_object is end
         assert info.peer_certificates[0] == end.getpeercert(True)
-        # OpenSSL sends the authority too, if it knows it. Before Python 3.13 nobody tells.
+        # OpenSSL sends the authority too, if it knows it. Before Python 3.13 it is not reported.
         authority = ssl.PEM_cert_to_DER_cert(certificates.ca.cert_pem.bytes().decode())
         assert info.peer_certificates[1:] == ((authority,) if sys.version_info >= (3, 13) else ())
         assert "peer_certificates" not in repr(info)
@@ -65,7 +65,7 @@ def test_an_ssl_object_without_certificate(certificates: Certificates) -> None:
     assert (len(info.peer_certificates), info.verified) == (1, False)
 
 
-def test_what_the_core_tells() -> None:
+def test_information_of_the_core() -> None:
     assert tls_info(None) is None
     told = ("TLSv1.3", "TLS_AES_256_GCM_SHA384", 256, "http/1.1", (b"one", b"two"), True)
     info = tls_info(told)

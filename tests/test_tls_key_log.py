@@ -1,4 +1,4 @@
-"""``SSLKEYLOGFILE``: the secrets of connections, for programs that show what is sent, such as Wireshark."""
+"""``SSLKEYLOGFILE``: the secrets of connections, for programs that decrypt traffic, such as Wireshark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of ``TLS`` change: a client goes by what they have when it connects."""
+"""Changed files of ``TLS``: a client uses their content at the time of connecting."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_authorities_are_replaced(
     assert not warnings()
 
 
-def test_what_cannot_be_used_is_said_once_and_changes_nothing(
+def test_unusable_file_is_reported_once_and_changes_nothing(
     certificates: Certificates, servers: tuple[str, str], tmp_path: Path, warnings: Callable[[], list[str]]
 ) -> None:
     file = tmp_path / "ca.pem"

@@ -1,4 +1,4 @@
-"""The annotations of all that is public can be evaluated."""
+"""The annotations of all public objects can be evaluated."""
 
 from __future__ import annotations
 

@@ -193,9 +193,8 @@ def test_pickle() -> None:
     assert hash(parsed) == hash(parse_uri("ws://user:pass@localhost/"))
 
 
-# Where both accept a URI, they must agree, or the server sees another request. The exceptions are on purpose:
-# websockets encodes percent signs again next to other characters than ASCII, and leaves zones and forbidden
-# characters.
+# Where both accept a URI, they must agree, or the server sees another request. The exceptions are intended: websockets
+# encodes percent signs again next to non-ASCII characters, and leaves zones and forbidden characters.
 DIFFERENT = [
     "ws://localhost/%C3%A9\u00e9",
     'ws://localhost/?{"a":[1]}',

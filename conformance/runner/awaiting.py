@@ -19,7 +19,7 @@ __all__ = ["AwaitingTestee", "ListeningTestee", "new_loop"]
 
 T = TypeVar("T")
 
-# Seconds for what was cancelled to close its connection: more than the default close_timeout.
+# Seconds for a cancelled connection to close: more than the default close_timeout.
 GRACE = 15.0
 
 
@@ -60,13 +60,13 @@ class AwaitingTestee(Testee):
         self._run(main(), limit)
 
     def close(self) -> None:
-        # After an interrupt, or a loop that did not turn.
+        # After an interrupt, or when the loop has stopped turning.
         if tasks := asyncio.all_tasks(self._loop):
             for task in tasks:
                 task.cancel()
             with interrupted_after(2 * GRACE, RunError("the event loop cannot be closed")):
                 self._loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
-        # What nobody retrieved is reported when it is collected.
+        # An exception that was never retrieved is reported when it is collected.
         gc.collect()
         self._loop.close()
 
@@ -81,7 +81,7 @@ class AwaitingTestee(Testee):
             await ws.close()
 
     def _run(self, main: Coroutine[Any, Any, T], limit: Limit) -> T:
-        # The signal is for a loop that does not turn any more.
+        # The signal is for a loop that no longer turns.
         with interrupted_after(limit.seconds + 2 * GRACE, limit.error()):
             return self._loop.run_until_complete(_within(main, limit))
 
@@ -90,7 +90,7 @@ class AwaitingTestee(Testee):
 
 
 class Echo(wirespeed.Listener):
-    """Sends back what it gets."""
+    """Echoes each message."""
 
     def on_message(self, ws: Any, message: str | bytes) -> None:
         ws.send_nowait(message)
@@ -119,7 +119,7 @@ async def _within(main: Coroutine[Any, Any, T], limit: Limit) -> T:
 
 
 def new_loop(name: str) -> asyncio.AbstractEventLoop:
-    """Return an event loop of a kind."""
+    """Returns an event loop of the named kind."""
     if name == "uvloop":
         import uvloop
 

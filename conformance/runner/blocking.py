@@ -15,7 +15,7 @@ __all__ = ["BlockingTestee"]
 
 
 class BlockingTestee(Testee):
-    """A client whose calls wait."""
+    """A client with blocking calls."""
 
     def __init__(self, library: str, certificate: Certificate | None) -> None:
         super().__init__()

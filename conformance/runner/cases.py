@@ -1,4 +1,4 @@
-"""One case after the other, and the report at the end."""
+"""Runs one case after the other and collects the report."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ REPORT_TIMEOUT = 60.0
 
 
 def run_all(testee: Testee, agent: str, server: str, seconds: float) -> int:
-    """Run all cases that the server has; returns their number.
+    """Runs all cases that the server has; returns their number.
 
-    What the suite cannot see, exceptions of the client, is added to the problems of the testee.
+    Exceptions of the client, which the suite cannot see, are added to the problems of the testee.
     """
     start = time.monotonic()
     count = int(testee.ask(f"{server}/getCaseCount", Limit(START_TIMEOUT, "asking for the number of cases")))
@@ -29,7 +29,7 @@ def run_all(testee: Testee, agent: str, server: str, seconds: float) -> int:
             raise RunError(f"only {number - 1} of {count} cases ran in {seconds:.0f} s")
         run_case(testee, f"{server}/runCase?case={number}&agent={agent}", number)
     show_progress(count, count, start, end="\n")
-    # The suite answers the handshake when all reports are written.
+    # The suite answers the handshake only after it has written all reports.
     testee.drain(f"{server}/updateReports?agent={agent}", Limit(REPORT_TIMEOUT, "writing the reports"))
     return count
 

@@ -1,4 +1,4 @@
-"""The ends that are tested: each API of each library, by itself, on each loop and port, plain and over TLS."""
+"""The ends that are tested: each API of each library, on each event loop and I/O backend, plain and over TLS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAYS = [("fd", "asyncio"), ("fd", "uvloop"), ("fd", "wirespeed"), ("transport", 
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """One of them; ``port`` and ``loop`` are ``None`` where there is no such choice."""
+    """One end under test; ``port`` and ``loop`` are ``None`` where there is no such choice."""
 
     role: str
     """``client`` or ``server``."""
@@ -28,11 +28,11 @@ class End:
 
     @property
     def name(self) -> str:
-        """Its name on the command line, and that of its report."""
+        """The name of the end on the command line and of its report."""
         return "-".join(filter(None, [self.role, self.api, self.port, self.loop, "tls" if self.tls else None]))
 
     def agent(self, library: str) -> str:
-        """Its name for the suite."""
+        """The name of the end for the suite."""
         return f"{library}-{self.name}"
 
 
@@ -60,7 +60,7 @@ ENDS = [
 
 
 def chosen(patterns: list[str], library: str) -> list[End]:
-    """The ends whose names fit one of some patterns, as of a shell; those that a library has."""
+    """Returns the available ends whose names match one of the shell patterns."""
     known = [
         end
         for end in ENDS

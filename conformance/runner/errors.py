@@ -1,4 +1,4 @@
-"""Why a run comes to no result, and the limits of time that see to it that each run ends."""
+"""Errors of a run, and the time limits that make each run end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Limit", "RunError", "interrupted_after"]
 
 
 class RunError(Exception):
-    """The run did not come to a result."""
+    """The run produced no result."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """How long something may take, and what it is, for the error."""
+    """A time limit and its name, for the error message."""
 
     seconds: float
     what: str
@@ -27,7 +27,7 @@ class Limit:
 
 @contextlib.contextmanager
 def interrupted_after(seconds: float, error: RunError) -> Iterator[None]:
-    """Raise an error in the block when the time is over, whatever it waits for."""
+    """Raises an error in the block when the time is over, even if the block is waiting."""
 
     def expired(number: int, frame: object) -> None:
         raise error

@@ -1,6 +1,7 @@
-"""How each library is called: a function that connects, or serves, without limits, and what a closed connection raises.
+"""How each library is called: a function that connects or serves without limits, and the exception of a closed
+connection.
 
-The largest message of the suite has 16 MiB, in 9.3 and 9.4 in up to 256 Ki fragments.
+The largest message of the suite has 16 MiB; in 9.3 and 9.4 it has up to 256 Ki fragments.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ __all__ = [
 
 Library = tuple[Callable[..., Any], type[Exception]]
 
-# Bytes: as much as the suite sends before it reads.
+# Bytes: the amount that the suite sends before it reads.
 ALL_OF_A_CASE = 256 * 2**20
 
 
 def trusting(certificate: Certificate | None) -> dict[str, Any]:
-    """What a client is told of a server's certificate."""
+    """Options that make a client trust a server's certificate."""
     if certificate is None:
         return {}
     from wirespeed import TLS
@@ -33,7 +34,7 @@ def trusting(certificate: Certificate | None) -> dict[str, Any]:
 
 
 def identified(certificate: Certificate | None) -> dict[str, Any]:
-    """What a server is told of its certificate."""
+    """Options that give a server its certificate."""
     if certificate is None:
         return {}
     from wirespeed import TLS
@@ -93,5 +94,5 @@ def blocking_server(name: str) -> Callable[..., Any]:
 
 
 def _lift_fragment_limit() -> None:
-    # Read when websockets is imported.
+    # websockets reads this variable when it is imported.
     os.environ.setdefault("WEBSOCKETS_MAX_FRAGMENTS", str(1 << 20))

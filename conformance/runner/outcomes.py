@@ -1,4 +1,4 @@
-"""What came out of the newest whole runs: kept, compared with, and shown as a table."""
+"""The outcomes of the newest complete runs: stored, compared, and shown as a table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FOLDER = Path(__file__).resolve().parents[1]
 RECORD = FOLDER / "outcomes.json"
 PAGE = FOLDER.parent / "docs" / "conformance.md"
 
-# Of the page: between them is the table.
+# Markers in the page; the table stands between them.
 BEGIN, END = "<!-- outcomes -->\n", "<!-- end of outcomes -->\n"
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """By the names of ends: the number of cases, and the two verdicts of those that are not OK twice."""
+    """Returns, for each end, the number of cases and the two verdicts of each case that is not OK twice."""
     if not RECORD.exists():
         return {}
     outcomes: dict[str, dict[str, Any]] = json.loads(RECORD.read_text())
@@ -29,7 +29,7 @@ def read() -> dict[str, dict[str, Any]]:
 
 
 def record(found: dict[str, dict[str, Any]]) -> None:
-    """Keep what came out of runs, if they had no fewer cases than what is known, and write the table anew."""
+    """Stores the outcome of runs that had no fewer cases than the stored ones, and rewrites the table."""
     known = read()
     for name, outcome in found.items():
         if outcome["cases"] >= known.get(name, {"cases": 0})["cases"]:
@@ -44,7 +44,9 @@ def record(found: dict[str, dict[str, Any]]) -> None:
 
 
 def differences(end: End, outcome: dict[str, Any]) -> list[str]:
-    """A line for each case of which something else is on record. Of cases that may end in two ways, neither."""
+    """Returns a line for each case whose outcome differs from the stored one. Cases that may end in two ways are left
+    out.
+    """
     known = read().get(end.name)
     if known is None:
         return [f"{end.name} is not on record: --record"]
@@ -52,14 +54,14 @@ def differences(end: End, outcome: dict[str, Any]) -> list[str]:
     whole = outcome["cases"] == known["cases"]
     for case in sorted({*known["other"], *outcome["other"]} - tolerated(end.api), key=order):
         before, now = known["other"].get(case, ["OK", "OK"]), outcome["other"].get(case, ["OK", "OK"])
-        # What was not run is not in the outcome either.
+        # Cases that did not run are not part of the outcome either.
         if before != now and (whole or case in outcome["other"]):
             lines.append(f"{case} was {' '.join(before)}, is {' '.join(now)}")
     return lines
 
 
 def table(outcomes: dict[str, dict[str, Any]]) -> str:
-    """In Markdown: a row for each end."""
+    """Returns a Markdown table with a row for each end."""
     lines = [
         "| end | cases | OK | non-strict | informational | unimplemented or failed |",
         "|---|---|---|---|---|---|",

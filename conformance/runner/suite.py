@@ -25,7 +25,7 @@ START_TIMEOUT = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class Cases:
-    """Patterns of cases as the suite has them: regular expressions but for "." and "*"."""
+    """Patterns of cases as the suite has them: regular expressions except for "." and "*"."""
 
     included: list[str]
     excluded: list[str]
@@ -39,13 +39,13 @@ SETS = {
 
 
 def install(target: Path) -> int:
-    """Make sure that the suite is there; returns the exit status of the script."""
+    """Makes sure that the suite is installed; returns the exit status of the script."""
     return subprocess.run([str(SETUP), str(target)], check=False).returncode
 
 
 @contextlib.contextmanager
 def fuzzing_server(wstest: Path, report: Path, cases: Cases, certificate: Certificate | None = None) -> Iterator[str]:
-    """Run the suite's server on a free port of the loopback, with a certificate over TLS; yields its URI."""
+    """Runs the suite's server on a free loopback port, over TLS if a certificate is given; yields its URI."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -64,8 +64,8 @@ def fuzzing_server(wstest: Path, report: Path, cases: Cases, certificate: Certif
         )
     )
     with (report / "server.log").open("w") as log:
-        # In a session of its own, so that a Ctrl-C in the terminal reaches this process only, which then
-        # stops it.
+        # In a session of its own, so that Ctrl-C in the terminal reaches only this process, which then stops the
+        # server.
         child = subprocess.Popen(
             [str(wstest), "-m", "fuzzingserver", "-s", str(spec)],
             stdin=subprocess.DEVNULL,
@@ -98,7 +98,7 @@ def wait_until_listening(child: subprocess.Popen[bytes], port: int, log: Path) -
 
 
 def fuzzing_client(autobahn: Path, report: Path, cases: Cases, agent: str, uri: str, seconds: float) -> int:
-    """Run the suite's client against a server; returns how many cases it meant to run."""
+    """Runs the suite's client against a server; returns the number of cases that it meant to run."""
     spec = report / "spec.json"
     spec.write_text(
         json.dumps(

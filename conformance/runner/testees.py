@@ -1,4 +1,4 @@
-"""The interface of a client under test, and which one an end is."""
+"""The interface of a client under test, and the factory of these clients."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from .errors import Limit
 
 __all__ = ["OPEN_TIMEOUT", "Testee", "make"]
 
-# Seconds for the opening handshake. The suite is slow while it writes what it has recorded.
+# Seconds for the opening handshake. The suite is slow while it writes its records.
 OPEN_TIMEOUT = 30.0
 
 
 class Testee(abc.ABC):
-    """A client under test. Each method makes one connection, and raises RunError when it takes longer than it may."""
+    """A client under test. Each method makes one connection, and raises RunError when its time limit passes."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        """What went wrong beside the calls: exceptions that nobody was there to get."""
+        """Exceptions that were raised outside of calls."""
 
     @abc.abstractmethod
     def ask(self, uri: str, limit: Limit) -> str:
-        """Return the first message."""
+        """Returns the first message."""
 
     @abc.abstractmethod
     def echo(self, uri: str, limit: Limit) -> None:
-        """Echo everything until the connection is closed. How it is closed is for the suite to judge."""
+        """Echoes every message until the connection is closed. The suite judges how it is closed."""
 
     @abc.abstractmethod
     def drain(self, uri: str, limit: Limit) -> None:
-        """Receive until the connection is closed. The server may take the whole time to answer the handshake."""
+        """Receives until the connection is closed. The server may take the whole time limit to answer the handshake."""
 
     def close(self) -> None:  # noqa: B027 - not all have something to close
-        """Release what connections share."""
+        """Releases the resources that connections share."""
 
 
 def make(end: End, library: str, certificate: Certificate | None) -> Testee:
-    """The client of an end; with a certificate, it trusts its authority."""
+    """Returns the client of an end; with a certificate, the client trusts its authority."""
     if end.api == "sync":
         from .blocking import BlockingTestee
 

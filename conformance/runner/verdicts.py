@@ -1,4 +1,4 @@
-"""What came out against what is expected. What only one API may differ in has its reason there."""
+"""Compares outcomes with expectations. Every exception for one API has its reason there."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ __all__ = ["OUTCOME", "expected_number", "judge", "order", "tolerated"]
 
 EXPECTATIONS = Path(__file__).resolve().parents[1] / "expectations.json"
 
-# Of a report: what has come out.
+# The part of a report that holds the outcome.
 OUTCOME = "outcome.json"
 
 
 def outcome(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What is to be kept of a run: the number of cases, and the two verdicts of those that are not OK twice."""
+    """Returns the part of a run that is stored: the number of cases, and the two verdicts of each case that is not OK
+    twice.
+    """
     verdicts = {case: [result["behavior"], result["behaviorClose"]] for case, result in results.items()}
     other = {case: verdicts[case] for case in sorted(verdicts, key=order) if verdicts[case] != ["OK", "OK"]}
     return {"cases": len(results), "other": other}
 
 
 def tolerated(api: str) -> set[str]:
-    """The cases of which an API may have more than one verdict."""
+    """Returns the cases for which an API may have more than one verdict."""
     return set(json.loads(EXPECTATIONS.read_text())["of"].get(api, {}))
 
 
 def expected_number(cases: str) -> int:
-    """How many cases a set has."""
+    """Returns the number of cases in a set."""
     return int(json.loads(EXPECTATIONS.read_text())["cases"][cases])
 
 
 def judge(agent: str, report: Path, ran: int, wanted: int | None, problems: list[str], api: str = "") -> int:
-    """Compare the report with the expectations, of all and of an API, and tell; returns the exit status."""
+    """Compares the report with the general and the API's expectations, prints the result, and returns the
+    exit status.
+    """
     results = read(agent, report, ran, wanted)
     expectations = json.loads(EXPECTATIONS.read_text())
     exceptions = expectations["exceptions"] | expectations["of"].get(api, {})
@@ -63,7 +67,7 @@ def read(agent: str, report: Path, ran: int, wanted: int | None) -> dict[str, di
     if not index.exists():
         raise RunError(f"the suite wrote no {index}")
     results: dict[str, dict[str, Any]] = json.loads(index.read_text()).get(agent, {})
-    # The suite exits with 0 and leaves out what did not run, so the number is part of the result.
+    # The suite exits with 0 and omits cases that did not run, so the number of cases is part of the result.
     if len(results) != ran:
         raise RunError(f"{ran} cases ran, but the report has {len(results)}")
     if wanted is not None and ran != wanted:
@@ -72,7 +76,7 @@ def read(agent: str, report: Path, ran: int, wanted: int | None) -> dict[str, di
 
 
 def compare(results: dict[str, dict[str, Any]], exceptions: dict[str, dict[str, Any]]) -> list[str]:
-    """The differences, one line each."""
+    """Returns the differences, one line each."""
     lines = []
     for case in sorted(results, key=order):
         allowed = exceptions.get(case, {"behavior": ["OK"], "behaviorClose": ["OK"]})

@@ -1,1 +1,1 @@
-"""What the tests are made of: peers as processes, our ways to use a connection, and a pair of the two."""
+"""Support code of the tests: peers as processes, our APIs, and links between the two."""

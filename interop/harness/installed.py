@@ -1,4 +1,4 @@
-"""What setup.sh installs: where it is, and what is not there."""
+"""The programs that setup.sh installs: where they are, and which are missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHROMIUM = _find_browser()
 
 
 def _node_flags() -> tuple[str, ...]:
-    """What Node needs to have a client of its own. From version 22 on it has one without."""
+    """Flags that give Node a built-in client. From version 22 on it has one without flags."""
     try:
         version = subprocess.run([NODE, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -39,7 +39,7 @@ NODE_FLAGS = _node_flags()
 
 
 def missing(name: str) -> str | None:
-    """What a peer lacks on this machine, by the name of the peer; ``None``: nothing."""
+    """Returns, by the name of the peer, what is missing on this machine to run it; ``None``: nothing."""
     needed: dict[str, list[tuple[str, bool]]] = {
         "ws": [("node", shutil.which(NODE) is not None), ("ws", (PROGRAMS / "node" / "node_modules" / "ws").exists())],
         "node": [("node", shutil.which(NODE) is not None)],
@@ -57,14 +57,14 @@ def missing(name: str) -> str | None:
 
 
 def environment(ca: str, cert: str, key: str) -> dict[str, str]:
-    """The environment of a peer.
+    """Returns the environment of a peer.
 
     Args:
         ca: File of the authority to trust.
         cert: File of a server's certificate.
         key: File of its key.
     """
-    # Loopback connections must not go through the proxy of whoever runs the tests.
+    # Loopback connections must not go through the proxy of the environment.
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return {
         **inherited,
@@ -73,6 +73,6 @@ def environment(ca: str, cert: str, key: str) -> dict[str, str]:
         "INTEROP_CERT": cert,
         "INTEROP_KEY": key,
         "INTEROP_CHROMIUM": CHROMIUM or "",
-        # The client that is built into Node can be told no authority otherwise.
+        # The client that is built into Node takes an authority only this way.
         "NODE_EXTRA_CA_CERTS": ca,
     }

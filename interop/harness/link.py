@@ -1,6 +1,6 @@
-"""A link: one of our ways to use a connection, and a peer. It opens pairs of ends in either direction.
+"""A link between one of our APIs and a peer. It opens connections in either direction.
 
-It knows which end is ours; tests need not.
+The link knows which end is ours; tests need not.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Pair:
     relay: Relay | None
 
     async def report(self) -> Report:
-        """What the peer saw, once the connection has ended."""
+        """Returns the peer's report, once the connection has ended."""
         return await self.link.report(self.number)
 
     @property
     def sent(self) -> int:
-        """Bytes on the wire that are from us, the handshake included."""
+        """Bytes on the wire that we sent, including the handshake."""
         assert self.relay is not None
         return self.relay.downstream if self.link.peer.end == "client" else self.relay.upstream
 
     @property
     def received(self) -> int:
-        """Bytes on the wire that are from the peer, the handshake included."""
+        """Bytes on the wire that the peer sent, including the handshake."""
         assert self.relay is not None
         return self.relay.upstream if self.link.peer.end == "client" else self.relay.downstream
 
@@ -96,14 +96,14 @@ class Link:
         return self._process
 
     def renew(self) -> None:
-        """Kill the peer's process, and use another one from now on."""
+        """Kills the peer's process and uses another one from now on."""
         if self._process is not None:
             self._process.kill()
         self._process = None
         self._reports.clear()
 
     async def report(self, number: str) -> Report:
-        """The report of a connection."""
+        """Returns the report of a connection."""
         try:
             return Report.of(await asyncio.wait_for(asyncio.shield(self._reports[number]), DEADLINE))
         except asyncio.TimeoutError:
@@ -112,13 +112,13 @@ class Link:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the peer has reported every connection."""
+        """Returns whether the peer has reported every connection."""
         return all(report.done() for report in self._reports.values())
 
     async def _expect(self) -> str:
-        """Return the number of the next connection."""
+        """Returns the number of the next connection."""
         number = f"{os.getpid()}-{next(_numbers)}"
-        # It may have to be started first.
+        # The process may have to be started first.
         process = await asyncio.to_thread(lambda: self.process)
         self._reports[number] = asyncio.wrap_future(process.expect(number))
         return number
@@ -189,7 +189,7 @@ class Link:
         first = asyncio.ensure_future(connection)
         ends: list[asyncio.Future[Any]] = [first, self._reports[number]]
         await asyncio.wait(ends, timeout=DEADLINE, return_when=asyncio.FIRST_COMPLETED)
-        # Both, if it was short.
+        # Both exist if the connection was short.
         await asyncio.wait([first], timeout=1)
         if not first.done():
             first.cancel()
@@ -200,7 +200,7 @@ class Link:
 
     @contextlib.asynccontextmanager
     async def listen(self, take: Callable[[Any], None], *, tls: bool = False, **options: Any) -> AsyncIterator[int]:
-        """Run our server, for a peer that is a client; yields its port."""
+        """Runs our server for a peer that is a client; yields its port."""
         if tls:
             options["ssl"] = wirespeed.TLS(cert=self.certificate[1], key=self.certificate[2])
         async with self.way.serve(take, **options) as port:
@@ -217,7 +217,7 @@ class Link:
         cookie: str | None = None,
         tls: bool = False,
     ) -> str:
-        """Have the peer, which is a client, connect; returns the number of the connection."""
+        """Makes the peer, which is a client, connect; returns the number of the connection."""
         number = await self._expect()
         fields = [("uri", _uri(port, task, number, tls)), ("variant", variant)]
         fields += [("subprotocol", name) for name in offer]

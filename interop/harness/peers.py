@@ -39,15 +39,15 @@ ABILITIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Somebody else's client or server.
+    """A third-party client or server.
 
     Attributes:
-        name: That of the library.
+        name: The name of the library.
         end: ``client`` or ``server``.
         command: The program and its arguments.
-        lacks: What it cannot do, of ``ABILITIES``, and why.
-        tries: How often a test may be tried, if it fails with this peer for reasons of its own.
-        tried_again: Of which tests, by a part of their names.
+        lacks: The missing ``ABILITIES``, with the reasons.
+        tries: The number of attempts of a test that this peer makes fail for reasons of its own.
+        tried_again: The tests that are repeated, by a part of their names.
     """
 
     name: str
@@ -77,12 +77,12 @@ def _go(end: str) -> tuple[str, ...]:
     return (str(BUILT / "go-peer"), end)
 
 
-# A thread that reads and one that writes may break a connection of CPython's `ssl`, in silence: seen once in some
-# thousand openings, when the server's tickets come while the request is written, which never leaves. Known as
-# https://github.com/python/cpython/issues/143756.
+# CPython's `ssl` can break a connection that one thread reads and another writes, without an error: seen once in some
+# thousand openings, when the server's tickets arrive while the request is written. The request then never leaves. Known
+# as https://github.com/python/cpython/issues/143756.
 _THREADED_TLS = "tls"
 
-# Short lives: the slow compiler does not pay.
+# Processes are short-lived: the slow compiler does not pay.
 _JAVA = (JAVA, "-XX:TieredStopAtLevel=1", "-cp", str(BUILT / "java"), "Peer", "client")
 
 _ONE_CLOSE = "its close() always sends a code"
@@ -112,7 +112,7 @@ _PICOWS_WEBSOCKETS = {
     "tell the body": "it drops the body",
 }
 _WEBSOCKETS = {"close without a code": _ONE_CLOSE}
-# The API of browsers.
+# The browsers' API.
 _WEB = {
     "ask for no context takeover": "its API cannot choose",
     "send fragments": _WHOLE,
@@ -198,9 +198,8 @@ PEERS = [
             "tell the body": _HIDDEN,
             "close without a code": _ONE_CLOSE,
         },
-        # Java 17, once in some hundred connections and with any server: it stops in the middle of 10 MB that
-        # have arrived, misses the end of a stream right after a message, or misreads the header of one of
-        # many small frames.
+        # Java 17 fails once in some hundred connections, with any server: it stops in the middle of 10 MB that have
+        # arrived, misses the end of a stream right after a message, or misreads the header of one of many small frames.
         tries=3,
     ),
     Peer(

@@ -1,6 +1,6 @@
-"""A peer as a child process: jobs in, reports out, each as a line.
+"""A peer as a child process that takes jobs and returns reports, one on each line.
 
-It knows the shape of the lines, and nothing of what peers do.
+It knows the format of the lines, but not the tasks of peers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 __all__ = ["PeerError", "PeerProcess"]
 
-# A JVM or a browser on a busy machine.
+# A JVM or a browser on a busy machine takes this long.
 START_TIMEOUT = 45.0
 STOP_TIMEOUT = 8.0
 
 
 class PeerError(Exception):
-    """A peer has ended, or does not answer. The text has what it wrote to standard error."""
+    """A peer has ended, or does not answer. The text contains its standard error output."""
 
 
 class PeerProcess:
@@ -42,10 +42,10 @@ class PeerProcess:
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], *, server: bool) -> None:
         self.name = name
-        # What it leaves when it is killed, a browser's profile for one, goes with it.
+        # Files that the process leaves when it is killed, such as a browser's profile, are deleted with this folder.
         self._folder = tempfile.TemporaryDirectory(prefix="interop-", ignore_cleanup_errors=True)
-        # A process group of its own: a Ctrl-C in the terminal is for the tests, and what it starts is stopped
-        # with it.
+        # A process group of its own: Ctrl-C in the terminal is for the tests, and child processes are stopped with the
+        # group.
         self.process = subprocess.Popen(
             command,
             env={**env, "TMPDIR": self._folder.name},
@@ -87,7 +87,7 @@ class PeerProcess:
                 self._handle(json.loads(line))
             except (ValueError, KeyError, TypeError):
                 self._complaints.append(f"no report: {line.rstrip()}")
-        # What it wrote in the end says why.
+        # Its last output says why.
         self._threads[0].join(1)
         with self._lock:
             self._ended = True
@@ -116,7 +116,7 @@ class PeerProcess:
     # The contract
 
     def expect(self, number: str) -> Future[dict[str, Any]]:
-        """Return what becomes the report of the connection with a number. To be called before there is one."""
+        """Returns the future report of the connection with a number. To be called before the connection exists."""
         future: Future[dict[str, Any]] = Future()
         with self._lock:
             if self._ended:
@@ -125,7 +125,7 @@ class PeerProcess:
         return future
 
     def assign(self, job: str) -> None:
-        """Write a job."""
+        """Writes a job."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(job + "\n")
@@ -134,18 +134,18 @@ class PeerProcess:
             raise self._error(f"takes no job: {exc}") from None
 
     def complaints(self) -> str:
-        """What it wrote to standard error last."""
+        """The last lines of standard error output."""
         return "\n".join(self._complaints)
 
     # Its end
 
     def kill(self) -> None:
-        """End it, and all that it has started, by SIGKILL."""
+        """Ends the process and all its children by SIGKILL."""
         self._signal(signal.SIGKILL)
         self.stop()
 
     def stop(self) -> None:
-        """End it: by the end of its input, and if that does not help, by signals."""
+        """Ends the process: by the end of its input, or else by signals."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -165,7 +165,7 @@ class PeerProcess:
         self._folder.cleanup()
 
     def _signal(self, number: int) -> None:
-        # Not waited for yet, so that the number is its own.
+        # The process has not been waited for, so its number has not been reused.
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)

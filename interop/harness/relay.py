@@ -1,4 +1,4 @@
-"""A TCP relay that counts what passes: what is on the wire, whatever the ends say of it."""
+"""A TCP relay that counts the bytes on the wire, independently of the ends' own reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Relay", "relaying"]
 
 
 class Relay:
-    """A relay that runs.
+    """A running relay.
 
     Attributes:
         port: Where it listens, on the loopback interface.
@@ -29,7 +29,7 @@ class Relay:
 
 @contextlib.asynccontextmanager
 async def relaying(target: int) -> AsyncIterator[Relay]:
-    """Relay connections to a port of the loopback interface."""
+    """Relays connections to a port of the loopback interface."""
     relay = Relay()
     tasks: list[asyncio.Task[None]] = []
 

@@ -1,4 +1,4 @@
-"""What a peer saw of a connection, and what it should have seen of messages."""
+"""A peer's report of a connection, and the expected report of messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Report", "seen"]
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The report of a peer. README.md has the contract. ``None``: its API does not tell."""
+    """The report of a peer. README.md has the contract. ``None``: the peer's API does not expose the value."""
 
     id: str
     opened: bool
@@ -30,17 +30,17 @@ class Report:
 
     @property
     def messages(self) -> tuple[int, str]:
-        """How many messages there were, and the hash of them all."""
+        """The number of messages and the hash of all of them."""
         return self.count, self.digest
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Report:
-        """Make it of the fields that a peer printed."""
+        """Makes a report of the fields that a peer printed."""
         return cls(**fields)
 
 
 def seen(messages: Iterable[str | bytes]) -> tuple[int, str]:
-    """``Report.messages`` of a peer that got these."""
+    """Returns the ``Report.messages`` of a peer that received these messages."""
     digest = Digest()
     for message in messages:
         digest.add(message)

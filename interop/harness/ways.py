@@ -1,4 +1,4 @@
-"""Our ways to use a connection: each with a client and a server, behind the methods of the asyncio connection."""
+"""Our APIs, each with a client and a server, behind the methods of the asyncio connection."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import wirespeed.sync
 
 __all__ = ["DEADLINE", "WAYS", "Way"]
 
-# Longer than anything that a test waits for.
+# Longer than any wait of a test.
 DEADLINE = 20.0
 
 
 class Blocking:
-    """A blocking connection with the methods of an asyncio one; each call has a thread to itself."""
+    """A blocking connection with the methods of an asyncio one; each call runs in a thread."""
 
     def __init__(self, ws: Any) -> None:
         self.ws = ws
@@ -48,7 +48,7 @@ class Blocking:
         await asyncio.to_thread(self.ws.close, code, reason)
 
     async def wait_closed(self) -> None:
-        """Read until the end, as nobody else does."""
+        """Reads until the end, because no other code reads."""
 
         def read() -> None:
             with contextlib.suppress(wirespeed.ConnectionClosed):
@@ -60,7 +60,7 @@ class Blocking:
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """An API, and for asyncio a loop and how the connection uses its socket on it."""
+    """An API; for asyncio also the loop and the I/O backend of the connection."""
 
     name: str
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
@@ -70,7 +70,7 @@ class Way:
         return self.name
 
     async def connect(self, uri: str, **options: Any) -> Any:
-        """Open a connection."""
+        """Opens a connection."""
         if self.io_port is not None:
             return await wirespeed.connect(uri, io_port=self.io_port, **options)
         return Blocking(await asyncio.to_thread(lambda: wirespeed.sync.connect(uri, **options)))

@@ -1,4 +1,4 @@
-"""The contract in README.md, for peers in Python and for the tests: tasks, jobs, reports, and where a server listens.
+"""The contract in README.md, for peers in Python and for the tests: tasks, jobs, reports, and the ports of servers.
 
 It knows no library.
 """
@@ -51,7 +51,7 @@ REFUSAL = "no entry\n"
 
 
 class Digest:
-    """A hash of messages that tells their order, their kinds, where each ends, and their content."""
+    """A hash of messages that covers their order, types, boundaries and content."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -69,7 +69,7 @@ class Digest:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What the URI asks of the peer: the word of its path, and the query."""
+    """The task that the URI gives the peer: the word of its path, and the query."""
 
     name: str
     query: dict[str, str]
@@ -81,11 +81,11 @@ class Task:
         return cls(url.path.strip("/"), dict(urllib.parse.parse_qsl(url.query)))
 
     def number(self, name: str) -> int:
-        """A number of the query, 0 by default."""
+        """Returns a number of the query, 0 by default."""
         return int(self.query.get(name, "0"))
 
     def pieces(self, message: Any) -> list[Any] | None:
-        """The fragments in which a message is to be sent back, ``None``: not in fragments."""
+        """Returns the fragments in which a message is to be sent back; ``None``: not fragmented."""
         size = self.number("cut")
         return [message[at : at + size] for at in range(0, len(message), size)] if size else None
 
@@ -112,7 +112,7 @@ class Job:
 
 
 class Record:
-    """What a peer sees of one connection. ``emit`` prints it."""
+    """A peer's record of one connection. ``emit`` prints it."""
 
     def __init__(self, task: Task) -> None:
         self.fields: dict[str, Any] = {"id": task.query.get("id"), "opened": False, "code": None, "reason": None}
@@ -146,17 +146,17 @@ def _print(fields: dict[str, Any]) -> None:
 
 
 def announce(ports: dict[str, int]) -> None:
-    """Print where a server listens: the port of each variant."""
+    """Prints the port of each variant of a server."""
     _print({"ports": ports})
 
 
 def jobs() -> Iterator[Job]:
-    """The jobs of a client, until its input ends."""
+    """Yields the jobs of a client until its input ends."""
     return map(Job.parse, sys.stdin)
 
 
 def until_input_ends(stop: Callable[[], object]) -> None:
-    """Call a function, from another thread, when the input of a server ends."""
+    """Calls a function, from another thread, when the input of a server ends."""
 
     def wait() -> None:
         sys.stdin.read()
@@ -166,7 +166,7 @@ def until_input_ends(stop: Callable[[], object]) -> None:
 
 
 def mode() -> str:
-    """What the program is to be: ``client`` or ``server``."""
+    """The role of the program: ``client`` or ``server``."""
     return sys.argv[1]
 
 

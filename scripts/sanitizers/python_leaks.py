@@ -1,7 +1,7 @@
-"""Runs pytest, and then looks for memory that nobody refers to any more: for `scripts/sanitize.sh address python`.
+"""Runs pytest, and then looks for unreachable memory, for `scripts/sanitize.sh address python`.
 
-The look comes before the interpreter ends: it does not give back all that it has, and what lies in modules that it has
-forgotten would be told as lost. With PYTHONMALLOC=malloc the sanitizer knows each object by itself.
+The check runs before the interpreter ends, because the interpreter does not free everything: objects in modules that it
+has dropped would be reported as leaks. With PYTHONMALLOC=malloc the sanitizer knows each object.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["main"]
 
 
 running: list[types.FrameType] = []
-"""What runs refers to its frames, where anybody has asked for them, from memory that the sanitizer leaves out."""
+"""Running code refers to frames that were accessed, from memory that the sanitizer does not scan."""
 
 
 def main() -> int:
     running.extend(frame for frame, _ in traceback.walk_stack(sys._getframe()))
     status = int(pytest.main(sys.argv[1:]))
-    # What pytest has kept of the tests, and what only a collection ends.
+    # Objects that pytest has kept of the tests, and objects that only a collection frees.
     for _ in range(3):
         gc.collect()
     sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""The Python API, given what no caller should give: by hypothesis; ``python -m api`` goes on for long."""
+"""Property-based tests of the Python API with arbitrary values; ``python -m api`` runs them for longer."""

@@ -1,4 +1,4 @@
-"""Goes on for as long as it is told: ``PYTHONPATH=tests python -m api``; ``--help`` tells the rest."""
+"""Runs the property-based tests for a given time: ``PYTHONPATH=tests python -m api``; ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import time
 
 from .properties import NAMES, attempt, world
 
-# Programs that are drawn by one number.
+# The number of programs drawn from one seed.
 _TRIES = 200
 
-# One number takes some seconds.
+# One seed takes some seconds.
 _HANG = 300.0
 
 
 def main() -> int:
-    """Try what the arguments say; return the exit status: 0, or 1 after a failure."""
+    """Runs the tests that the arguments select; returns the exit status: 0, or 1 after a failure."""
     options = _arguments()
     if options.list:
         print("\n".join(NAMES))

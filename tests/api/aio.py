@@ -26,7 +26,7 @@ PATIENCE = 20.0
 
 Connection: TypeAlias = "ClientConnection | ServerConnection"
 
-# A call, and the values that it gets.
+# A call and its arguments.
 Step = tuple[str, Choice, Choice]
 
 Call = Callable[[Connection, Any, Any], Any]
@@ -91,7 +91,7 @@ Opened: TypeAlias = "Callable[[Setting], contextlib.AbstractAsyncContextManager[
 
 
 def dialled(uri: str) -> Opened:
-    """A connection of a client to somebody who echoes."""
+    """Connects a client to an echo server."""
     return lambda setting: wirespeed.connect(uri, proxy=None, **_options(setting))
 
 
@@ -126,12 +126,12 @@ async def _echo(address: tuple[str, int]) -> None:
 
 
 def run(opened: Opened, program: list[Step], setting: Setting) -> None:
-    """Try it.
+    """Runs one program.
 
     Args:
         opened: The connection.
-        program: What is called.
-        setting: On which loop, and how the connection uses its socket.
+        program: The calls to make.
+        setting: The loop and I/O backend of the connection.
     """
     conversations: list[Conversation] = []
     asyncio_tools.run(lambda: _main(opened, program, setting, conversations), loop=setting.loop, timeout=60)
@@ -160,7 +160,7 @@ async def _run(ws: Connection, program: list[Step], conversations: list[Conversa
             case 3:
                 conversation.note_received(ws.recv_nowait())
             case 4:
-                # A message of fragments may be under way: then it is left out.
+                # A fragmented message may be in progress: then the token is left out.
                 wirespeed.broadcast([ws], text := conversation.token())
                 conversation.perhaps.add(text.encode())
             case 5:
@@ -208,7 +208,7 @@ async def _try(ws: Connection, conversation: Conversation, step: Step) -> None:
     try:
         result = CALLS[name](ws, a, b)
         if name in ("throw", "poll"):
-            return  # a future of its own, for which nobody waits
+            return  # a future that nothing awaits
         if hasattr(result, "__await__"):
             result = await asyncio.wait_for(result, patience(PATIENCE))
     except BaseException as exc:
@@ -236,7 +236,7 @@ async def _try(ws: Connection, conversation: Conversation, step: Step) -> None:
 
 
 async def _end(ws: Connection, conversation: Conversation) -> None:
-    # What is collected by and by calls back at any time.
+    # Objects that are collected later may call back at any time.
     conversation.over = True
     last = conversation.token()
     try:

@@ -1,4 +1,4 @@
-"""What is made with any option of any value: it is refused in words, or serves."""
+"""Constructors and functions with an arbitrary value for each option: they refuse it with a clear error, or work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .values import VALUES, Choice
 
 __all__ = ["PROGRAMS", "run"]
 
-# What is made, the option, its value.
+# The factory, the option, its value.
 Program = tuple[str, int, Choice]
 
 _SECRET = "a secret of at least thirty-two bytes"
@@ -50,7 +50,7 @@ def _connect(uri: str) -> Callable[..., None]:
 
 
 def _asyncio_connect(**options: Any) -> None:
-    # Not awaited: its arguments are checked by then.
+    # Not awaited: the arguments are checked before that.
     wirespeed.connect(**_with(options, {"uri": "ws://127.0.0.1:9/", "logger": QUIET}))
 
 
@@ -85,15 +85,15 @@ def _response(**options: Any) -> None:
     repr(wirespeed.Response(**_with(options, {"status_code": 200, "reason_phrase": "", "headers": headers})))
 
 
-# Of each its signature, and what makes it. Descriptors of others are not to be closed, nor files written.
+# The signature and factory of each. Foreign descriptors must not be closed, and files not written.
 _LEFT_OUT = {"self", "sock", "handoff", "fd", "kwargs", "args", "connection", "create_connection", "reuse_port"}
 
 
 def makers(uri: str) -> dict[str, tuple[Any, Callable[..., None]]]:
-    """What is made.
+    """Returns the factories.
 
     Args:
-        uri: Where somebody echoes.
+        uri: The address of an echo server.
     """
     return {
         "sync.connect": (wirespeed.sync.connect, _connect(uri)),
@@ -114,11 +114,11 @@ PROGRAMS: st.SearchStrategy[Program] = st.tuples(st.sampled_from(list(makers("")
 
 
 def run(uri: str, program: Program) -> None:
-    """Try it.
+    """Runs one program.
 
     Args:
-        uri: Where somebody echoes.
-        program: What is made.
+        uri: The address of an echo server.
+        program: The factory, option and value.
     """
     name, number, choice = program
     made_of, make = makers(uri)[name]

@@ -24,12 +24,12 @@ PATIENCE = 20.0
 
 Connection: TypeAlias = "ClientConnection | ServerConnection"
 
-# A call, and the values that it gets.
+# A call and its arguments.
 Step = tuple[str, Choice, Choice]
 
 Call = Callable[[Connection, Any, Any], Any]
 
-# What returns nothing but whether something was sent.
+# Calls that return only whether something was sent.
 SENDS: dict[str, Call] = {
     "send": lambda ws, a, _: ws.send(a),
     "send text": lambda ws, a, b: ws.send(a, text=b),
@@ -78,7 +78,7 @@ _OPTIONS: dict[str, Any] = {"max_size": None, "compression": None, "ping_interva
 
 
 def dialled(uri: str) -> contextlib.AbstractContextManager[Connection]:
-    """A connection of a client to somebody who echoes."""
+    """Connects a client to an echo server."""
     return connect(uri, proxy=None, **_OPTIONS)
 
 
@@ -119,11 +119,11 @@ def _echo(address: tuple[str, int]) -> None:
 
 
 def run(opened: contextlib.AbstractContextManager[Connection], program: list[Step]) -> None:
-    """Try it.
+    """Runs one program.
 
     Args:
         opened: The connection.
-        program: What is called.
+        program: The calls to make.
     """
     with opened as ws:
         conversation = _run(ws, program)
@@ -168,7 +168,7 @@ def _try(ws: Connection, conversation: Conversation, step: Step) -> None:
     make = conversation.maker.make
     a, b = make(first), make(second)
     if name in RECEIVES or name == "recv_json":
-        # Something to receive, however long it would be waited for.
+        # Makes sure that there is something to receive, because the call may wait indefinitely.
         text = conversation.token()
         try:
             ws.send(f'"{text}"' if name == "recv_json" else text)
@@ -186,7 +186,7 @@ def _try(ws: Connection, conversation: Conversation, step: Step) -> None:
         if name == "send_many":
             conversation.unknown = True
         if name in SENDS and not is_single(a):
-            # Of fragments some were sent: the message cannot be completed.
+            # Some fragments were sent: the message cannot be completed.
             conversation.unknown = conversation.closed = True
         if (isinstance(exc, UnicodeError) and name in RECEIVES) or name == "recv_streaming":
             conversation.lossy = True
@@ -202,8 +202,8 @@ def _try(ws: Connection, conversation: Conversation, step: Step) -> None:
 
 
 def _end(ws: Connection, conversation: Conversation) -> None:
-    """Everything that was sent comes back, unless somebody has closed the connection."""
-    # What is collected by and by calls back at any time.
+    """Checks that all sent messages come back, unless the connection has been closed."""
+    # Objects that are collected later may call back at any time.
     conversation.over = True
     last = conversation.token()
     try:

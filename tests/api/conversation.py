@@ -1,4 +1,4 @@
-"""What both ends of a connection must agree on, whatever one of them was given."""
+"""The invariants that both ends of a connection must agree on, for any calls on one of them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from .values import Choice, Maker
 
 __all__ = ["QUIET", "Conversation", "as_bytes", "content", "is_single"]
 
-# Kinds of which it is known what is sent.
+# Kinds of values whose content on the wire is known.
 _KNOWN = ("text", "bytes", "mutable", "view", "buffer", "subclass", "equal")
 
-# What is logged of such connections is no news, and would keep what it tells of.
+# Log records of these connections are dropped: they would keep the objects alive that they refer to.
 QUIET = logging.getLogger("api")
 QUIET.setLevel(logging.CRITICAL + 1)
 
 _NUMBERS = itertools.count()
 
-# Calls back no more often than this in one try.
+# Limit of callbacks in one run.
 _NESTED = 25
 
 
 def as_bytes(message: Any) -> bytes:
-    """A message as it was on the wire, whatever it was decoded to."""
+    """Returns a message as it was on the wire, before decoding."""
     return message.encode() if isinstance(message, str) else bytes(message)
 
 
 def is_single(value: Any) -> bool:
-    """Whether a value is no iterable of fragments for anybody."""
+    """Returns whether no call takes the value for an iterable of fragments."""
     return isinstance(value, (str, bytes, bytearray, memoryview, array.array, mmap.mmap, ctypes.Array))
 
 
 def content(choice: Choice, value: Any) -> bytes | None:
-    """What is sent of a value of a known kind; ``None``: it is none, and refused."""
+    """Returns the content on the wire of a value of a known kind; ``None``: the value is refused."""
     if choice[0] not in _KNOWN or not is_single(value):
         return None
     if isinstance(value, str):
@@ -56,10 +56,10 @@ def content(choice: Choice, value: Any) -> bytes | None:
 
 
 class Conversation:
-    """One try: what was sent, as far as that is known, and what came back from a peer that echoes it.
+    """One run: the messages known to be sent, and the messages that came back from an echoing peer.
 
     Args:
-        reenter: What is done within callbacks; called with a number.
+        reenter: Action within callbacks; called with a number.
     """
 
     def __init__(self, reenter: Callable[[int], object]) -> None:
@@ -72,14 +72,14 @@ class Conversation:
         self.own: list[bytes] = []
         self.perhaps: set[bytes] = set()
         self.received: list[bytes] = []
-        # Something was sent, or lost, of which nobody knows what; the connection may have been closed.
+        # Unknown content was sent or lost; the connection may have been closed.
         self.unknown = self.lossy = self.closed = False
-        # Nothing calls back any more.
+        # Callbacks are disabled.
         self.over = False
 
     def nested(self, number: int) -> None:
-        """What objects call that were given."""
-        # The collector runs in any thread: in others than this one only, connections of asyncio may refuse.
+        """The function that the generated objects call."""
+        # The collector runs in any thread. In other threads than this one, asyncio connections may refuse calls.
         if threading.get_ident() != self._thread:
             return
         if self.over or self._depth > 1 or self._calls > _NESTED:
@@ -93,20 +93,20 @@ class Conversation:
             self._depth -= 1
 
     def token(self) -> str:
-        """A text that nobody else sends."""
+        """Returns a unique text."""
         return f"own-{next(_NUMBERS)}"
 
     def note_own(self, text: str) -> None:
-        """It was sent, at some time."""
+        """Records that the text was sent at some time."""
         self.own.append(text.encode())
 
     def note_received(self, messages: Any) -> None:
-        """A call has returned these."""
+        """Records messages that a call has returned."""
         for message in messages if isinstance(messages, list) else [messages]:
             self.received.append(as_bytes(message))
 
     def note_sent(self, choice: Choice, value: Any, expected: bytes | None) -> None:
-        """A value of this choice was sent."""
+        """Records that a value of this choice was sent."""
         if choice[0] not in _KNOWN or not is_single(value):
             self.unknown = True
         elif expected is None:
@@ -115,14 +115,14 @@ class Conversation:
             self.sent.append(expected)
 
     def note_error(self, exc: BaseException, what: str, *values: Any) -> None:
-        """A call has raised that was given these."""
+        """Records an exception of a call with these values."""
         if isinstance(exc, (AttributeError, LookupError)) and any(type(value).__name__ == "Evil" for value in values):
-            return  # it has answered nonsense to whoever asked it
+            return  # the object has answered nonsense to its caller
         if not may_be(exc):
             raise Misbehaved(f"{what}: {type(exc).__name__}: {exc}") from exc
 
     def compare(self) -> None:
-        """Compare what was sent with what came back; all of it has."""
+        """Compares the sent with the received messages; all of them have arrived."""
         own = {text for text in self.received if text.startswith(b"own-")}
         if not self.lossy and own - self.perhaps != set(self.own):
             raise Misbehaved(f"sent {sorted(self.own)}, came back {sorted(own)}")
@@ -135,7 +135,7 @@ class Conversation:
                 raise Misbehaved(f"sent {_brief(self.sent)} and more, came back {_brief(others)}")
 
     def finish(self) -> None:
-        """Check what is left behind. Nothing that was made for the try is referred to any more but here."""
+        """Checks for leaks. Objects made for this run must be referenced only from here."""
         self.record.check()
         self.maker.finish()
         if any(reference() is not None for reference in self.maker.made):

@@ -1,4 +1,4 @@
-"""The engine: any calls of it and of a session with any values, and a client that gets what was sent."""
+"""The engine: any calls of it and of a session with any values, and a client that receives the messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PROGRAMS", "new_engine", "run"]
 
 PATIENCE = 20.0
 
-# A call, and the values that it gets.
+# A call and its arguments.
 Step = tuple[str, Choice, Choice]
 
 Call = Callable[[Engine, Session, Any, Any], Any]
@@ -79,16 +79,16 @@ def _with_publisher(use: Callable[[Publisher], object]) -> None:
 
 
 def new_engine() -> Engine:
-    """An engine that serves many tries."""
+    """Returns an engine that serves many runs."""
     return Engine("127.0.0.1", 0, workers=1, compression=False, ping_interval=None)
 
 
 def run(engine: Engine, program: list[Step]) -> None:
-    """Try it.
+    """Runs one program.
 
     Args:
-        engine: One that has started, and has no sessions.
-        program: What is called.
+        engine: A started engine without sessions.
+        program: The calls to make.
     """
     client = dial(engine, compression=None, ping_interval=None, max_size=None, logger=QUIET)
     (connected,) = take(engine, 1)
@@ -125,7 +125,7 @@ def run(engine: Engine, program: list[Step]) -> None:
         conversation.over = True
         client.abort()
         session.close()
-        # The last event of the session, so that the next try begins anew.
+        # Takes the last event of the session, so that the next run begins with none.
         for batch in engine.batches(timeout=PATIENCE):
             if any(isinstance(event, Disconnected) for event in batch) or not batch:
                 break
@@ -159,7 +159,7 @@ def _try(engine: Engine, session: Session, conversation: Conversation, step: Ste
 
 
 def _end(session: Session, client: ClientConnection, conversation: Conversation) -> None:
-    # What is collected by and by calls back at any time.
+    # Objects that are collected later may call back at any time.
     conversation.over = True
     last = conversation.token()
     try:

@@ -1,7 +1,7 @@
-"""What peers write into heads, and what Python code makes of it: an answer that says whose fault it is, no failure.
+"""Arbitrary HTTP heads from peers: Python code answers with the right error class, and never fails itself.
 
-Requests come to real servers: with routes, with credentials, with functions that change them, and under uvicorn.
-Refusals come to real clients, of which one connects again. Only locations are not followed: they may lead anywhere.
+Requests go to real servers: with routes, with credentials, with hooks that change them, and under uvicorn. Refusals go
+to real clients, one of which reconnects. Only locations are not followed: they may lead anywhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["LOCATIONS", "REFUSALS", "REQUESTS", "Answering", "Asking", "follow"]
 # Longer than any of it takes.
 _PATIENCE = 20.0
 
-# Parts of targets, of credentials, of dates, of everything that is parsed, and what breaks parsers.
+# Parts of targets, credentials, dates and other parsed fields, and values that break parsers.
 _PARTS = (
     *("/", "//", "a", "b", "greet", "%2f", "%", "%zz", "%c3%28", "%00", "?", "&", "=", "#", "..", ".", "[", "]", "@"),
     *("ws:", "wss:", "http:", "ws://", "//h", "[::1]", "1", "-", ":", "\\", "x" * 300, "\xff", "\xe9", "\xe2\x84\x80"),
@@ -42,7 +42,7 @@ _PARTS = (
 )  # fmt: skip
 
 _VALUES = st.lists(st.sampled_from(_PARTS), max_size=6).map("".join)
-# What a peer may send, in ISO-8859-1: RFC 9110, section 5.5. What breaks lines is the native parser's own subject.
+# Characters that a peer may send, in ISO-8859-1: RFC 9110, section 5.5. Line breaks are tested with the native parser.
 _ANY = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=12)
 _VALUE = _VALUES | _ANY
 
@@ -61,7 +61,7 @@ _STATUSES = (200, 204, 304, 400, 401, 403, 407, 426, 429, 500, 502, 503, 504, 59
 _ANSWERED = ("Retry-After", "WWW-Authenticate", "Set-Cookie", "Content-Type", "Date", "Server", "Location")
 REFUSALS: st.SearchStrategy[tuple[int, Fields, bytes]] = st.tuples(
     st.sampled_from(_STATUSES),
-    # The one that is parsed, mostly.
+    # Most names are of fields that are parsed.
     st.lists(st.tuples(st.just("Retry-After") | st.sampled_from(_ANSWERED), _VALUE), max_size=3),
     st.binary(max_size=20),
 )
@@ -76,14 +76,14 @@ def _head(first: str, fields: Fields) -> bytes:
 
 
 class _Errors(logging.Handler):
-    """Keeps what is logged as an error."""
+    """Keeps log records of level error."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
+        """Keeps a record."""
         self.texts.append(logging.Formatter("%(levelname)s %(message)s").format(record))
 
 
@@ -101,9 +101,9 @@ def _served(server: Any) -> Iterator[tuple[str, int]]:
 
 async def _application(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "lifespan":
-        # None: uvicorn goes on without.
+        # None: uvicorn continues without it.
         return
-    # Whatever the head was, this is what an application gets: ASGI, "WebSocket connection scope".
+    # The scope that an application gets for any head: ASGI, "WebSocket connection scope".
     path, raw, query, fields = scope["path"], scope["raw_path"], scope["query_string"], scope["headers"]
     values = [raw, query, *(value for field in fields for value in field)]
     is_right = isinstance(path, str) and all(isinstance(value, bytes) for value in values)
@@ -121,7 +121,7 @@ async def _application(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Answering:
-    """Servers of every kind in which Python looks at requests."""
+    """Servers of every kind in which Python inspects requests."""
 
     def __init__(self) -> None:
         self._errors = _Errors()
@@ -152,16 +152,16 @@ class Answering:
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """End them."""
+        """Closes the servers."""
         self._stack.close()
         for logger in self._loggers:
             logger.removeHandler(self._errors)
 
     def run(self, program: tuple[str, Fields]) -> None:
-        """Send one request to each.
+        """Sends one request to each server.
 
         Args:
-            program: The target, and fields beside the usual ones, or in their place.
+            program: The target, and fields that are added to or replace the usual ones.
         """
         target, fields = program
         given = {name for name, _ in fields}
@@ -199,7 +199,7 @@ def _credentials() -> Callable[..., Any]:
 
 
 def _amend(ws: Any, request: Any) -> None:
-    # Changed, so that Python looks at the rest of it.
+    # Changed, so that Python inspects the remaining fields.
     request.headers["X-Seen"] = "yes"
 
 
@@ -216,7 +216,7 @@ def _routes() -> Any:
 
 
 class Asking:
-    """Clients that are refused: blocking, and connecting again on asyncio."""
+    """Clients that are refused: a blocking one, and a reconnecting one on asyncio."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -225,7 +225,7 @@ class Asking:
         self._thread.start()
 
     def close(self) -> None:
-        """End the server."""
+        """Closes the server."""
         self._answer = b""
         with socket.create_connection(self._listener.getsockname(), _PATIENCE):
             pass
@@ -246,7 +246,7 @@ class Asking:
                     sock.sendall(self._answer)
 
     def run(self, program: tuple[int, Fields, bytes]) -> None:
-        """Refuse each once.
+        """Refuses each client once.
 
         Args:
             program: Status, fields, body.
@@ -264,7 +264,7 @@ class Asking:
 
 
 async def _connect_again(uri: str, answer: bytes) -> None:
-    """Iterate until it is refused for good, or waits before it connects again."""
+    """Iterates until a permanent refusal, or until the first delay before reconnecting."""
     logger = logging.Logger("again", logging.INFO)
     waits = asyncio.Event()
 
@@ -292,7 +292,7 @@ async def _connect_again(uri: str, answer: bytes) -> None:
 
 
 def follow(program: tuple[str, str]) -> None:
-    """Resolve a location, and look whether what comes of it can be connected to, or is refused in words.
+    """Resolves a location, and checks that the result can be connected to, or is refused with a clear error.
 
     Args:
         program: The URI of the request, and the location.
@@ -303,6 +303,6 @@ def follow(program: tuple[str, str]) -> None:
         parsed = parse_uri(new)
     except InvalidURI:
         return
-    # RFC 9110, section 15.4: what is for one origin is not for another.
+    # RFC 9110, section 15.4: credentials for one origin are not sent to another.
     if parsed.origin != parse_uri(uri).origin and "secret" in new and "secret" not in location:
         raise Misbehaved(f"{location!r} takes credentials of {uri} to {new}")

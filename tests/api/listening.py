@@ -1,4 +1,4 @@
-"""A listener that calls back, raises, and returns what nobody asked for; the peer echoes."""
+"""A listener that calls back into the connection, raises, and returns unexpected values; the peer echoes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["PROGRAMS", "run"]
 
 PATIENCE = 20.0
 
-# How each callback behaves, one after the other; and what is sent meanwhile.
+# The behaviour of each callback in turn, and the messages that are sent meanwhile.
 Program = tuple[list[int], list[Choice], bool]
 
 PROGRAMS: st.SearchStrategy[Program] = st.tuples(
@@ -41,14 +41,14 @@ class _Listener(wirespeed.Listener):
         self.over = asyncio.Event()
 
     def behave(self, what: str) -> Any:
-        """Call back, and then return something, or raise."""
+        """Calls back, and then returns a value or raises."""
         self.calls.append(what)
         if self.raised and what != "on_close":
             raise Misbehaved(f"{what} after an exception")
         number = self.behaviour.pop(0) if self.behaviour else 0
         if number:
             self.conversation.nested(number)
-        if number % 11 == 10 and what != "on_close":  # one there is only printed, if there was another
+        if number % 11 == 10 and what != "on_close":  # a second exception there is only printed
             self.raised = True
             raise Mine(what)
         return [None, 0, True, self, b"x", Mine("returned"), self.behaviour][number % 7]
@@ -73,12 +73,12 @@ class _Listener(wirespeed.Listener):
 
 
 def run(uri: str, program: Program, setting: Setting) -> None:
-    """Try it.
+    """Runs one program.
 
     Args:
-        uri: Where somebody echoes.
-        program: What is done.
-        setting: On which loop, and how the connection uses its socket.
+        uri: The address of an echo server.
+        program: The behaviour of the callbacks and the messages to send.
+        setting: The loop and I/O backend of the connection.
     """
     conversations: list[Conversation] = []
     asyncio_tools.run(lambda: _main(uri, program, setting, conversations), loop=setting.loop, timeout=60)
@@ -139,7 +139,7 @@ async def _main(uri: str, program: Program, setting: Setting, conversations: lis
             await later.pop(0)
         await ws.send(last.decode())
         async with _patient():
-            # What is sent within callbacks comes back as well.
+            # Messages sent within callbacks come back as well.
             while not {last, *conversation.own} <= {*conversation.received} and not listener.over.is_set():
                 await asyncio.sleep(0.001)
         if not listener.over.is_set():
@@ -161,11 +161,12 @@ async def _main(uri: str, program: Program, setting: Setting, conversations: lis
         raise Misbehaved(f"called as {listener.calls}")
     if listener.calls[-1] != "on_close":
         raise Misbehaved(f"called after the end: {listener.calls}")
-    # What was kept stays as it was.
+    # Kept messages stay unchanged.
     if [as_bytes(message) for message in listener.kept] != conversation.received:
         raise Misbehaved("a view has changed")
     held.clear()
-    # An operation has its connection, that what it has raised, and that this function, and what that has sent.
+    # The reference cycle: an operation has its connection, which has the raised exception, which has this frame, which
+    # has sent.
     while later:
         with contextlib.suppress(wirespeed.ConnectionClosed):
             await later.pop(0)
@@ -173,7 +174,7 @@ async def _main(uri: str, program: Program, setting: Setting, conversations: lis
 
 @contextlib.asynccontextmanager
 async def _patient() -> AsyncIterator[None]:
-    """Not longer than anything may take, on a machine that has other things to do."""
+    """Applies a time limit for a busy machine."""
     task = asyncio.current_task()
     assert task is not None
     timer = asyncio.get_running_loop().call_later(patience(PATIENCE), task.cancel)

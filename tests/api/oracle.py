@@ -1,4 +1,4 @@
-"""What may come of a call, whatever it was given."""
+"""The outcomes that a call may have, for any arguments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from wirespeed.exceptions import WebSocketException
 
 __all__ = ["Mine", "Misbehaved", "Record"]
 
-# What the documentation names. UnicodeError is a ValueError, BlockingIOError and TimeoutError are an OSError.
+# The documented exceptions. UnicodeError is a ValueError, BlockingIOError and TimeoutError are an OSError.
 DOCUMENTED = (TypeError, ValueError, BufferError, OverflowError, WebSocketException, OSError)
 
-# Beginnings of the texts of the RuntimeErrors that are documented: who uses something in a way it is not meant for.
+# Beginnings of the texts of the documented RuntimeErrors about wrong use.
 RUNTIME = (
     "this is executing already",
     "this was awaited already",
@@ -31,53 +31,53 @@ RUNTIME = (
     "generator already executing",
     "anext(): asynchronous generator is already running",
     "coroutine raised StopIteration",
-    # Of the object that was given.
+    # Raised by the generated object.
     "multi-dimensional sub-views are not implemented",
 )
 
 
 class Mine(Exception):
-    """What an object raises that was given."""
+    """An exception of a generated object."""
 
 
 class Misbehaved(AssertionError):
-    """Something came of a call that must not."""
+    """A call had an outcome that it must not have."""
 
 
 class Record:
-    """What went wrong within callbacks, where no exception can get out."""
+    """Collects violations within callbacks, where no exception can propagate."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     @contextlib.contextmanager
     def calling(self, what: str) -> Iterator[None]:
-        """Let out nothing that may be; note what may not."""
+        """Suppresses allowed exceptions and records others."""
         try:
             yield
         except BaseException as exc:
             if not may_be(exc):
                 text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__)[-6:])
                 self.problems.append(f"{what}: {text}")
-            # What the caller waits for to hang in nobody's frame.
+            # No frame may keep the caller's awaitable alive.
             exc.__traceback__ = None
 
     def check(self) -> None:
-        """Raise what was noted."""
+        """Raises the recorded violation."""
         if self.problems:
             raise Misbehaved("\n".join(self.problems))
 
 
 def may_be(exc: BaseException) -> bool:
-    """Whether an exception is one that is documented, or the given object's own."""
+    """Returns whether an exception is documented, or raised by the generated object."""
     if isinstance(exc, Mine):
         return True
     if isinstance(exc, RuntimeError) and not isinstance(exc, WebSocketException):
         return isinstance(exc, RecursionError) or str(exc).startswith(RUNTIME)
-    # numpy and others have such subclasses, but none of them is here.
+    # numpy and other libraries have such subclasses, but none is loaded here.
     return (isinstance(exc, DOCUMENTED) and not isinstance(exc, AssertionError)) or isinstance(exc, StopAsyncIteration)
 
 
 def describe(value: Any) -> str:
-    """The type of a value, as its repr may do anything."""
+    """Returns the type of a value, because its repr may run any code."""
     return type(value).__name__

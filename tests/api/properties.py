@@ -1,4 +1,4 @@
-"""Everything that is tried, by name, as functions of what hypothesis draws."""
+"""All properties by name, as functions of hypothesis' data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .values import BYTES, TEXTS
 
 __all__ = ["NAMES", "World", "attempt", "world"]
 
-# A try of each takes some milliseconds.
+# An example of each takes some milliseconds.
 _SETTINGS = {
     f"{kind} {setting}": (kind, setting)
     for setting in SETTINGS
@@ -31,7 +31,7 @@ NAMES = ["blocking client", "blocking server", *_SETTINGS, "engine", "arguments"
 
 
 class World:
-    """What all tries share: a server of somebody else that echoes, an engine, and those who read and write heads."""
+    """The resources that all examples share: a third-party echo server, an engine, and the targets of heads."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
@@ -41,11 +41,11 @@ class World:
         self.asking = self._stack.enter_context(contextlib.closing(heads.Asking()))
 
     def close(self) -> None:
-        """End both."""
+        """Closes them."""
         self._stack.close()
 
     def property(self, name: str) -> tuple[st.SearchStrategy[Any], Callable[[Any], None]]:
-        """What is drawn, and what is done with it."""
+        """The strategy and the function of a property."""
         if name == "blocking client":
             return blocking.PROGRAMS, lambda program: blocking.run(blocking.dialled(self.uri), program)
         if name == "blocking server":
@@ -69,7 +69,7 @@ class World:
 
 @contextlib.contextmanager
 def world() -> Iterator[World]:
-    """One for as long as it is used."""
+    """Yields one set of shared resources."""
     made = World()
     try:
         yield made
@@ -78,13 +78,13 @@ def world() -> Iterator[World]:
 
 
 def attempt(here: World, name: str, tries: int, number: int | None = None) -> None:
-    """Try a number of programs; the smallest one that fails is raised.
+    """Runs a number of examples; raises the failure of the smallest.
 
     Args:
-        here: What they share.
+        here: The shared resources.
         name: One of ``NAMES``.
-        tries: How many.
-        number: What they are drawn by; ``None``: always the same.
+        tries: The number of examples.
+        number: The seed; ``None``: a fixed one.
     """
     strategy, run = here.property(name)
 
@@ -109,5 +109,5 @@ def attempt(here: World, name: str, tries: int, number: int | None = None) -> No
 
 
 def _references() -> list[int]:
-    """Of values that nobody else has."""
+    """Reference counts of values that are unique to a run."""
     return [sys.getrefcount(value) for value in (*TEXTS, *BYTES) if len(value) > 100]

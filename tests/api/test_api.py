@@ -1,4 +1,6 @@
-"""Any calls with any values: only what is documented is raised, what is sent arrives whole, nothing is left behind."""
+"""Arbitrary calls with arbitrary values: only documented exceptions are raised, sent messages arrive whole, nothing
+leaks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from interop.samples import sample
 
 pytestmark = pytest.mark.wirespeed_only("it is about what is ours")
 
-# A whole run takes some seconds where nothing else runs; without the option --rotation a sixth of these are tried.
+# A whole run takes some seconds on an idle machine; without the option --rotation a sixth of the examples run.
 TRIES = {
     "arguments": 600,
     "engine": 150,
@@ -36,10 +38,10 @@ def names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_any_calls(here: object, name: str, rotation: str | None) -> None:
+def test_arbitrary_calls(here: object, name: str, rotation: str | None) -> None:
     from api.properties import World, attempt
 
     assert isinstance(here, World)
     tries = sample(range(TRIES.get(name, 50)), 6, rotation)
-    # Whole runs and short ones draw by no number, so that the short one is a part of the whole.
+    # Whole runs and short ones use no seed, so that the short one is a part of the whole.
     attempt(here, name, len(tries), tries[0] or None)

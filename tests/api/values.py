@@ -1,4 +1,4 @@
-"""Values that nobody should give, made from numbers: as they may call back, they belong to one try."""
+"""Unusual values made from numbers. They may call back into the API, so each belongs to one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .oracle import Mine
 
 __all__ = ["Maker", "VALUES", "value_of"]
 
-# The name of a kind, and a number that chooses among its values.
+# The name of a kind, and a number that selects one of its values.
 Choice = tuple[str, int]
 
 TEXTS = [
@@ -46,7 +46,7 @@ NUMBERS: list[Any] = [
     *(0.0, -0.0, 0.5, 1e-9, 1e9, 1e300, -1.5, math.nan, math.inf, -math.inf, True, False, 1j),
 ]
 
-# What an object does when it is asked for something: all that an API might ask it for.
+# Special methods that an API might call on an object.
 HOOKS = [
     *("__str__", "__repr__", "__format__", "__len__", "__length_hint__", "__bool__", "__eq__", "__lt__", "__hash__"),
     *("__iter__", "__iter__", "__next__", "__aiter__", "__anext__", "__getitem__", "__contains__", "__getattr__"),
@@ -58,10 +58,10 @@ BASES: list[type] = [object, str, bytes, bytearray, int, float, list, dict, tupl
 
 
 class Maker:
-    """Makes values. What they call back is ``reenter``.
+    """Makes values. Their callbacks call ``reenter``.
 
     Args:
-        reenter: Called with a number, by which it chooses what to do.
+        reenter: Called with a number that selects the action.
     """
 
     def __init__(self, reenter: Callable[[int], object]) -> None:
@@ -70,7 +70,7 @@ class Maker:
         self.after: list[Callable[[], object]] = []
 
     def make(self, choice: Choice) -> Any:
-        """The value of a choice; that it is forgotten in the end is noted."""
+        """Returns the value of a choice, and records that it has to be freed in the end."""
         kind, number = choice
         value = KINDS[kind](self, number)
         if type(value).__module__ == __name__:
@@ -79,7 +79,7 @@ class Maker:
         return value
 
     def finish(self) -> None:
-        """Undo what makes a value odd for as long as a try takes."""
+        """Undoes modifications of values that last only for one run."""
         while self.after:
             self.after.pop()()
 
@@ -126,7 +126,7 @@ def _view(maker: Maker, number: int) -> Any:
         case 7:
             return view[3:3]
         case _:
-            # Of what may go while it is used.
+            # Values that may disappear while they are used.
             maker.after.append(view.release)
             return view[1:]
 
@@ -222,7 +222,7 @@ class Given:
 
 
 class Changing(list[Any]):
-    """A list that grows, and shrinks, while somebody goes through it."""
+    """A list that grows and shrinks while it is iterated."""
 
 
 def _changing(maker: Maker, items: list[Any]) -> Any:
@@ -241,7 +241,7 @@ def _changing(maker: Maker, items: list[Any]) -> Any:
 
 
 def _resized(maker: Maker, number: int) -> Any:
-    """A bytearray that is made longer, or emptied, as soon as anybody calls back: BufferError while it is exported."""
+    """A bytearray that is extended or emptied at the first callback: BufferError while it is exported."""
     target = bytearray(b"abc" * (1 + number % 30_000))
 
     class Resizing:
@@ -257,7 +257,7 @@ def _resized(maker: Maker, number: int) -> Any:
 
 
 def _evil(maker: Maker, number: int) -> Any:
-    """An object with one or two methods that call back, and then answer, or answer nonsense, or raise."""
+    """An object with one or two methods that call back, and then return a valid value or nonsense, or raise."""
     base = BASES[number % len(BASES)]
     number //= len(BASES)
     names: dict[str, Any] = {"__module__": __name__}
@@ -265,7 +265,7 @@ def _evil(maker: Maker, number: int) -> Any:
         hook = HOOKS[number // 2 % len(HOOKS)]
         number //= 2 * len(HOOKS)
         if hook in ("__index__", "__fspath__") and base is not object:
-            continue  # open() of Python takes it for a descriptor, and closes that
+            continue  # Python's open() takes it for a descriptor and closes that
         names[hook] = _hook(maker, hook, number)
     made: Any = type("Evil", (base,), names)
     if base is array.array:
@@ -297,7 +297,7 @@ ANSWERS: list[Callable[[Any], Any]] = [
 def _hook(maker: Maker, name: str, number: int) -> Any:
     def hook(self: Any, *_arguments: Any, **_named: Any) -> Any:
         maker.reenter(number)
-        if number % 5 == 0 and name != "__release_buffer__":  # where nothing can be raised
+        if number % 5 == 0 and name != "__release_buffer__":  # where no exception can propagate
             raise Mine(name)
         if name == "__hash__":
             return 5
@@ -309,7 +309,7 @@ def _hook(maker: Maker, name: str, number: int) -> Any:
 
 
 class Dying:
-    """Calls back when it is forgotten."""
+    """Calls back when it is freed."""
 
     def __init__(self, maker: Maker, number: int) -> None:
         self.maker, self.number = maker, number
@@ -324,7 +324,7 @@ def _dying(maker: Maker, number: int) -> Any:
 
 
 class Equal(str):
-    """A text that calls back when it is compared, or looked for."""
+    """A text that calls back when it is compared or hashed."""
 
     maker: Maker
 
@@ -382,9 +382,9 @@ KINDS: dict[str, Callable[[Maker, int], Any]] = {
 
 
 def value_of(*kinds: str) -> st.SearchStrategy[Choice]:
-    """Choices among values of these kinds; of all, if none are named."""
+    """Choices among values of these kinds; among all kinds, if none are named."""
     return st.tuples(st.sampled_from(kinds or tuple(KINDS)), st.integers(0, 2**40))
 
 
-# Any value, and more often one that may be sent.
+# Any value, more often one that can be sent.
 VALUES = st.one_of(value_of(), value_of("text", "bytes", "mutable", "view", "buffer", "subclass"), value_of("evil"))

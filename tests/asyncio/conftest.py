@@ -1,7 +1,7 @@
-"""Each test of this folder runs in several settings: on event loops, over both ways to the socket.
+"""Each test of this folder runs in several settings: event loops and I/O backends.
 
-``run`` runs a coroutine function on the loop of the setting, ``connect`` connects by its port. ``interop.matrix`` says
-which settings a test has.
+``run`` runs a coroutine function on the loop of the setting, ``connect`` connects with its I/O backend.
+``interop.matrix`` defines the settings of a test.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import pytest
 from interop.certificates import Certificates
 from interop.tls_settings import Settings
 
-# What knows the implementation under test is imported late: this file may be loaded before the choice is
-# made.
+# Modules that know the implementation under test are imported late: this file may be loaded before the choice is made.
 if TYPE_CHECKING:
     from interop.asyncio_tools import Setting
 

@@ -28,7 +28,7 @@ __all__ = ["install"]
 
 
 def install(kind: str) -> None:
-    """Replace the selector loop in the standard library."""
+    """Replaces the selector loop in the standard library."""
     if kind == "stock":
         return
     from wirespeed.asyncio.loop import EventLoop, Selector
@@ -65,7 +65,7 @@ class Result(unittest.TestResult):
 
     def _add(self, test: unittest.TestCase, outcome: str, text: str = "") -> None:
         name = test.id()
-        # Of several outcomes, such as those of subtests and of tearDown, a bad one counts.
+        # Of several outcomes, such as those of subtests and of tearDown, a failure takes precedence.
         if self.outcomes.get(name, "ok") == "ok":
             self.outcomes[name] = outcome
         if text:
@@ -106,7 +106,7 @@ def main(kind: str, names: list[str]) -> None:
     install(kind)
     from test import support  # type: ignore[import-not-found]  # its types are not in typeshed
 
-    # Nothing outside this machine, and nothing that needs a terminal.
+    # Resources outside this machine and terminals are disabled.
     support.use_resources = ["cpu", "walltime", "subprocess"]
     suite = unittest.defaultTestLoader.loadTestsFromNames([f"test.{name}" for name in names])
     result = Result()

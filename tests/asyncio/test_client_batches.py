@@ -1,4 +1,4 @@
-"""Many messages in one call, and calls that do not wait."""
+"""Batches of messages in one call, and calls that do not wait."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NUMBERS = b"".join(text(str(number)) for number in range(100))
 # recv_many
 
 
-def test_recv_many_takes_what_is_there(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_recv_many_returns_queued_messages(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(sending(NUMBERS))
 
     async def main() -> None:
@@ -94,7 +94,7 @@ def test_recv_many_decode(scripted: Scripted, run: Run, connect: Connect) -> Non
     run(main)
 
 
-def test_recv_many_delivers_before_the_fault(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_recv_many_delivers_messages_before_protocol_error(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(sending(text("a") + binary(b"b") + frame(3)))
 
     async def main() -> None:
@@ -137,8 +137,8 @@ def test_recv_nowait(scripted: Scripted, run: Run, connect: Connect) -> None:
     run(main)
 
 
-def test_recv_nowait_finds_what_comes(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Without any call that waits for it."""
+def test_recv_nowait_finds_new_messages(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """Messages are found without any call that waits for them."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -151,8 +151,8 @@ def test_recv_nowait_finds_what_comes(server: WebSocketsServer, run: Run, connec
     run(main)
 
 
-def test_recv_nowait_does_not_overtake(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """A task that waits has the older right; a message is never in two places."""
+def test_recv_nowait_does_not_overtake_waiting_task(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """A waiting task gets the message first; a message is never delivered twice."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -175,7 +175,7 @@ def test_recv_nowait_does_not_overtake(scripted: Scripted, run: Run, connect: Co
     run(main)
 
 
-def test_recv_nowait_at_the_end(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_recv_nowait_on_closed_connection(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(sending(text("a") + close(4000)))
 
     async def main() -> None:
@@ -229,8 +229,8 @@ def test_send_many_wrong_type(server: WebSocketsServer, run: Run, connect: Conne
     run(main)
 
 
-def test_send_many_fails_in_the_middle(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The messages before the wrong one are sent."""
+def test_send_many_sends_messages_before_invalid_one(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The messages before the invalid one are sent."""
     server = scripted(collect)
 
     async def main() -> None:
@@ -260,7 +260,7 @@ def test_send_nowait(server: WebSocketsServer, run: Run, connect: Connect) -> No
 
 @pytest.mark.parametrize("message", [None, 1, ["a", "b"], {}], ids=repr)
 def test_send_nowait_wrong_type(server: WebSocketsServer, run: Run, connect: Connect, message: Any) -> None:
-    """One message at a time: an iterable may take its time."""
+    """``send_nowait`` takes one message: iterating may block."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -272,7 +272,7 @@ def test_send_nowait_wrong_type(server: WebSocketsServer, run: Run, connect: Con
     run(main)
 
 
-def test_all_ways_to_send_keep_one_order(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_send_methods_keep_one_order(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(collect)
 
     async def main() -> None:
@@ -291,8 +291,8 @@ def test_all_ways_to_send_keep_one_order(scripted: Scripted, run: Run, connect: 
     assert [frame.payload for frame in server.result[0]] == [b"%d" % number for number in range(9)]
 
 
-def test_first_send_leaves_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """It does not wait for the loop to turn."""
+def test_first_send_is_written_immediately(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The first send does not wait for the loop to turn."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -313,8 +313,8 @@ def test_first_send_leaves_at_once(scripted: Scripted, run: Run, connect: Connec
     run(main)
 
 
-def test_flush_sends_what_was_held_together(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """All of it is with the system when flush returns."""
+def test_flush_writes_queued_messages(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """All queued messages are with the system when flush returns."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -339,8 +339,8 @@ def test_flush_sends_what_was_held_together(scripted: Scripted, run: Run, connec
     assert server.result == [b"%d" % number for number in range(100)]
 
 
-def test_sends_leave_at_the_end_of_the_turn(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Without a flush, and though no other call is made."""
+def test_queued_messages_are_written_at_end_of_iteration(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Queued messages leave without a flush and without any other call."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -399,8 +399,10 @@ def test_stats_count_the_queue(scripted: Scripted, run: Run, connect: Connect) -
 
 @pytest.mark.wirespeed_only("yield_after is ours")
 @pytest.mark.parametrize(("options", "most"), [({}, 1024), ({"yield_after": 10}, 10), ({"yield_after": 1}, 1)])
-def test_many_give_turns(server: WebSocketsServer, run: Run, connect: Connect, options: Any, most: int) -> None:
-    """A long iterable does not keep the loop from its other tasks."""
+def test_long_batches_yield_to_other_tasks(
+    server: WebSocketsServer, run: Run, connect: Connect, options: Any, most: int
+) -> None:
+    """A long iterable lets other tasks of the loop run."""
 
     async def main() -> None:
         async with connect(server.uri, **options) as ws:

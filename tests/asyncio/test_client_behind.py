@@ -1,4 +1,4 @@
-"""The end of the stream behind a full queue, and an error of a socket that nobody reads."""
+"""The end of the stream behind a full queue, and a socket error while the application does not read."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ COUNT = 40
 
 @pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
 @pytest.mark.parametrize("method", ["recv", "iterate", "recv_many", "recv_nowait"])
-def test_the_end_behind_a_full_queue(
+def test_end_of_stream_behind_full_queue(
     scripted: Scripted, certificates: Any, tls: Settings, run: Run, connect: Connect, method: str, secure: bool
 ) -> None:
-    """Without a close frame, and without a time limit: whoever takes all that is there learns of it."""
+    """Without a close frame and a time limit, the end is reported after all messages were received."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -79,8 +79,8 @@ def test_the_end_behind_a_full_queue(
     assert found == [str(number) for number in range(COUNT)]
 
 
-def test_a_reset_that_nobody_reads_costs_nothing(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The loop sleeps while the application is slow, whatever has become of the connection."""
+def test_unread_reset_does_not_spin_the_loop(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The loop sleeps while the application is slow, even after a reset."""
 
     def script(wire: Wire) -> None:
         wire.accept()

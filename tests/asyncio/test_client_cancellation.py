@@ -1,4 +1,4 @@
-"""Cancellation wherever a call waits: no message is lost, none is split, and the connection stays usable."""
+"""Cancellation at every wait: no message is lost or split, and the connection stays usable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ since_311 = pytest.mark.skipif(sys.version_info < (3, 11), reason="new in Python
 
 
 async def still_open(ws: Any) -> None:
-    """With a server that echoes."""
+    """Yields a connection to an echo server and checks that it is still open."""
     await ws.send("still open")
     assert await ws.recv() == "still open"
 
@@ -68,7 +68,7 @@ def test_recv_many(server: WebSocketsServer, run: Run, connect: Connect) -> None
 
 
 @pytest.mark.parametrize("call", RECEIVING.values(), ids=RECEIVING)
-def test_recv_before_its_first_step(
+def test_recv_cancelled_before_first_step(
     server: WebSocketsServer, run: Run, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
     async def main() -> None:
@@ -141,7 +141,7 @@ def test_timeout_around_iteration(scripted: Scripted, run: Run, connect: Connect
 
 @since_311
 def test_task_group(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """One task fails; those that receive are cancelled with it."""
+    """One task fails; the receiving tasks are cancelled with it."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -194,7 +194,7 @@ PIECES: dict[str, tuple[Any, list[bytes]]] = {
 
 @pytest.mark.parametrize(("message", "pieces"), PIECES.values(), ids=PIECES)
 def test_message_in_pieces(scripted: Scripted, run: Run, connect: Connect, message: Any, pieces: list[bytes]) -> None:
-    """Each piece arrives, a receive is cancelled in the middle of the message, and the message still comes whole."""
+    """The message still arrives whole when a receive is cancelled after each piece."""
     server = in_steps(scripted, pieces)
 
     async def main() -> None:
@@ -237,7 +237,7 @@ def test_recv_while_the_message_arrives(scripted: Scripted, run: Run, connect: C
                 return
             wire.send(text(received.payload) + ping())
             server.reached.set()
-            # The pong tells that the message is there.
+            # The pong proves that the message has arrived.
             while wire.read_frame().opcode != PONG:
                 pass
 
@@ -260,7 +260,7 @@ def test_recv_while_the_message_arrives(scripted: Scripted, run: Run, connect: C
 
 
 def counting(wire: Wire, count: int) -> None:
-    """Send the numbers in bursts of many sizes, some in fragments."""
+    """Sends the numbers in bursts of many sizes, some in fragments."""
     wire.accept()
     choose = random.Random(7)
     number = 0
@@ -283,7 +283,7 @@ def counting(wire: Wire, count: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_recv_cancelled_at_random(scripted: Scripted, run: Run, connect: Connect, seed: int) -> None:
-    """Every number comes once and in order, however often the receiver is cancelled."""
+    """Every number arrives once and in order, however often the receiver is cancelled."""
     count = 2000
     server = scripted(lambda wire: counting(wire, count))
     choose = random.Random(seed)
@@ -309,7 +309,7 @@ def test_recv_cancelled_at_random(scripted: Scripted, run: Run, connect: Connect
 @pytest.mark.wirespeed_only("websockets allows one receiver")
 @pytest.mark.parametrize("seed", range(3))
 def test_receivers_cancelled_at_random(scripted: Scripted, run: Run, connect: Connect, seed: int) -> None:
-    """Many wait at once, some are cancelled: every number reaches one of them, and each sees them in order."""
+    """Many tasks wait at once, some are cancelled: every number reaches one of them, and each sees them in order."""
     count = 2000
     server = scripted(lambda wire: counting(wire, count))
     choose = random.Random(seed)
@@ -346,7 +346,7 @@ def test_receivers_cancelled_at_random(scripted: Scripted, run: Run, connect: Co
 
 @pytest.fixture
 def stalled_server(scripted: Scripted) -> ScriptedServer:
-    """It reads nothing until the test lets go; then everything."""
+    """A server that reads nothing until the test releases it; then everything."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -358,7 +358,7 @@ def stalled_server(scripted: Scripted) -> ScriptedServer:
 
 
 def test_send(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
-    """Whole or not at all: a cancelled message is not cut, and the others are all there, in their order."""
+    """A cancelled message is sent whole or not at all, and the other messages arrive in order."""
     noise = random.Random(1).randbytes(3_000_000)
 
     async def main() -> list[int]:
@@ -386,7 +386,7 @@ def test_send(stalled_server: ScriptedServer, run: Run, connect: Connect) -> Non
     assert set(sent) <= set(arrived)
 
 
-def test_send_before_its_first_step(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_send_cancelled_before_first_step(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(lambda wire: (wire.accept(), wire.read_until_close())[1])
 
     async def main() -> None:
@@ -405,7 +405,7 @@ def test_send_before_its_first_step(scripted: Scripted, run: Run, connect: Conne
 @pytest.mark.wirespeed_only("ours")
 @pytest.mark.parametrize("call", ["flush", "send_many"])
 def test_flush_and_send_many(stalled_server: ScriptedServer, run: Run, connect: Connect, call: str) -> None:
-    """What send_many had taken when it was cancelled is sent, in order and whole."""
+    """Messages that a cancelled send_many had taken are sent in order and whole."""
     messages = [bytes([number]) * 500_000 for number in range(40)]
 
     async def main() -> None:
@@ -526,7 +526,7 @@ def test_wait_closed(server: WebSocketsServer, run: Run, connect: Connect) -> No
 
 
 def test_close_is_not_undone(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Nothing can be sent after a cancelled close; what the server still sends can be received."""
+    """Nothing can be sent after a cancelled close; further messages of the server can be received."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -555,8 +555,8 @@ def test_close_is_not_undone(scripted: Scripted, run: Run, connect: Connect) -> 
     assert server.result == ([], Close(1000))
 
 
-def test_everything_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Cancelled in the middle of all that it can do, a connection still closes well."""
+def test_all_operations_cancelled_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """A connection closes cleanly after cancellation in the middle of all its operations."""
     choose = random.Random(11)
 
     async def main() -> None:
@@ -594,7 +594,7 @@ def test_everything_at_once(server: WebSocketsServer, run: Run, connect: Connect
 
 @pytest.mark.wirespeed_only("send_many is ours")
 def test_send_many_of_an_asynchronous_iterable(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
-    """Nothing is taken out before there is room for it."""
+    """No item is taken from the iterable before there is room for it."""
 
     async def main() -> None:
         async with connect(stalled_server.uri, compression=None, write_limit=1) as ws:
@@ -617,7 +617,7 @@ def test_send_many_of_an_asynchronous_iterable(stalled_server: ScriptedServer, r
     run(main)
 
 
-# Several that were given messages
+# Several tasks with assigned messages
 
 
 BEFORE = ("0", "1", "2a2b", "3", "4")
@@ -627,11 +627,13 @@ BEFORE = ("0", "1", "2a2b", "3", "4")
 @pytest.mark.parametrize("turns", range(7))
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("debug", [True, False])
-def test_several_that_were_given_messages(
+def test_cancelled_tasks_return_assigned_messages(
     scripted: Scripted, run: Run, connect: Connect, turns: int, first: int, debug: bool
 ) -> None:
-    """In debug mode the loop resumes them later, and they may be cancelled before: each message goes back to where it
-    was, and into the middle of none. From ``first`` on one of them receives in fragments, and is not cancelled."""
+    """In debug mode the loop resumes tasks later, and they may be cancelled before that. Each assigned message then
+    goes back to its position, and never into the middle of another. From ``first`` on, one task receives in fragments
+    and is not cancelled.
+    """
     sent = threading.Event()
 
     def script(wire: Wire) -> None:

@@ -20,7 +20,7 @@ Connect = Callable[..., Any]
 
 
 def reply_to_close(wire: Wire) -> tuple[list[Frame], Close | None]:
-    """Accept, read until the close frame, echo it, end."""
+    """Accepts, reads until the close frame, echoes it, ends."""
     wire.accept()
     frames, received = wire.read_until_close()
     if received is not None:
@@ -180,7 +180,7 @@ def test_messages_received_before_close_are_delivered_after_it(scripted: Scripte
 
 
 def test_message_crossing_the_close_frame(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """What the server sent before it saw our close frame does not disturb the closing handshake."""
+    """Messages that the server sent before it saw our close frame do not disturb the closing handshake."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -270,7 +270,7 @@ def test_closed_by_a_real_server(server: WebSocketsServer, run: Run, connect: Co
     run(main)
 
 
-def test_closed_by_the_server_while_nobody_receives(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_closed_by_the_server_without_a_receiver(scripted: Scripted, run: Run, connect: Connect) -> None:
     """The close frame is answered, and the socket closed, without any call of the application."""
     server = scripted(lambda wire: (wire.accept(then=close(1001, "restart")), wire.read_until_close())[1])
 
@@ -343,7 +343,7 @@ def test_send_after_the_server_closed(scripted: Scripted, run: Run, connect: Con
 
 
 def test_send_notices_the_close_frame_of_the_server(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """An application that only sends ends too, with the server's reason."""
+    """An application that only sends gets an exception with the server's reason."""
 
     def script(wire: Wire) -> None:
         wire.accept(then=close(1013, "try again later"))
@@ -387,7 +387,7 @@ def test_both_close_at_once(scripted: Scripted, run: Run, connect: Connect) -> N
         assert ws.close_code == 1001
         return as_close(raised.value.sent)
 
-    # Whichever frame came first decides; each is a clean close.
+    # The first frame decides; each order is a clean close.
     sent = run(main)
     assert server.result[1] == sent
     assert sent in (Close(1000, "client"), Close(1001, "server"))
@@ -411,7 +411,7 @@ def test_pings_are_answered_before_the_close(scripted: Scripted, run: Run, conne
 
 
 def test_socket_is_closed(run: Run, connect: Connect) -> None:
-    """The descriptor is gone when close returns, not at some later collection."""
+    """The descriptor is closed when close returns, not at a later collection."""
 
     async def main(uri: str) -> None:
         ws = await connect(uri)

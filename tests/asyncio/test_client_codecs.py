@@ -108,14 +108,14 @@ def test_on_the_wire(scripted: Scripted, run: Run, connect: Connect) -> None:
     assert frames[1] == Frame(BINARY, b"\x81\xa1a\x01")
 
 
-def test_what_cannot_be_encoded(server: WebSocketsServer, run: Run, connect: Connect, codec: str) -> None:
+def test_value_that_cannot_be_encoded(server: WebSocketsServer, run: Run, connect: Connect, codec: str) -> None:
     async def main() -> None:
         async with connect(server.uri) as ws:
             send, recv = calls(ws, codec)
             with pytest.raises(TypeError):
                 await send(object())
             await send("still open")
-            # No type that msgspec knows; it is not asked which after the message has come.
+            # No type that msgspec knows; the type is checked before the message arrives.
             with pytest.raises(TypeError):
                 await recv(type={1: 2})
             assert await recv() == "still open"
@@ -123,8 +123,8 @@ def test_what_cannot_be_encoded(server: WebSocketsServer, run: Run, connect: Con
     run(main)
 
 
-def test_what_cannot_be_decoded(scripted: Scripted, run: Run, connect: Connect, codec: str) -> None:
-    """It is this one message that is wrong; the next ones come."""
+def test_message_that_cannot_be_decoded(scripted: Scripted, run: Run, connect: Connect, codec: str) -> None:
+    """Only this message fails; the next ones are received."""
     good = text('"good"') if codec == "json" else binary(b"\xa4good")
     bad = text("{") if codec == "json" else binary(b"\x92\x01")
 
@@ -177,7 +177,7 @@ def test_closed(server: WebSocketsServer, run: Run, connect: Connect, codec: str
 def test_without_msgspec(
     server: WebSocketsServer, run: Run, connect: Connect, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exception says what to install, and no message is lost."""
+    """The exception names the package to install, and no message is lost."""
     from wirespeed._connection import codec as module
 
     for name in ("msgspec", "msgspec.json", "msgspec.msgpack"):

@@ -1,6 +1,6 @@
 """permessage-deflate (RFC 7692) against another implementation of it, and as bytes on the wire.
 
-What does not depend on asyncio, such as the offer, is in ``tests/sync``.
+Tests that do not depend on asyncio, such as those of the offer, are in ``tests/sync``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RSV1 = 4
 
 
 def messages() -> list[str | bytes]:
-    """Messages of many kinds, of which later ones repeat earlier ones from far back."""
+    """Messages of many kinds; later ones repeat earlier ones from far back."""
     noise = random.Random(1).randbytes(50_000)
     return [
         "",
@@ -127,7 +127,7 @@ def test_windows(serving: Serving, run: Run, connect: Connect, bits: int) -> Non
 
 
 def test_many_senders(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Messages of all tasks go through one window, in the order in which they leave."""
+    """Messages of all tasks go through one window, in the order in which they are sent."""
 
     async def main() -> None:
         async with connect(server.uri, max_size=None) as ws:
@@ -181,8 +181,10 @@ def test_compressed_on_the_wire(scripted: Scripted, run: Run, connect: Connect) 
 
 
 def test_context_is_taken_over(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """A repeated message costs next to nothing. Without a common window it costs the same again."""
-    # What does not compress by itself, so that the second copy must refer to the first.
+    """With context takeover a repeated message costs almost nothing; without it the message costs the full
+    size again.
+    """
+    # Data that does not compress by itself, so that the second copy must refer to the first.
     message = random.Random(2).randbytes(4000).hex()
 
     async def main(uri: str) -> None:

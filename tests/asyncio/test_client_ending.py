@@ -1,4 +1,4 @@
-"""Closing and aborting in the middle of everything: in every order, from several tasks, twice, too early."""
+"""Closing and aborting during other operations: in every order, from several tasks, twice, too early."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Connect = Callable[..., Any]
 
 @pytest.fixture
 def stalled_server(scripted: Scripted) -> ScriptedServer:
-    """It reads nothing until the test lets go."""
+    """A server that reads nothing until the test releases it."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -37,12 +37,12 @@ def stalled_server(scripted: Scripted) -> ScriptedServer:
 
 
 async def fill(ws: Any) -> None:
-    """Send until the connection is lost."""
+    """Sends until the connection is lost."""
     while True:
         await ws.send(bytes(1 << 18))
 
 
-# What another task waits in when the connection ends
+# The operations that another task waits in when the connection ends
 
 
 async def fragments(ws: Any) -> None:
@@ -73,7 +73,7 @@ OURS = {"recv_many": lambda ws: ws.recv_many(), "flush": lambda ws: ws.flush()}
 
 
 def waiting_cases(*deadlocks: str) -> list[Any]:
-    """Cases as parameters; of some of them websockets cannot get out."""
+    """Cases as parameters; websockets cannot end some of them."""
     cases = {**WAITING, **OURS}
     ours = pytest.mark.wirespeed_only("ours, or websockets deadlocks")
     return [
@@ -83,8 +83,8 @@ def waiting_cases(*deadlocks: str) -> list[Any]:
 
 
 async def begin(ws: Any, call: Callable[[Any], Any]) -> asyncio.Future[Any]:
-    """Start a call that will wait, and let it come to that."""
-    # A kernel that had no room may have some more a moment later.
+    """Starts a call and waits until it blocks."""
+    # A kernel buffer that was full may have room a moment later.
     for _ in range(20 if call is OURS["flush"] else 1):
         if call is OURS["flush"]:
             sending = asyncio.ensure_future(fill(ws))
@@ -98,10 +98,10 @@ async def begin(ws: Any, call: Callable[[Any], Any]) -> asyncio.Future[Any]:
 
 
 @pytest.mark.parametrize("call", waiting_cases("send", "fragments"))
-def test_close_wakes_those_who_wait(
+def test_close_wakes_waiting_tasks(
     stalled_server: ScriptedServer, run: Run, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
-    """The server never answers: when ``close_timeout`` is over, both end."""
+    """The server never answers: when ``close_timeout`` is over, both calls end."""
 
     async def main() -> None:
         ws = await connect(stalled_server.uri, compression=None, close_timeout=0.2)
@@ -117,7 +117,7 @@ def test_close_wakes_those_who_wait(
 
 @pytest.mark.wirespeed_only("abort is ours")
 @pytest.mark.parametrize("call", [*WAITING.values(), *OURS.values()], ids=[*WAITING, *OURS])
-def test_abort_wakes_those_who_wait(
+def test_abort_wakes_waiting_tasks(
     stalled_server: ScriptedServer, run: Run, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
     async def main() -> None:
@@ -137,7 +137,9 @@ def test_abort_wakes_those_who_wait(
 
 
 @pytest.mark.parametrize("call", waiting_cases())
-def test_loss_wakes_those_who_wait(scripted: Scripted, run: Run, connect: Connect, call: Callable[[Any], Any]) -> None:
+def test_lost_connection_wakes_waiting_tasks(
+    scripted: Scripted, run: Run, connect: Connect, call: Callable[[Any], Any]
+) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         server.pause()
@@ -182,7 +184,7 @@ def test_close_from_many_tasks(server: WebSocketsServer, run: Run, connect: Conn
 
 
 def test_close_with_a_task_in_recv_that_closes_too(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """As every ``async with`` in two tasks does."""
+    """As with two tasks that each use ``async with``."""
 
     def script(wire: Wire) -> Any:
         wire.accept(then=text("x"))
@@ -213,7 +215,7 @@ def test_close_with_a_task_in_recv_that_closes_too(scripted: Scripted, run: Run,
 
 
 def test_close_in_the_middle_of_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The message cannot be completed: no final frame is made up, and the sender is told."""
+    """The message cannot be completed: no final frame is invented, and the sender gets an exception."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -250,7 +252,7 @@ def test_close_in_the_middle_of_fragments(scripted: Scripted, run: Run, connect:
 
 
 def test_close_at_once_after_sending(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """What was sent leaves before the close frame, without a flush and with the loop not having turned."""
+    """Sent messages leave before the close frame, without a flush and before the loop turns."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -307,7 +309,7 @@ def test_close_waits_for_a_slow_reader(scripted: Scripted, run: Run, connect: Co
 
 @pytest.mark.wirespeed_only("websockets deadlocks")
 def test_close_towards_a_stalled_peer_is_bounded(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
-    """The close frame cannot leave, because the buffers are full and nobody reads."""
+    """The close frame cannot leave, because the buffers are full and the peer does not read."""
 
     async def main() -> None:
         ws = await connect(stalled_server.uri, compression=None, close_timeout=0.3)
@@ -320,8 +322,8 @@ def test_close_towards_a_stalled_peer_is_bounded(stalled_server: ScriptedServer,
     run(main)
 
 
-def test_cancelled_close_goes_on(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The close frame is out: a second close waits for the same handshake, the first code counts."""
+def test_cancelled_close_continues(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The close frame is out: a second close waits for the same handshake, and the first code counts."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -351,7 +353,7 @@ def test_cancelled_close_goes_on(scripted: Scripted, run: Run, connect: Connect)
 
 @pytest.mark.wirespeed_only("websockets forgets the deadline")
 def test_cancelled_close_keeps_its_deadline(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Nobody waits any more, and the socket is closed all the same."""
+    """The socket is closed on time although no task waits any more."""
     server = scripted(lambda wire: (wire.accept(), wire.read_until_close(), wire.read_to_end()))
 
     async def main() -> None:
@@ -433,7 +435,9 @@ STEPS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(STEPS, 3)), ids="-".join)
-def test_every_order(server: WebSocketsServer, run: Run, connect: Connect, order: tuple[str, ...]) -> None:
+def test_calls_and_close_in_every_order(
+    server: WebSocketsServer, run: Run, connect: Connect, order: tuple[str, ...]
+) -> None:
     """Three calls begin in one turn of the loop, and the connection is closed: all of them end."""
 
     async def main() -> None:
@@ -451,12 +455,12 @@ def test_every_order(server: WebSocketsServer, run: Run, connect: Connect, order
 
 
 class Interrupted(Exception):
-    """What a signal handler of the application raises."""
+    """An exception that a signal handler of the application raises."""
 
 
 @pytest.mark.wirespeed_only("the transport is asked by our core")
 @pytest.mark.parametrize("method", ["can_write_eof", "write_eof"])
-def test_a_signal_handler_that_raises_does_not_keep_our_direction_open(
+def test_raising_signal_handler_does_not_prevent_half_close(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     from asyncio import selector_events

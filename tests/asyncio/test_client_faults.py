@@ -33,7 +33,7 @@ SETTINGS = one_loop()
 
 
 def rows(table: list[Any]) -> list[Any]:
-    """A table as parameters, each row named and marked. That websockets differs is proved by ``tests/sync``."""
+    """A table as parameters, each row named and marked. ``tests/sync`` proves that websockets differs."""
     return [
         pytest.param(
             row,
@@ -48,7 +48,7 @@ def rows(table: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("fault", rows(HANDSHAKE_FAULTS))
-def test_handshake_fault_is_refused(run: Run, connect: Connect, fault: HandshakeFault) -> None:
+def test_invalid_handshake_is_refused(run: Run, connect: Connect, fault: HandshakeFault) -> None:
     async def main(uri: str) -> None:
         with pytest.raises(exception_types(fault.raises)) as raised:
             await connect(uri, open_timeout=5, **fault.options)
@@ -60,7 +60,7 @@ def test_handshake_fault_is_refused(run: Run, connect: Connect, fault: Handshake
 
 
 @pytest.mark.parametrize("oddity", rows(HANDSHAKE_ODDITIES))
-def test_handshake_oddity_is_accepted(scripted: Scripted, run: Run, connect: Connect, oddity: HandshakeOddity) -> None:
+def test_unusual_handshake_is_accepted(scripted: Scripted, run: Run, connect: Connect, oddity: HandshakeOddity) -> None:
     def script(wire: Wire) -> Any:
         wire.read_request()
         head = "\r\n".join([*oddity.lines, "", ""]).replace("{accept}", accept_key(wire.key))
@@ -84,7 +84,7 @@ def test_handshake_oddity_is_accepted(scripted: Scripted, run: Run, connect: Con
 
 
 def send_fault(fault: FrameFault, pending_handshakes: int, piece: int = 0) -> Callable[[Wire], Any]:
-    """A script that greets, misbehaves, and returns what it got until the client's close frame."""
+    """A script that completes the handshake, misbehaves, and returns the bytes up to the client's close frame."""
 
     def script(wire: Wire) -> Any:
         data = text(GREETING) * pending_handshakes + fault.data
@@ -100,7 +100,7 @@ def send_fault(fault: FrameFault, pending_handshakes: int, piece: int = 0) -> Ca
 
 
 async def check_failed(ws: Any, fault: FrameFault, server: ScriptedServer) -> None:
-    """The connection has failed as the row says, on the wire and for every call of the application."""
+    """Checks that the connection failed as the row says, on the wire and for every call of the application."""
     with pytest.raises(exceptions.ConnectionClosedError) as raised:
         await ws.recv()
     frames, on_the_wire = server.result
@@ -122,7 +122,7 @@ async def check_failed(ws: Any, fault: FrameFault, server: ScriptedServer) -> No
 
 
 @pytest.mark.parametrize("fault", rows(FRAME_FAULTS))
-def test_frame_fault_fails_the_connection(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
+def test_protocol_error_fails_the_connection(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
     server = scripted(send_fault(fault, 3))
 
     async def main() -> None:
@@ -133,9 +133,9 @@ def test_frame_fault_fails_the_connection(scripted: Scripted, run: Run, connect:
     run(main)
 
 
-# Long rows in single bytes take long and tell nothing more.
+# Long rows sent byte by byte take long and add no coverage.
 @pytest.mark.parametrize("fault", rows([fault for fault in FRAME_FAULTS if len(fault.data) < 500]))
-def test_frame_fault_byte_by_byte(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
+def test_protocol_error_sent_byte_by_byte(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
     server = scripted(send_fault(fault, 1, piece=1))
 
     async def main() -> None:
@@ -176,8 +176,8 @@ def test_reply_to_a_failing_close_is_not_processed(
 
 
 @pytest.mark.parametrize("fault", rows(FEW))
-def test_fault_that_nobody_receives(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
-    """The connection fails without any call of the application; a task that only sends is told."""
+def test_protocol_error_without_a_receiver(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
+    """The connection fails without any call of the application; a task that only sends gets an exception."""
     server = scripted(send_fault(fault, 1))
 
     async def main() -> None:
@@ -195,7 +195,7 @@ def test_fault_that_nobody_receives(scripted: Scripted, run: Run, connect: Conne
 
 
 @pytest.mark.parametrize("fault", rows(FEW))
-def test_fault_while_sending(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
+def test_protocol_error_while_sending(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
     server = scripted(send_fault(fault, 1))
 
     async def main() -> None:
@@ -210,12 +210,14 @@ def test_fault_while_sending(scripted: Scripted, run: Run, connect: Connect, fau
     assert server.result[1].code in fault.codes
 
 
-# Valid, if unusual
+# Valid but unusual
 
 
 @pytest.mark.parametrize("pieces", [0, 1], ids=["at-once", "byte-by-byte"])
 @pytest.mark.parametrize("oddity", rows(ODDITIES))
-def test_oddity_is_accepted(scripted: Scripted, run: Run, connect: Connect, oddity: Oddity, pieces: int) -> None:
+def test_unusual_frames_are_accepted(
+    scripted: Scripted, run: Run, connect: Connect, oddity: Oddity, pieces: int
+) -> None:
     if pieces and len(oddity.data) > 2000:
         pieces = len(oddity.data) // 1000
 
@@ -238,8 +240,10 @@ def test_oddity_is_accepted(scripted: Scripted, run: Run, connect: Connect, oddi
 
 @pytest.mark.wirespeed_only("websockets closes before the application has seen the message")
 @pytest.mark.parametrize("when", ["with-response", "later"])
-def test_message_before_a_fault_can_be_answered(scripted: Scripted, run: Run, connect: Connect, when: str) -> None:
-    """The fault closes the connection when its turn comes, not ahead of what was sent before it."""
+def test_message_before_protocol_error_can_be_answered(
+    scripted: Scripted, run: Run, connect: Connect, when: str
+) -> None:
+    """The protocol error closes the connection in its turn, after the messages sent before it."""
     frames = text("fine") + bytes([0b1010_0001, 0])
 
     def script(wire: Wire) -> Any:

@@ -1,4 +1,4 @@
-"""Flow control both ways: an application that does not receive, and a peer that does not."""
+"""Flow control both ways: an application that does not receive, and a peer that does not read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Connect = Callable[..., Any]
 
 
 def flood(most: int, piece: bytes) -> Callable[[ScriptedServer, Wire], int]:
-    """Send until the sockets are full for a while; return how many pieces left."""
+    """Sends until the sockets are full for a while; returns the number of pieces sent."""
 
     def script(server: ScriptedServer, wire: Wire) -> int:
         wire.accept()
@@ -48,8 +48,8 @@ def flood(most: int, piece: bytes) -> Callable[[ScriptedServer, Wire], int]:
 
 
 @pytest.mark.parametrize("size", [1 << 16, 100], ids=["large", "small"])
-def test_stalled_application_holds_back_the_peer(scripted: Scripted, run: Run, connect: Connect, size: int) -> None:
-    """Nothing grows without bound: what is not received stays in the network, and the peer's send blocks."""
+def test_slow_application_applies_backpressure(scripted: Scripted, run: Run, connect: Connect, size: int) -> None:
+    """Memory is bounded: unreceived messages stay in the network, and the peer's send blocks."""
     block = binary(bytes(size)) * ((1 << 16) // size)
     most = 1024  # 64 MiB
     server: ScriptedServer = scripted(lambda wire: flood(most, block)(server, wire))
@@ -65,11 +65,11 @@ def test_stalled_application_holds_back_the_peer(scripted: Scripted, run: Run, c
             await ws.close()
 
     run(main)
-    # What both sockets buffer at most, and what the client keeps.
+    # The maximum that both sockets buffer and the client keeps.
     assert server.result < most // 2
 
 
-def test_nothing_is_lost_by_flow_control(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_flow_control_loses_no_message(scripted: Scripted, run: Run, connect: Connect) -> None:
     count = 3000
 
     def script(wire: Wire) -> None:
@@ -118,14 +118,14 @@ def test_pings_are_answered_while_the_application_does_not_receive(
 
 
 @pytest.mark.wirespeed_only("websockets closes the connection")
-def test_stalled_application_is_not_held_against_the_peer(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The pong lies behind messages that the application does not take: the ping's deadline waits too."""
+def test_slow_application_does_not_fail_keepalive(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The pong lies behind messages that the application has not received: the ping's deadline waits too."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
         for number in range(500):
             wire.send(text(f"{number} " + "x" * 100_000))
-        # By now the client's ping is there.
+        # By now the client has sent its ping.
         frames: list[Frame] = []
         while not frames or frames[-1].opcode != PING:
             frames.append(wire.read_frame())
@@ -138,7 +138,7 @@ def test_stalled_application_is_not_held_against_the_peer(scripted: Scripted, ru
         # Longer than the peer's thread may have to wait for a processor while it is being read.
         options = {"ping_interval": 0.1, "ping_timeout": 1.0, "max_queue": 4}
         async with connect(server.uri, compression=None, **options) as ws:
-            # What is read and not parsed yet counts as queued: the fourth may be the last that is parsed.
+            # Bytes that were read and not parsed yet count as queued: the fourth may be the last parsed message.
             await soon(lambda: ws.stats()["receive_queue_messages"] >= 4)
             await asyncio.sleep(1.3)  # more than both
             for number in range(500):
@@ -149,8 +149,8 @@ def test_stalled_application_is_not_held_against_the_peer(scripted: Scripted, ru
     assert server.result[1] == Close(1000)
 
 
-def test_peer_that_disappears_while_it_is_held_back(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """What arrived before is still delivered, in order, and then the loss."""
+def test_lost_connection_while_reading_is_paused(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Messages that arrived before are still delivered, in order, and then the lost connection is reported."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -177,8 +177,8 @@ def test_peer_that_disappears_while_it_is_held_back(scripted: Scripted, run: Run
 
 
 @pytest.mark.wirespeed_only("websockets closes a connection that is held back only after its timeout")
-def test_close_while_the_peer_is_held_back(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Its close frame lies behind messages that nobody will receive."""
+def test_close_while_reading_is_paused(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The peer's close frame lies behind messages that will never be received."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -202,10 +202,8 @@ def test_close_while_the_peer_is_held_back(scripted: Scripted, run: Run, connect
 
 
 @pytest.mark.parametrize("call", ["ping", "pong"])
-def test_control_frames_wait_for_a_peer_that_does_not_read(
-    scripted: Scripted, run: Run, connect: Connect, call: str
-) -> None:
-    """Whoever sends them without end fills the queue, and no more than that."""
+def test_control_frames_to_stalled_peer_are_bounded(scripted: Scripted, run: Run, connect: Connect, call: str) -> None:
+    """Endless control frames fill the queue up to its limit, and no more."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -239,7 +237,7 @@ def test_control_frames_wait_for_a_peer_that_does_not_read(
 
 @pytest.mark.wirespeed_only("websockets does not yield")
 @pytest.mark.parametrize("call", ["recv", "iteration", "recv_many"])
-def test_flooded_connection_does_not_starve_the_others(
+def test_flooded_connection_does_not_starve_other_tasks(
     scripted: Scripted, run: Run, connect: Connect, setting: Setting, call: str
 ) -> None:
     """A message is always ready, and the loop still turns."""
@@ -287,12 +285,12 @@ def test_flooded_connection_does_not_starve_the_others(
 
 @pytest.mark.wirespeed_only("websockets does not yield")
 @pytest.mark.parametrize("call", ["recv", "iteration", "recv_many"])
-def test_stream_of_large_messages_does_not_starve_the_others(
+def test_stream_of_large_messages_does_not_starve_other_tasks(
     scripted: Scripted, run: Run, connect: Connect, setting: Setting, call: str
 ) -> None:
-    """Each has a read of its own, and many of these follow each other: 4 MiB, and what was there before.
+    """Each message has a read of its own, and many reads follow each other: 4 MiB, plus earlier data.
 
-    The task is slower than the server, so that there is always more to be read.
+    The task is slower than the server, so that there is always more to read.
     """
     size, count = 100_000, 400
     # The transports of libuv read more in one turn.
@@ -328,14 +326,14 @@ def test_stream_of_large_messages_does_not_starve_the_others(
                 received += 1 if call == "recv" and await ws.recv() else len(await ws.recv_many())
                 time.sleep(0.002)
             await cancelled(watching)
-        # Whoever had no turn until the end has seen nothing.
+        # A task that had no turn until the end has seen nothing.
         assert 0 < max(longest, received - before) <= most
 
     run(main)
 
 
 @pytest.mark.wirespeed_only("websockets does not yield")
-def test_sending_without_pause_does_not_starve_the_others(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_continuous_sending_does_not_starve_other_tasks(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         turns = 0
 
@@ -357,15 +355,15 @@ def test_sending_without_pause_does_not_starve_the_others(server: WebSocketsServ
     run(main)
 
 
-# A peer that does not receive
+# A peer that does not read
 
-# More than the sockets take.
+# More than the sockets buffer.
 MUCH = 16 << 20
 
 
 @pytest.fixture
 def stalled_server(scripted: Scripted) -> ScriptedServer:
-    """It reads nothing until the test lets go; then everything."""
+    """A server that reads nothing until the test releases it; then everything."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -377,7 +375,7 @@ def stalled_server(scripted: Scripted) -> ScriptedServer:
 
 
 def test_send_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
-    """``send`` holds back the application instead of buffering without bound; it goes on when the peer reads."""
+    """``send`` blocks the application instead of buffering without bound; it continues when the peer reads."""
     progress: list[int] = []
 
     async def main() -> None:
@@ -400,7 +398,7 @@ def test_send_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run,
     assert [frame.payload[:1] for frame in stalled_server.result[0]] == [bytes([number]) for number in range(32)]
 
 
-def test_receiving_goes_on_while_send_waits(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_receiving_continues_while_send_waits(scripted: Scripted, run: Run, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept()
         server.pause()
@@ -430,7 +428,7 @@ def test_receiving_goes_on_while_send_waits(scripted: Scripted, run: Run, connec
 
 @pytest.mark.wirespeed_only("ours")
 def test_send_nowait_raises_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
-    """What it refused is not sent, what it took is."""
+    """A refused message is not sent, an accepted one is."""
 
     async def main() -> int:
         async with connect(stalled_server.uri, compression=None) as ws:
@@ -459,7 +457,7 @@ def test_send_nowait_raises_for_a_stalled_peer(stalled_server: ScriptedServer, r
 @pytest.mark.wirespeed_only("ours")
 @pytest.mark.parametrize("limit", [1, 1 << 20, (1 << 19, 1 << 10)], ids=str)
 def test_write_limit(stalled_server: ScriptedServer, run: Run, connect: Connect, limit: Any) -> None:
-    """Above the high mark ``send`` waits, until the low one is reached."""
+    """Above the high mark ``send`` waits until the low one is reached."""
     high, low = limit if isinstance(limit, tuple) else (limit, limit // 4)
 
     async def main() -> None:
@@ -478,7 +476,7 @@ def test_write_limit(stalled_server: ScriptedServer, run: Run, connect: Connect,
 
 @pytest.mark.wirespeed_only("ours")
 def test_flush_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
-    """Also below the high mark, where ``send`` returns at once."""
+    """``flush`` waits also below the high mark, where ``send`` returns immediately."""
 
     async def main() -> None:
         async with connect(stalled_server.uri, compression=None, write_limit=64 << 20) as ws:
@@ -495,8 +493,8 @@ def test_flush_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_flush_does_not_wait_for_what_is_sent_later(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
-    """Others send on and on, so that something is always left to be written."""
+def test_flush_does_not_wait_for_later_messages(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+    """Other tasks send continuously, so that something is always left to be written."""
 
     async def main() -> None:
         async with connect(stalled_server.uri, compression=None, write_limit=1 << 20) as ws:
@@ -523,8 +521,8 @@ def test_flush_does_not_wait_for_what_is_sent_later(stalled_server: ScriptedServ
     run(main)
 
 
-def test_stalled_both_ways(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Neither reads, both send, then both read: an echo of everything, and no deadlock."""
+def test_both_ends_stalled(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Neither end reads, both send, then both read: everything is echoed, without a deadlock."""
     # More than two sockets hold: Linux may let one receive 32 MiB ahead (tcp_rmem), and send 4 MiB.
     message, count = bytes(1 << 20), 48
     sent: list[int] = []
@@ -570,8 +568,8 @@ def test_echo_of_more_than_all_buffers(server: WebSocketsServer, run: Run, conne
 
 @pytest.mark.wirespeed_only("websockets writes each message")
 @pytest.mark.parametrize("how", ["send", "nowait"])
-def test_each_message_leaves_by_its_own_call(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
-    """Before the loop has another turn."""
+def test_each_send_writes_immediately(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
+    """Each message is written before the next iteration of the loop."""
     count = 100
     all_there = threading.Event()
 

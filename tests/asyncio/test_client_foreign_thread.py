@@ -1,4 +1,6 @@
-"""Calls from other threads than that of the loop: what may be made there, and what says how to."""
+"""Calls from other threads than the loop's: allowed calls work, refused ones raise an error that names the
+alternative.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,19 @@ if IS_WIRESPEED:
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-# Longer than anything here takes, shorter than what a test may take.
+# Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
 
 debugging = pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
 
 
 async def elsewhere(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread, while the loop turns."""
+    """Calls a function in another thread while the loop turns."""
     return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, function), 2 * PATIENCE)
 
 
 class Submitter:
-    """Makes calls in another thread, and has the loop await what they return."""
+    """Makes calls in another thread, and lets the loop await the returned objects."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -51,7 +53,7 @@ class Submitter:
 
 @debugging
 def test_many_sends(server: WebSocketsServer, run: Run, connect: Connect, debug: bool) -> None:
-    """Many in a turn of the loop, in their order."""
+    """Many sends in one turn of the loop keep their order."""
     texts = [str(number) for number in range(300)]
 
     async def main() -> None:
@@ -60,7 +62,7 @@ def test_many_sends(server: WebSocketsServer, run: Run, connect: Connect, debug:
 
             def work() -> list[str]:
                 held = threading.Event()
-                # The loop does not turn before all of them are there.
+                # The loop does not turn before all messages are queued.
                 submitter.loop.call_soon_threadsafe(held.wait, PATIENCE)
                 sending = [submitter.submit(ws.send(text)) for text in texts]
                 held.set()
@@ -86,7 +88,7 @@ CALLS: dict[str, tuple[Callable[[Any], Coroutine[Any, Any, Any]], list[Any]]] = 
 
 @debugging
 @pytest.mark.parametrize("call", CALLS)
-def test_call(server: WebSocketsServer, run: Run, connect: Connect, call: str, debug: bool) -> None:
+def test_submitted_call(server: WebSocketsServer, run: Run, connect: Connect, call: str, debug: bool) -> None:
     make, messages = CALLS[call]
 
     async def main() -> None:
@@ -105,8 +107,10 @@ def test_call(server: WebSocketsServer, run: Run, connect: Connect, call: str, d
 
 
 @debugging
-def test_others_corked_messages_leave(server: WebSocketsServer, run: Run, connect: Connect, debug: bool) -> None:
-    """A message made in another thread does not keep those that the loop's thread sends behind it."""
+def test_foreign_send_does_not_delay_corked_messages(
+    server: WebSocketsServer, run: Run, connect: Connect, debug: bool
+) -> None:
+    """A message from another thread does not delay later messages of the loop's thread."""
 
     async def main() -> None:
         async with connect(server.uri) as ws, connect(server.uri) as other:
@@ -154,7 +158,7 @@ DIRECT: dict[str, Callable[[Any], Any]] = {
 @debugging
 @pytest.mark.parametrize("name", DIRECT)
 def test_refused(server: WebSocketsServer, run: Run, connect: Connect, name: str, debug: bool) -> None:
-    """The exception says what to call, and nothing has happened."""
+    """The exception names the call to use, and has no other effect."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -166,7 +170,7 @@ def test_refused(server: WebSocketsServer, run: Run, connect: Connect, name: str
 
             await elsewhere(work)
             assert await asyncio.wait_for(ws.recv(), PATIENCE) == "1"
-            # And in its own thread it works, by the way that the exception names too.
+            # The call works in the loop's own thread, and by the way that the exception names.
             ws.send_nowait("2")
             assert await asyncio.wait_for(ws.recv(), PATIENCE) == "2"
             loop = asyncio.get_running_loop()
@@ -179,7 +183,7 @@ def test_refused(server: WebSocketsServer, run: Run, connect: Connect, name: str
 @debugging
 @pytest.mark.parametrize("waiting", [False, True], ids=["", "waiting"])
 def test_abort(server: WebSocketsServer, run: Run, connect: Connect, waiting: bool, debug: bool) -> None:
-    """It ends the connection, and whoever waits hears of it though the loop slept."""
+    """Abort ends the connection and wakes waiting tasks although the loop slept."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -199,7 +203,7 @@ def test_abort(server: WebSocketsServer, run: Run, connect: Connect, waiting: bo
     run(main, debug=debug)
 
 
-def test_abort_while_it_works(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_abort_during_other_calls(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         for _ in range(5):
             async with connect(server.uri) as ws:
@@ -214,7 +218,7 @@ def test_abort_while_it_works(server: WebSocketsServer, run: Run, connect: Conne
     run(main)
 
 
-def test_reading_what_it_knows(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_attributes_are_readable(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         async with connect(server.uri) as ws:
             stop = threading.Event()
@@ -259,7 +263,7 @@ def test_reading_what_it_knows(server: WebSocketsServer, run: Run, connect: Conn
 def test_awaited_on_the_loop_of_another_thread(
     server: WebSocketsServer, run: Run, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
-    """It is refused before it does anything, and what raises there goes on doing so."""
+    """Awaiting is refused before it has an effect, every time."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -297,8 +301,10 @@ async def use(ws: Any, *texts: str) -> list[Any]:
 
 
 @debugging
-def test_loop_that_moves(server: WebSocketsServer, setting: Setting, connect: Connect, debug: bool) -> None:
-    """A loop is run by one thread, then by another: the connection goes where the loop goes."""
+def test_loop_run_by_another_thread_later(
+    server: WebSocketsServer, setting: Setting, connect: Connect, debug: bool
+) -> None:
+    """A loop is run by one thread, then by another: the connection follows its loop."""
     loop = new_loop(setting.loop)
     loop.set_debug(debug)
     everything = ["1", "1", "2", "2", "all"]
@@ -322,10 +328,10 @@ def test_loop_that_moves(server: WebSocketsServer, setting: Setting, connect: Co
 
 
 @debugging
-def test_abort_of_a_loop_that_has_moved(
+def test_abort_by_the_former_thread_of_the_loop(
     server: WebSocketsServer, setting: Setting, connect: Connect, debug: bool
 ) -> None:
-    """By the thread that ran it before, of a connection that has only received since."""
+    """The thread that ran the loop before aborts a connection that has only received since."""
     loop = new_loop(setting.loop)
     loop.set_debug(debug)
 
@@ -351,7 +357,7 @@ def test_abort_of_a_loop_that_has_moved(
 
 
 def test_loops_in_two_threads(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """At once, with a connection each."""
+    """Two loops run at once, with a connection each."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:

@@ -1,4 +1,4 @@
-"""Messages in fragments: sent from iterables of both kinds, received whole."""
+"""Fragmented messages: sent from iterables of both kinds, received whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def asynchronous(pieces: Any) -> AsyncIterator[Any]:
 
 
 class WithoutGenerator:
-    """An asynchronous iterable by hand, without ``aclose``."""
+    """An asynchronous iterable without ``aclose``."""
 
     def __init__(self, pieces: Any) -> None:
         self.pieces = iter(pieces)
@@ -113,7 +113,7 @@ def test_send_fragments_text_argument(scripted: Scripted, run: Run, connect: Con
 
 
 def test_text_in_bytes_that_split_characters(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """RFC 6455 5.6: it is the whole message that has to be UTF-8."""
+    """RFC 6455 5.6: only the whole message has to be UTF-8."""
     server = scripted(collect)
 
     async def main() -> None:
@@ -133,7 +133,7 @@ def test_text_in_bytes_that_split_characters(scripted: Scripted, run: Run, conne
 
 @pytest.mark.wirespeed_only("websockets sends what the peer has to refuse")
 @pytest.mark.parametrize("pieces", [[b"a", b"\xff"], [b"a\xc3", b"x"], [b"a\xc3"]], ids=["alone", "joined", "end"])
-def test_text_in_bytes_that_is_none(scripted: Scripted, run: Run, connect: Connect, pieces: list[bytes]) -> None:
+def test_text_fragments_that_are_not_utf8(scripted: Scripted, run: Run, connect: Connect, pieces: list[bytes]) -> None:
     server = scripted(collect)
 
     async def main() -> None:
@@ -148,7 +148,9 @@ def test_text_in_bytes_that_is_none(scripted: Scripted, run: Run, connect: Conne
 
 @pytest.mark.wirespeed_only("calls of websockets from other threads are undefined")
 def test_send_fragments_that_ends_in_another_thread(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """As by the collector: nothing more can be sent, so the connection fails."""
+    """When the iterable ends in another thread, as with the collector, nothing more can be sent, so the connection
+    fails.
+    """
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -172,7 +174,7 @@ def test_send_fragments_that_ends_in_another_thread(scripted: Scripted, run: Run
     run(main)
 
 
-def test_send_fragments_as_they_come(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_fragments_are_sent_as_they_are_produced(scripted: Scripted, run: Run, connect: Connect) -> None:
     """A fragment is on the wire while the iterable is asked for the next one."""
 
     def script(wire: Wire) -> list[bytes]:
@@ -214,7 +216,7 @@ def test_send_no_fragments(scripted: Scripted, run: Run, connect: Connect, empty
 def test_send_fragments_of_mixed_types(
     scripted: Scripted, run: Run, connect: Connect, pieces: list[Any], make: Callable[..., Any]
 ) -> None:
-    """Half of a message is out and cannot be taken back: the connection fails with 1011."""
+    """Half of the message is out and cannot be taken back: the connection fails with 1011."""
     server = scripted(collect)
 
     async def main() -> None:
@@ -255,7 +257,7 @@ def test_send_fragments_from_a_failing_iterable(scripted: Scripted, run: Run, co
 def test_send_fragments_from_an_iterable_that_fails_first(
     server: WebSocketsServer, run: Run, connect: Connect, kind: str
 ) -> None:
-    """Nothing is out yet: the connection stays usable."""
+    """Nothing was sent yet: the connection stays usable."""
 
     def pieces() -> Iterator[str]:
         raise ZeroDivisionError
@@ -272,7 +274,7 @@ def test_send_fragments_from_an_iterable_that_fails_first(
 
 
 def test_other_messages_wait_for_the_last_fragment(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Those of other tasks, in their order; pings go in between."""
+    """Messages of other tasks wait in order; pings go in between."""
     server = scripted(collect)
 
     async def main() -> None:
@@ -304,8 +306,8 @@ def test_other_messages_wait_for_the_last_fragment(scripted: Scripted, run: Run,
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_others_send_until_the_first_fragment_is_there(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """What it comes from, too."""
+def test_other_tasks_send_before_the_first_fragment(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Other tasks, and the iterable itself, can send until the first fragment is there."""
     server = scripted(collect)
 
     async def main() -> None:
@@ -330,7 +332,7 @@ def test_others_send_until_the_first_fragment_is_there(scripted: Scripted, run: 
     assert [frame.payload for frame in server.result[0]] == [b"one", b"two", b"three", b""]
 
 
-def test_calls_that_do_not_wait_are_refused_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_nowait_calls_are_refused_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(collect)
 
     async def main() -> None:
@@ -357,8 +359,8 @@ def test_calls_that_do_not_wait_are_refused_between_fragments(scripted: Scripted
 
 @pytest.mark.wirespeed_only("websockets waits for ever")
 @pytest.mark.parametrize("how", ["send", "send_many", "fragments", "later"])
-def test_what_fragments_come_from_cannot_send(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
-    """It would wait for itself. Another task waits for the end of the message."""
+def test_iterable_of_fragments_cannot_send(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
+    """The iterable would wait for itself. Another task waits for the end of the message."""
     server = scripted(collect)
     others: list[asyncio.Future[None]] = []
 
@@ -395,7 +397,7 @@ def test_what_fragments_come_from_cannot_send(scripted: Scripted, run: Run, conn
 
 @pytest.mark.wirespeed_only("websockets sends an incomplete message")
 def test_cancelled_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The message can be neither completed nor taken back: the connection fails, and says so."""
+    """The message can be neither completed nor taken back: the connection fails with a clear reason."""
     server = scripted(collect)
 
     async def main() -> None:
@@ -425,7 +427,7 @@ def test_cancelled_between_fragments(scripted: Scripted, run: Run, connect: Conn
 
 
 def test_cancelled_before_the_first_fragment(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Nothing is out: the connection stays usable."""
+    """Nothing was sent: the connection stays usable."""
 
     async def pieces() -> AsyncIterator[str]:
         await asyncio.sleep(60)

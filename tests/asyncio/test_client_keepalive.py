@@ -26,7 +26,7 @@ Connect = Callable[..., Any]
 
 
 def answering(wire: Wire) -> list[Frame]:
-    """Accept, answer pings and close, return the other frames and the pings."""
+    """Accepts, answers pings and close, returns the other frames and the pings."""
     wire.accept()
     frames: list[Frame] = []
     while True:
@@ -40,18 +40,20 @@ def answering(wire: Wire) -> list[Frame]:
 
 
 def silent(wire: Wire) -> tuple[list[Frame], Close | None]:
-    """Accept and never answer."""
+    """Accepts and never answers."""
     wire.accept()
     return wire.read_until_close()
 
 
 def measured(latency: float) -> bool:
-    """Whether a round trip was measured. The clock of websockets is that of the loop: in uvloop one of milliseconds."""
+    """Returns whether a round trip was measured. websockets uses the clock of the loop: in uvloop it has
+    milliseconds.
+    """
     return latency > 0 or not IS_WIRESPEED
 
 
 async def round_trip(ws: Any, *data: Any) -> float:
-    """Ping and wait for the pong; the latency."""
+    """Pings and waits for the pong; returns the latency."""
     latency: float = await (await ws.ping(*data))
     return latency
 
@@ -152,7 +154,7 @@ def test_ping_data_by_default_differs(scripted: Scripted, run: Run, connect: Con
 
 
 def test_wait_for_a_pong_times_out(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """What ``ping`` returned can be waited for again."""
+    """The object that ``ping`` returned can be awaited again."""
     server = scripted(silent)
 
     async def main() -> None:
@@ -206,8 +208,8 @@ def test_two_tasks_wait_for_one_pong(scripted: Scripted, run: Run, connect: Conn
     run(main)
 
 
-def test_pong_that_nobody_waits_for(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Whether it comes or the connection is lost: nothing is reported as never retrieved."""
+def test_pong_without_a_waiter(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """Neither the pong nor a lost connection is reported as never retrieved."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -363,7 +365,7 @@ def test_pong(scripted: Scripted, run: Run, connect: Connect, data: Any, payload
 
 @pytest.mark.parametrize("receiving", [True, False], ids=["receiving", "idle"])
 def test_keepalive_pings(scripted: Scripted, run: Run, connect: Connect, receiving: bool) -> None:
-    """Whatever the application does."""
+    """Keepalive pings are sent during any activity of the application."""
     seen = threading.Event()
     server = scripted(pace(0.1, seen))
 
@@ -416,7 +418,7 @@ def test_a_large_message_that_arrives_slowly_keeps_the_connection_alive(
 
 
 @pytest.mark.wirespeed_only("websockets counts pongs only")
-def test_a_peer_that_stops_inside_a_large_message_is_dead(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_peer_that_stops_inside_a_large_message_times_out(scripted: Scripted, run: Run, connect: Connect) -> None:
     server = scripted(send_slowly(100_000, 2.5, stop_at=0.5))
 
     async def main() -> None:
@@ -430,7 +432,7 @@ def test_a_peer_that_stops_inside_a_large_message_is_dead(scripted: Scripted, ru
 
 @pytest.mark.wirespeed_only("websockets counts pongs only")
 def test_a_peer_that_reads_slowly_is_alive(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The ping waits behind messages that the kernel has."""
+    """The ping waits behind messages in the kernel's buffer."""
     server = scripted(read_slowly(20_000, 0.05, 3), receive_buffer=16_384)
 
     async def main() -> None:
@@ -447,7 +449,7 @@ def test_a_peer_that_reads_slowly_is_alive(scripted: Scripted, run: Run, connect
 
 @pytest.mark.wirespeed_only("websockets counts pongs only")
 def test_a_peer_that_only_sends_is_alive(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Its pongs may wait behind messages of its own."""
+    """The peer's pongs may wait behind its own messages."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -489,7 +491,7 @@ def test_late_pong_in_time(scripted: Scripted, run: Run, connect: Connect) -> No
 
 
 def test_no_ping_timeout(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Pings go out, and a peer that never answers is not given up."""
+    """Pings are sent, and a peer that never answers is not closed."""
     pinged = threading.Event()
 
     def script(wire: Wire) -> Any:
@@ -523,7 +525,7 @@ def test_no_keepalive(scripted: Scripted, run: Run, connect: Connect) -> None:
 
 
 @pytest.mark.wirespeed_only("websockets counts the time in which the loop did not turn")
-def test_blocked_loop_is_not_held_against_the_peer(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_blocked_loop_does_not_fail_keepalive(scripted: Scripted, run: Run, connect: Connect) -> None:
     """The pong is waiting in the socket when the loop turns again."""
 
     def script(wire: Wire) -> Any:
@@ -568,7 +570,7 @@ def test_close_waits_for_no_pong(scripted: Scripted, run: Run, connect: Connect)
 
 
 def test_many_connections_are_kept_alive(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Each at its own pace, and one that ends does not stop the others."""
+    """Each connection has its own interval, and one that ends does not stop the others."""
 
     async def main() -> None:
         connections = [

@@ -1,4 +1,4 @@
-"""Limits: what a client takes from a peer."""
+"""Limits on the data that a client accepts from a peer."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def peak() -> int:
 
 
 @pytest.mark.parametrize("receiving", [True, False], ids=["receiving", "idle"])
-def test_bomb_is_refused_before_it_is_inflated(scripted: Scripted, run: Run, connect: Connect, receiving: bool) -> None:
-    """256 MiB in 256 kB: the memory of the process must not show it."""
+def test_decompression_bomb_is_refused(scripted: Scripted, run: Run, connect: Connect, receiving: bool) -> None:
+    """256 MiB are compressed to 256 kB: the memory of the process must not grow by that."""
     bomb = deflate(bytes(256 << 20))
 
     def script(wire: Wire) -> Any:
@@ -150,7 +150,7 @@ def test_bomb_is_refused_before_it_is_inflated(scripted: Scripted, run: Run, con
 
 
 def test_declared_length_is_not_allocated(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Without a limit a peer may announce what it likes; memory is taken as the bytes come."""
+    """Without a limit a peer may announce any length; memory is allocated as the bytes arrive."""
 
     def script(wire: Wire) -> Any:
         wire.accept(then=frame(BINARY, b"some", length=1 << 40))

@@ -34,7 +34,7 @@ Connect = Callable[..., Any]
 
 
 class Recorder(Listener):
-    """Writes down what it is told."""
+    """Records its callbacks."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
@@ -74,10 +74,10 @@ def sending(data: bytes, *headers: str) -> Callable[[Wire], Any]:
     return script
 
 
-# What it is told
+# Events
 
 
-def test_everything_in_order(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_callbacks_in_order(scripted: Scripted, run: Run, connect: Connect) -> None:
     data = text("é") + binary(b"b") + ping(b"1") + text("c", fin=False) + pong(b"2") + frame(CONT, b"d") + text("")
     server = scripted(sending(data + close(1001, "bye")))
     recorder = Recorder()
@@ -114,7 +114,7 @@ def test_types(scripted: Scripted, run: Run, connect: Connect) -> None:
 
 
 def test_open_is_first(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Before ``connect`` returns, and the connection can be used in it."""
+    """on_open runs before ``connect`` returns, and can use the connection."""
 
     class PendingHandshake(Recorder):
         def on_open(self, ws: Any) -> None:
@@ -172,7 +172,7 @@ def test_close_is_last_and_once(scripted: Scripted, run: Run, connect: Connect, 
 
 
 def test_listener_without_methods(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Messages that nobody asked for are dropped, pings are answered."""
+    """Messages without a callback are dropped, pings are answered."""
 
     async def main() -> None:
         ws = await connect(server.uri + "/ping?data=spam", listener=Listener())
@@ -240,7 +240,7 @@ def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: C
     async def main() -> None:
         recorder = Recorder()
         ws = await connect(server.uri, listener=recorder, compression=None)
-        # All that the system keeps is there before the first look.
+        # All bytes are in the system's buffer before the first read.
         time.sleep(0.3)
         most = seen = 0
         while ws.state.name != "CLOSED":
@@ -248,8 +248,8 @@ def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: C
             received = ws.stats()["messages_received"]
             most, seen = max(most, received - seen), received
         assert seen == 400_000
-        # Two turns of 256 KiB, each message counted with 32 bytes more than it has, and what was read before
-        # the first. The transports of libuv read up to 32 times in one turn.
+        # Two turns of 256 KiB, each message counted with 32 bytes of overhead, and the bytes read before the first. The
+        # transports of libuv read up to 32 times in one turn.
         if (setting.loop, setting.io_backend) != ("uvloop", "transport"):
             assert most < 16_000
 
@@ -257,7 +257,7 @@ def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: C
 
 
 def test_latency_and_pong(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """The future of a ping works beside ``on_pong``; keepalive too is told."""
+    """The future of a ping works beside ``on_pong``; pongs of keepalive call it too."""
     recorder = Recorder()
 
     async def main() -> None:
@@ -314,8 +314,8 @@ def test_create_task_in_a_callback(server: WebSocketsServer, run: Run, connect: 
 
 @pytest.mark.parametrize("when", ["open", "message", "ping", "pong", "close", "writable"])
 @pytest.mark.parametrize("how", ["abort", "close"])
-def test_end_in_a_callback(scripted: Scripted, run: Run, connect: Connect, when: str, how: str) -> None:
-    """The rest of what has arrived is not delivered after an abort; nothing breaks."""
+def test_abort_in_a_callback(scripted: Scripted, run: Run, connect: Connect, when: str, how: str) -> None:
+    """Remaining data is not delivered after an abort."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -366,7 +366,7 @@ def test_end_in_a_callback(scripted: Scripted, run: Run, connect: Connect, when:
 
 
 def test_on_writable(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Once for each time that ``send_nowait`` was refused."""
+    """on_writable is called once for each time that ``send_nowait`` was refused."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -408,7 +408,7 @@ def test_on_writable(scripted: Scripted, run: Run, connect: Connect) -> None:
     assert payloads == [number.to_bytes(2, "big") + bytes(100_000) for number in range(200)]
 
 
-def test_on_writable_is_not_called_without_need(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_on_writable_is_not_called_without_refused_send(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     recorder = Recorder()
 
     async def main() -> None:
@@ -441,7 +441,9 @@ class Failing(Recorder):
 
 @pytest.mark.parametrize("method", ["open", "message", "ping", "pong"])
 def test_exception(scripted: Scripted, run: Run, connect: Connect, method: str) -> None:
-    """It closes the connection with 1011, ``wait_closed`` raises it, and only ``on_close`` is called after it."""
+    """The exception closes the connection with 1011, ``wait_closed`` raises it, and only ``on_close`` is called after
+    it.
+    """
 
     def script(wire: Wire) -> Any:
         wire.accept(then=(text("x") + ping(b"y") + pong(b"z")) * 3)
@@ -474,7 +476,7 @@ def test_exception(scripted: Scripted, run: Run, connect: Connect, method: str) 
         assert kinds.count(method) == 1
 
     run(main)
-    # Nobody has the connection when on_open has raised: it may be lost without a close frame.
+    # No code has the connection when on_open has raised: it may be lost without a close frame.
     assert server.result == Close(1011, server.results[0].reason) if server.results[0] else method == "open"
 
 
@@ -518,7 +520,7 @@ def test_exception_in_on_writable(scripted: Scripted, run: Run, connect: Connect
 
 
 def test_exception_while_a_task_sends(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """It is told as everyone is."""
+    """The sending task gets an exception."""
     server = scripted(sending(text("x")))
 
     async def main() -> None:
@@ -533,8 +535,8 @@ def test_exception_while_a_task_sends(scripted: Scripted, run: Run, connect: Con
     run(main)
 
 
-def test_exception_that_nobody_asks_for(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """No report of an exception that was never retrieved: ``close`` and ``async with`` end quietly."""
+def test_exception_that_is_not_retrieved(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The exception is never reported as never retrieved: ``close`` and ``async with`` end quietly."""
     server = scripted(sending(text("x") + close(1000)))
 
     async def main() -> None:
@@ -549,7 +551,7 @@ def test_exception_that_nobody_asks_for(scripted: Scripted, run: Run, connect: C
 def test_exit_from_a_callback(
     server: WebSocketsServer, run: Run, connect: Connect, setting: Setting, exception: type[BaseException]
 ) -> None:
-    """It leaves the loop, as from every callback."""
+    """SystemExit leaves the loop, as from every callback."""
     if setting == Setting("uvloop", "transport"):
         pytest.skip("uvloop gives what a protocol raises to the exception handler")
 
@@ -569,7 +571,7 @@ def test_exit_from_a_callback(
 
 
 def test_listener_and_connection_in_a_cycle(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """They go together."""
+    """Both are collected together."""
 
     class Owner(Listener):
         ws: Any = None
@@ -590,7 +592,7 @@ def test_listener_and_connection_in_a_cycle(server: WebSocketsServer, run: Run, 
 def test_connection_whose_listener_raised_is_collected(
     server: WebSocketsServer, run: Run, connect: Connect, *, told: bool
 ) -> None:
-    """It has the exception, whose traceback has frames that have it."""
+    """The connection has the exception, whose traceback has frames that have the connection."""
 
     async def main() -> None:
         listener = Failing("message", ValueError("enough"))
@@ -607,7 +609,7 @@ def test_connection_whose_listener_raised_is_collected(
         gc.collect()
         assert reference() is None
 
-    # What is logged has the exception, too, and pytest has that.
+    # The log record has the exception, too, and pytest keeps the record.
     logging.disable()
     try:
         run(main)
@@ -627,7 +629,7 @@ def test_listener_of_wrong_type(server: WebSocketsServer, run: Run, connect: Con
 def test_exception_is_logged_before_closing(
     scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A peer that does not answer the close frame does not delay it."""
+    """A peer that does not answer the close frame does not delay the log record."""
     logged = threading.Event()
 
     def reluctant(wire: Wire) -> None:
@@ -655,7 +657,7 @@ def test_exception_is_logged_before_closing(
 def test_exception_is_logged_once(
     scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
-    """Whether anybody asks for it or not."""
+    """The exception is logged once, whether or not it is retrieved."""
     server = scripted(sending(text("x") + close(1000)))
     error = ZeroDivisionError("mine")
 
@@ -678,7 +680,7 @@ def test_exception_is_logged_once(
 
 
 def test_methods_are_not_async() -> None:
-    """Nobody would await what they return."""
+    """A coroutine function as a callback is refused, because its result would never be awaited."""
     with pytest.raises(TypeError, match=r"Late\.on_message must not be async"):
 
         class Late(Listener):

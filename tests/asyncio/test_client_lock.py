@@ -1,4 +1,4 @@
-"""The connection is at work in Python code, that of an ``ssl.SSLContext``: others use it meanwhile, and none hangs."""
+"""Calls on a connection that is running Python code, that of an ``ssl.SSLContext``: none of them deadlocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-# Longer than anything here takes, shorter than what a test may take.
+# Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
 
 LARGE = bytes(300_000)
@@ -35,7 +35,7 @@ def look(ws: Any) -> None:
 
 
 def speak(ws: Any) -> None:
-    # Too much may wait to be sent.
+    # Too many messages may be queued.
     with contextlib.suppress(BlockingIOError):
         ws.send_nowait("aside")
 
@@ -44,11 +44,11 @@ USES: dict[str, Callable[[Any], None]] = {"look": look, "speak": speak}
 
 
 class User:
-    """Uses a connection, and keeps what came of it.
+    """Uses a connection, and keeps the results.
 
     Args:
         ws: The connection.
-        use: What to do with it.
+        use: The operation.
     """
 
     def __init__(self, ws: Any, use: Callable[[Any], None]) -> None:
@@ -66,7 +66,7 @@ class User:
 
 @contextlib.contextmanager
 def switching() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Makes threads switch as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -95,7 +95,7 @@ def in_thread(user: User) -> Iterator[None]:
 
 
 class Interrupted:
-    """The TLS of a connection, with something else done in the middle of its work."""
+    """The TLS object of a connection that runs another action in the middle of its work."""
 
     within: ClassVar[list[Callable[[], None]]] = []
 
@@ -117,7 +117,7 @@ class Interrupted:
 
 
 class Layer(ssl.SSLObject):
-    """What a context makes."""
+    """The object that a context makes."""
 
     @property
     def _sslobj(self) -> Any:
@@ -130,7 +130,7 @@ class Layer(ssl.SSLObject):
 
 @contextlib.contextmanager
 def in_finalizers(user: User) -> Iterator[None]:
-    """The collector runs whenever it is asked to encrypt or decrypt, and finds a cycle."""
+    """Runs the collector at each encryption or decryption, which finds a cycle."""
 
     class Cycle:
         def __init__(self) -> None:
@@ -162,7 +162,7 @@ def in_signal_handlers(user: User) -> Iterator[None]:
 
 
 def check_refusals(user: User) -> None:
-    """Nothing but success, or that the connection is at work; a panic would be another exception."""
+    """Calls succeed or raise that the connection is in use; a panic would be another exception."""
     assert {name for name, _ in user.errors} <= {"RuntimeError"}, user.errors
     assert all("the connection is at work" in text for _, text in user.errors), user.errors
 
@@ -187,7 +187,7 @@ def secure(connect: Connect, secure_server: WebSocketsServer, certificates: Cert
 
 
 def test_another_thread(run: Run, secure: Callable[[], Any]) -> None:
-    """It gets what it asks for, always."""
+    """A call from another thread always succeeds."""
 
     async def main() -> None:
         async with secure() as ws:
@@ -235,8 +235,8 @@ def test_signal_handlers(run: Run, secure: Callable[[], Any], use: str) -> None:
     run(main)
 
 
-def test_abort_within(run: Run, secure: Callable[[], Any]) -> None:
-    """It ends the connection, or is refused: whoever sends and receives hears of it in either case."""
+def test_abort_from_within(run: Run, secure: Callable[[], Any]) -> None:
+    """Abort ends the connection or is refused: senders and receivers are woken in either case."""
 
     async def main() -> None:
         for _ in range(5):
@@ -253,14 +253,14 @@ def test_abort_within(run: Run, secure: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_what_is_sent_while_a_transport_is_given_something_comes_after_it(
+def test_message_sent_during_transport_write_follows_it(
     server: WebSocketsServer,
     secure_server: WebSocketsServer,
     certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
     tls: bool,
 ) -> None:
-    """A signal handler may run in any Python function, and a transport's `write` is one."""
+    """A signal handler may run in any Python function, such as a transport's `write`."""
     kind = asyncio.selector_events._SelectorSocketTransport  # type: ignore[attr-defined]
     write = kind.write
     within: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""Peers that break the rules of closing, and connections that are lost."""
+"""Peers that break the rules of closing, and lost connections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_reply_to_close(run: Run, connect: Connect) -> None:
 
 
 def test_no_reply_to_close_but_data(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """A server that goes on sending for ever does not extend the deadline."""
+    """A server that keeps sending does not extend the deadline."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -68,7 +68,7 @@ def test_no_reply_to_close_but_data(scripted: Scripted, run: Run, connect: Conne
 @pytest.mark.wirespeed_only("websockets stops reading when its queue is full, so close waits for its timeout")
 @pytest.mark.parametrize("size", [10, 64, 100_000])
 def test_close_under_a_flood(scripted: Scripted, run: Run, connect: Connect, size: int) -> None:
-    """The server sends as fast as it can until it sees the close frame; the application has given up receiving."""
+    """The server sends as fast as it can until it sees the close frame; the application no longer receives."""
     block = frame(BINARY, bytes(size)) * max(1, 65_536 // size)
 
     def script(wire: Wire) -> Any:
@@ -100,7 +100,7 @@ def test_close_under_a_flood(scripted: Scripted, run: Run, connect: Connect, siz
 
 
 def test_tcp_left_open_after_the_closing_handshake(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Section 7.1.1: the server closes first; a client that waits does not wait for ever."""
+    """Section 7.1.1: the server closes first; a client does not wait for that forever."""
 
     def script(wire: Wire) -> Any:
         wire.accept()

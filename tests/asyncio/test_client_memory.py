@@ -1,4 +1,6 @@
-"""What a connection keeps of a peer that sends more than anybody asks for: a bound, and everything arrives later."""
+"""The memory of a connection whose peer sends more than the application receives is bounded, and every message arrives
+later.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,17 @@ pytestmark = [
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-# Longer than anything here takes, shorter than what a test may take.
+# Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 10.0
 
 MESSAGE = bytes(1000)
 COUNT = 4000
 CONNECTIONS = 20
 
-# What a connection may keep besides its queue: what one read of the socket gives, some times over.
+# Memory beside the queue: a small multiple of one read of the socket.
 MOST = 1 << 20
 
-# The limits, and how many messages may be queued then: some more, for those that are taken while it pauses.
+# The limits, and the number of messages that may be queued then: a few more, taken while reading pauses.
 LIMITS: dict[str, tuple[dict[str, Any], int]] = {
     "bytes": ({"max_queue": None, "max_queue_bytes": 65_536}, 65_536 // len(MESSAGE)),
     "both": ({"max_queue": 16, "max_queue_bytes": 65_536}, 32),
@@ -42,7 +44,7 @@ LIMITS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 def resident() -> int:
-    """Bytes of memory of this process."""
+    """Returns the resident memory of this process in bytes."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * 4096
 
@@ -60,7 +62,7 @@ class Flood:
         self.threads: list[threading.Thread] = []
 
     def connect(self) -> socket.socket:
-        """A connection for a client whose system receives all of it, whether it reads or not."""
+        """Connects with a receive buffer that holds all messages, so that the server never blocks."""
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 6_000_000)
         sock.connect(("127.0.0.1", self.port))
@@ -94,7 +96,7 @@ def flood() -> Iterator[Flood]:
 
 
 async def settled(connections: list[Any]) -> None:
-    """Nothing more is taken for a while: the queues are as full as they get."""
+    """Waits until the queues no longer grow."""
     last: list[Any] = []
     since = 0
 
@@ -110,8 +112,10 @@ async def settled(connections: list[Any]) -> None:
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("received", [0, 1], ids=["nothing", "one"])
-def test_bound(run: Run, connect: Connect, flood: Flood, received: int, limit: str) -> None:
-    """Nobody receives, or one message: the rest stays with the system, and comes when it is asked for."""
+def test_memory_of_unreceived_messages_is_bounded(
+    run: Run, connect: Connect, flood: Flood, received: int, limit: str
+) -> None:
+    """No message or one is received: the rest stays with the system, and arrives when it is received."""
 
     options, most = LIMITS[limit]
 

@@ -24,7 +24,7 @@ SIZES = [0, 1, 2, 7, 8, 63, 64, 65, 124, 125, 126, 127, 128, 4096, 65_535, 65_53
 
 
 def pattern(size: int) -> bytes:
-    """Bytes that show a shift, a swap or a masking key that is applied at the wrong offset."""
+    """Bytes that reveal a shift, a swap or a masking key that is applied at the wrong offset."""
     return bytes((index * 7 + index // 251) % 256 for index in range(min(size, 65_536))).ljust(size, b"\x5a")
 
 
@@ -33,7 +33,7 @@ def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
     return wire.read_until_close()
 
 
-# Echo: what is sent is what is received
+# Echo
 
 
 @pytest.mark.parametrize("compression", ["deflate", None])
@@ -136,7 +136,7 @@ def test_sending_does_not_change_the_buffer(server: WebSocketsServer, run: Run, 
 def test_buffer_may_change_once_send_has_returned(
     server: WebSocketsServer, run: Run, connect: Connect, size: int
 ) -> None:
-    """What is still queued is a copy."""
+    """Messages in the queue are copies."""
 
     async def main() -> None:
         async with connect(server.uri, compression=None) as ws:
@@ -203,7 +203,7 @@ def test_frames_are_masked_with_fresh_keys(scripted: Scripted, run: Run, connect
     run(main)
     keys = {data[2:6] for data in server.result}
     assert len(keys) == 50
-    # Of zeros the masked payload is the key, twice.
+    # The masked payload of zeros is the key, twice.
     assert all(data[6:] == data[2:6] * 2 for data in server.results[0])
 
 
@@ -325,7 +325,7 @@ def test_iteration_raises_on_another_close(scripted: Scripted, run: Run, connect
     assert server.result[1] == Close(code, "why")
 
 
-def test_iteration_can_be_left_and_taken_up(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_iteration_can_be_resumed(scripted: Scripted, run: Run, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=b"".join(map(text, "abcdef")) + close())
         wire.read_until_close()
@@ -389,8 +389,8 @@ def test_send_is_a_coroutine_to_asyncio(server: WebSocketsServer, run: Run, conn
     run(main)
 
 
-def test_recv_that_is_closed_unawaited(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """It has taken nothing."""
+def test_recv_closed_without_await(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """An unawaited recv has taken no message."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -402,7 +402,7 @@ def test_recv_that_is_closed_unawaited(server: WebSocketsServer, run: Run, conne
 
 
 def test_recv_that_is_thrown_into(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """As a task or a debugger may do before the first step."""
+    """A task or a debugger may throw before the first step."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -417,7 +417,7 @@ def test_recv_that_is_thrown_into(server: WebSocketsServer, run: Run, connect: C
 # Faults
 
 
-def test_messages_before_a_fault_are_delivered(scripted: Scripted, run: Run, connect: Connect) -> None:
+def test_messages_before_a_protocol_error_are_delivered(scripted: Scripted, run: Run, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=text("a") + binary(b"b") + frame(3))
         return wire.read_until_close()

@@ -1,4 +1,4 @@
-"""Never two tasks deep: no step of a task is entered from inside another, whatever wakes it."""
+"""No step of a task is ever entered from inside another task's step, for any event that wakes it."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def watch(loop: asyncio.AbstractEventLoop) -> None:
 
 @pytest.fixture
 def run_watched(run: Run) -> Run:
-    """Run with every step of every task watched."""
+    """Runs with every step of every task watched."""
 
     def run_and_check(main: Callable[[], Any], **options: Any) -> None:
         run(main, prepare=watch, **options)
         assert Watched.nested == []
-        # It was watched at all: connecting and an answer take three steps at least.
+        # Proves that steps were watched: connecting and an answer take three steps at least.
         assert Watched.steps >= 3
 
     return run_and_check
@@ -103,7 +103,7 @@ def test_never_nested_while_receiving(server: WebSocketsServer, run_watched: Run
 @pytest.mark.wirespeed_only("ours")
 @pytest.mark.parametrize("call", ["recv_nowait", "abort", "send_nowait", "recv", "begin-close"])
 def test_never_nested_by_a_call(scripted: Scripted, run_watched: Run, connect: Connect, call: str) -> None:
-    """What a call finds out, inside the step of its task, wakes the others only later."""
+    """Events found by a call, inside the step of its task, wake the other tasks only later."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -170,7 +170,7 @@ def test_never_nested_by_cancelling(server: WebSocketsServer, run_watched: Run, 
 def test_never_nested_at_random(
     server: WebSocketsServer, run_watched: Run, connect: Connect, setting: Setting, seed: int
 ) -> None:
-    """Connections that talk, ping, close and are cancelled in tasks that wait for each other."""
+    """Tasks that wait for each other use connections that send, ping, close and are cancelled."""
     choose = random.Random(f"{seed} {setting}")
 
     async def talk(ws: Any, others: list[Any]) -> None:

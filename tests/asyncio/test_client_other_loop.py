@@ -26,7 +26,7 @@ if IS_WIRESPEED:
 Scripted = Callable[..., ScriptedServer]
 Connect = Callable[..., Any]
 
-# Longer than anything here takes, shorter than what a test may take.
+# Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
 
 
@@ -35,7 +35,7 @@ async def fragments() -> AsyncIterator[str]:
 
 
 async def several_sends(ws: Any) -> None:
-    """The first of an iteration is written at once, those after it are queued."""
+    """The first message of an iteration is written immediately, later ones are queued."""
     for _ in range(3):
         await ws.send("x")
 
@@ -101,7 +101,7 @@ async def echoes(ws: Any, text: str) -> None:
 @pytest.mark.parametrize("before", ["", "echo", "send"])
 @pytest.mark.parametrize("call", CALLS)
 def test_call_is_refused(loops: Loops, ws: Any, call: str, before: str) -> None:
-    """The text names both loops, and the connection is as it was."""
+    """The text names both loops, and the connection is unchanged."""
 
     async def prepare() -> None:
         if before == "echo":
@@ -126,7 +126,7 @@ def test_call_is_refused(loops: Loops, ws: Any, call: str, before: str) -> None:
     loops.run(after())
 
 
-def test_message_that_is_there_already_is_not_lost(loops: Loops, ws: Any) -> None:
+def test_queued_message_is_not_lost(loops: Loops, ws: Any) -> None:
     async def receive_one_of_two() -> None:
         await ws.send_many(["1", "2"])
         assert await ws.recv() == "1"
@@ -140,8 +140,8 @@ def test_message_that_is_there_already_is_not_lost(loops: Loops, ws: Any) -> Non
     assert loops.run(ws.recv()) == "2"
 
 
-def test_abort_is_possible(loops: Loops, scripted: Scripted, connect: Connect) -> None:
-    """A connection can be given up anywhere. The socket of a transport is closed by its loop."""
+def test_abort_from_another_loop(loops: Loops, scripted: Scripted, connect: Connect) -> None:
+    """A connection can be aborted from any loop. The socket of a transport is closed by its loop."""
 
     def accept(wire: Wire) -> bool:
         wire.accept()

@@ -1,4 +1,4 @@
-"""What is kept for an application that does not receive: ``max_queue`` and ``max_queue_bytes``, both marks of each."""
+"""The queue of an application that does not receive: ``max_queue`` and ``max_queue_bytes``, both marks of each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SIZE = 1000
 COST = SIZE + 64  # of a message in the queue
 COUNT = 12_000  # thrice the default of max_queue_bytes, and more than the sockets take beside
 
-# What was read and is not taken apart yet counts as bytes, but not as messages. It is one read of a socket
-# with a small buffer, or what a transport brings at once.
+# Unparsed bytes count as bytes, but not as messages. There is at most one read of a socket with a small buffer, or one
+# delivery of a transport.
 UNPARSED = 200_000 // COST
 
-# The options, the messages that are kept then at most, and at least.
+# The options, and the maximum and minimum number of queued messages.
 LIMITS: dict[str, tuple[dict[str, Any], int, int]] = {
     "defaults": ({}, (4 << 20) // COST + 1, (4 << 20) // COST - UNPARSED),
     "both": ({"max_queue": 2000, "max_queue_bytes": 1_000_000}, 2000, 2000),
@@ -48,7 +48,7 @@ LIMITS: dict[str, tuple[dict[str, Any], int, int]] = {
 
 
 def flood(wire: Wire) -> None:
-    """Send everything, for as long as the client is there; each message begins with its number."""
+    """Sends everything while the client is connected; each message begins with its number."""
     wire.accept()
     with contextlib.suppress(Disconnected):
         for number in range(COUNT):
@@ -57,7 +57,7 @@ def flood(wire: Wire) -> None:
 
 
 def small_socket(server: ScriptedServer) -> socket.socket:
-    """A socket whose system keeps little: what the connection reads at once is bounded by that."""
+    """Returns a socket with small system buffers, which bounds the bytes of one read."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     sock.connect((server.host, server.port))
@@ -66,13 +66,13 @@ def small_socket(server: ScriptedServer) -> socket.socket:
 
 
 def kept(ws: Any) -> int:
-    """Messages that wait to be received."""
+    """Returns the number of queued messages."""
     return int(ws.stats()["receive_queue_messages"])
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_marks(scripted: Scripted, run: Run, connect: Connect, limit: str) -> None:
-    """Reading stops when both marks are reached, not before and not after; nothing is lost."""
+def test_reading_stops_at_the_high_mark(scripted: Scripted, run: Run, connect: Connect, limit: str) -> None:
+    """Reading stops exactly at the first of both high marks; nothing is lost."""
     options, most, least = LIMITS[limit]
     server = scripted(flood)
 
@@ -109,10 +109,10 @@ def test_no_limit(scripted: Scripted, run: Run, connect: Connect) -> None:
     ],
     ids=["messages", "a quarter", "bytes", "bytes first", "messages first"],
 )
-def test_low_mark(
+def test_reading_continues_at_the_low_mark(
     scripted: Scripted, run: Run, connect: Connect, options: dict[str, Any], high: int, low: int, slack: int
 ) -> None:
-    """Reading goes on when as much is left, and stops above the high mark again."""
+    """Reading continues at the low mark, and stops above the high mark again."""
     server = scripted(flood)
 
     async def main() -> None:

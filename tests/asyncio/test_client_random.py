@@ -1,4 +1,4 @@
-"""Random orders of everything, against a peer that does the same."""
+"""Random orders of all operations, against a peer that does likewise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Connect = Callable[..., Any]
 
 
 class Peer:
-    """Sends numbered messages, pings, fragments and floods, reads or does not, and ends in some way."""
+    """Sends numbered messages, pings, fragments and floods, reads or does not, and ends in a random way."""
 
     def __init__(self, seed: str) -> None:
         self.choose = random.Random(seed)
@@ -51,7 +51,7 @@ class Peer:
                 wire.reset()
 
     def turn(self, wire: Wire) -> bool:
-        """Do one thing; tell whether the connection is over."""
+        """Performs one action; returns whether the connection is over."""
         if self.choose.random() < 0.7:
             data = self.some()
             if self.choose.random() < 0.1:
@@ -93,7 +93,7 @@ class Peer:
         return data
 
     def read(self, wire: Wire, *, reply: bool = True) -> bool:
-        """Read a frame, answer it; tell whether it was a close frame."""
+        """Reads and answers a frame; returns whether it was a close frame."""
         received = wire.read_frame()
         if received.opcode == CLOSE:
             if reply:
@@ -118,7 +118,7 @@ class Application:
         self.receiving = asyncio.Lock()
 
     async def receive(self) -> None:
-        # With many receivers the order in which their tasks go on is theirs; one at a time can be checked.
+        # With many receivers the order in which tasks continue varies; the order for one receiver can be checked.
         async with self.receiving:
             way = self.choose.randrange(3 if IS_WIRESPEED else 2)
             if way == 0:
@@ -173,7 +173,7 @@ class Application:
                 tasks[asyncio.ensure_future(call())] = call
             if tasks and self.choose.random() < 0.2:
                 victim = self.choose.choice(list(tasks))
-                # To cancel half of a message is to fail the connection.
+                # Cancelling half of a message would fail the connection.
                 if tasks[victim] not in fragile:
                     victim.cancel()
             await asyncio.sleep(self.choose.choice([0, 0, 0, 0, 0.0005]))
@@ -191,7 +191,7 @@ class Application:
         assert not pending, pending
         for task in done:
             self.check(task)
-        # What had arrived is delivered after the end.
+        # Messages that had arrived are delivered after the end.
         with contextlib.suppress(exceptions.ConnectionClosed):
             while True:
                 self.take(await self.ws.recv())
@@ -205,7 +205,7 @@ class Application:
 
 
 def whole_messages(frames: list[bytes]) -> list[bytes]:
-    """Join the fragments of what the peer has received."""
+    """Joins the fragments that the peer has received."""
     messages: list[bytes] = []
     for payload in frames:
         if payload.startswith(b"+"):
@@ -217,7 +217,7 @@ def whole_messages(frames: list[bytes]) -> list[bytes]:
 
 @pytest.mark.wirespeed_only("cancelled calls of websockets may leave messages and fragments behind")
 @pytest.mark.parametrize("seed", range(12))
-def test_at_random(run: Run, connect: Connect, setting: Setting, seed: int) -> None:
+def test_random_operations(run: Run, connect: Connect, setting: Setting, seed: int) -> None:
     peer = Peer(f"peer {seed} {setting}")
     choose = random.Random(f"options {seed} {setting}")
     options = {
@@ -237,7 +237,7 @@ def test_at_random(run: Run, connect: Connect, setting: Setting, seed: int) -> N
     with no_leaks():
         with ScriptedServer(peer) as server:
             application = run(lambda: main(server.uri))
-        # Every message once and in order, as far as they came.
+        # Every message arrives once and in order, up to the end.
         assert application.received == list(range(len(application.received)))
         assert len(application.received) <= peer.sent
         numbers = [int(message.split(b" ", 1)[0]) for message in whole_messages(peer.received)]

@@ -1,4 +1,4 @@
-"""One operation, used by two at once: what runs within it, and threads that share it."""
+"""One operation used by two callers at once: code that runs within it, and threads that share it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-# Longer than anything here takes, shorter than what a test may take.
+# Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
 
-# What is executed here knows nothing of libuv.
+# The code executed here does not know libuv.
 SETTINGS = [setting for setting in SETTINGS if setting.loop != "uvloop"]
 
 
-# The iterator of messages uses the operation that asks it
+# The iterator of messages uses its own operation
 
 
 class Reentrant:
-    """An iterator that is no generator: it gets at the operation while this asks it for the first message."""
+    """An iterator, not a generator, that uses the operation which asks it for the first message."""
 
     def __init__(self, use: Callable[[Any], Any], messages: list[Any]) -> None:
         self.use, self.messages = use, messages
@@ -63,8 +63,10 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("size", [1, 100_000], ids=["small", "large"])
 @pytest.mark.parametrize("use", USES)
-def test_iterator_of_send_many(server: WebSocketsServer, run: Run, connect: Connect, use: str, size: int) -> None:
-    """The iterator is told; the operation goes on, and so does the connection."""
+def test_iterator_uses_its_own_send_many(
+    server: WebSocketsServer, run: Run, connect: Connect, use: str, size: int
+) -> None:
+    """The iterator gets an exception; the operation and the connection continue."""
     messages = ["a" * size, "b" * size, "c" * size]
 
     async def main() -> None:
@@ -77,7 +79,7 @@ def test_iterator_of_send_many(server: WebSocketsServer, run: Run, connect: Conn
                 (RuntimeError, "this is executing already")
             ] * iterator.asked
             assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in messages] == messages
-            # And so it goes on.
+            # The connection stays usable.
             await ws.send_many(["1", "2"])
             assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(2)] == ["1", "2"]
             iterator.operation = None
@@ -86,8 +88,8 @@ def test_iterator_of_send_many(server: WebSocketsServer, run: Run, connect: Conn
 
 
 @pytest.mark.parametrize("use", USES)
-def test_iterator_that_raises(server: WebSocketsServer, run: Run, connect: Connect, use: str) -> None:
-    """It lets the refusal out: ``send_many`` raises that, with what was there before sent."""
+def test_iterator_propagates_the_refusal(server: WebSocketsServer, run: Run, connect: Connect, use: str) -> None:
+    """The iterator lets the refusal propagate: ``send_many`` raises it, after sending the earlier messages."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -120,8 +122,8 @@ def test_iterator_that_raises(server: WebSocketsServer, run: Run, connect: Conne
     run(main)
 
 
-def test_iterator_that_sends_by_itself(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Other operations of the connection are nobody's business but the connection's."""
+def test_iterator_uses_another_operation(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+    """The iterator may use other operations of the connection."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -147,7 +149,7 @@ def test_iterator_that_sends_by_itself(server: WebSocketsServer, run: Run, conne
     run(main)
 
 
-# What is done
+# Finished operations
 
 
 OPERATIONS: dict[str, Callable[[Any], Any]] = {
@@ -158,8 +160,8 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_finished_again(server: WebSocketsServer, run: Run, connect: Connect, name: str) -> None:
-    """Nothing is sent twice, and a closed one may be closed."""
+def test_finished_operation_is_refused(server: WebSocketsServer, run: Run, connect: Connect, name: str) -> None:
+    """Nothing is sent twice, and a finished operation may be closed."""
 
     async def main() -> None:
         async with connect(server.uri + "/sink") as ws:
@@ -181,8 +183,8 @@ def test_finished_again(server: WebSocketsServer, run: Run, connect: Connect, na
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_finished_in_threads(server: WebSocketsServer, run: Run, connect: Connect, name: str) -> None:
-    """They await it, close it and throw into it, all at once, while the loop makes others."""
+def test_finished_operation_in_threads(server: WebSocketsServer, run: Run, connect: Connect, name: str) -> None:
+    """Threads await a finished operation, close it and throw into it, all at once, while the loop makes others."""
     errors: list[BaseException] = []
     rounds = 10_000
 
@@ -196,7 +198,7 @@ def test_finished_in_threads(server: WebSocketsServer, run: Run, connect: Connec
             def hammer() -> None:
                 try:
                     for _ in range(rounds):
-                        # It is finished, and says so, or that another thread is at it.
+                        # The operation raises that it is finished, or that another thread uses it.
                         with contextlib.suppress(StopIteration, RuntimeError):
                             done.send(None)
                         with contextlib.suppress(ValueError, RuntimeError):

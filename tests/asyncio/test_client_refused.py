@@ -1,4 +1,4 @@
-"""A call that raises costs nothing but itself: what came before it, and whoever else waits, gets its own."""
+"""A call that raises affects only itself: earlier messages and other waiting tasks are unaffected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
 OPTIONS = {"compression": None, "ping_interval": None}
-# No text, whoever wants it as such.
+# Bytes that are not valid as text.
 GARBAGE = b"\xff"
 
 
@@ -43,7 +43,7 @@ def sending(data: bytes) -> Callable[[Wire], Any]:
 
 
 async def all_of(ws: Any, count: int) -> list[Any]:
-    """Take so many messages; one that cannot be decoded is its exception."""
+    """Receives a number of messages; one that cannot be decoded is replaced by its exception."""
     found: list[Any] = []
     while len(found) < count:
         try:
@@ -55,7 +55,7 @@ async def all_of(ws: Any, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waiting", "there"])
 def test_recv_many_loses_no_message(scripted: Scripted, run: Run, connect: Connect, waits: bool) -> None:
-    """What cannot be decoded is raised by a call of its own, also where it was not queued before."""
+    """A decoding error is raised by a call of its own, even if the message was not queued before."""
     data = text("a") + binary(GARBAGE) + text("b") + binary(GARBAGE)
 
     def script(wire: Wire) -> None:
@@ -79,8 +79,8 @@ def test_recv_many_loses_no_message(scripted: Scripted, run: Run, connect: Conne
 
 
 @pytest.mark.parametrize("bad", ["\ud800", None, GARBAGE, ZeroDivisionError], ids=repr)
-def test_messages_before_one_that_is_refused_leave(scripted: Scripted, run: Run, connect: Connect, bad: Any) -> None:
-    """Although somebody receives already, so that nothing else makes the connection look."""
+def test_messages_before_a_refused_one_are_sent(scripted: Scripted, run: Run, connect: Connect, bad: Any) -> None:
+    """Messages are sent although another task receives, so that nothing else wakes the connection."""
 
     def script(wire: Wire) -> list[bytes]:
         wire.accept()
@@ -111,7 +111,9 @@ def test_messages_before_one_that_is_refused_leave(scripted: Scripted, run: Run,
 
 
 @pytest.mark.parametrize("method", ["recv", "recv_nowait", "recv_many"])
-def test_a_pong_before_what_cannot_be_decoded(scripted: Scripted, run: Run, connect: Connect, method: str) -> None:
+def test_pong_before_a_message_that_cannot_be_decoded(
+    scripted: Scripted, run: Run, connect: Connect, method: str
+) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         payload = wire.read_frame().payload
@@ -127,7 +129,7 @@ def test_a_pong_before_what_cannot_be_decoded(scripted: Scripted, run: Run, conn
                 assert await ws.recv(decode=True) == "before"
                 with pytest.raises(UnicodeDecodeError):
                     while True:
-                        # The first of these finds the pong, as the task was resumed with its message.
+                        # The first of these calls finds the pong, because the task was resumed with its message.
                         try:
                             if method == "recv_nowait":
                                 ws.recv_nowait(decode=True)
@@ -150,7 +152,7 @@ def test_a_pong_before_what_cannot_be_decoded(scripted: Scripted, run: Run, conn
 def test_messages_of_a_call_that_is_interrupted(
     scripted: Scripted, run: Run, connect: Connect, setting: Setting, method: str
 ) -> None:
-    """A listener of pings ends the program, which goes on all the same: no message is lost."""
+    """A listener of pings ends the program, which continues: no message is lost."""
     raised = 0
 
     class Controls(Listener if IS_WIRESPEED else object):  # type: ignore[misc]
@@ -164,7 +166,7 @@ def test_messages_of_a_call_that_is_interrupted(
     async def main() -> None:
         found: list[Any] = []
         async with connect(server.uri, listener=Controls(), **OPTIONS) as ws:
-            # Of what is in the socket the calls themselves take the messages: no callback of the loop looks at it.
+            # The calls themselves read messages from the socket; no callback of the loop does.
             while len(found) < 3:
                 try:
                     found += await ws.recv_many() if method == "recv_many" else [ws.recv_nowait()]
@@ -179,8 +181,10 @@ def test_messages_of_a_call_that_is_interrupted(
     assert raised
 
 
-def test_a_listener_raises_what_is_no_exception(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """A CancelledError of something else ends the connection like any other; who waits for the end is not cancelled."""
+def test_listener_raises_base_exception(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """A CancelledError from elsewhere ends the connection like any other exception; tasks that wait for the end are not
+    cancelled.
+    """
     told: list[Any] = []
 
     class Cancelled(Listener if IS_WIRESPEED else object):  # type: ignore[misc]
@@ -204,10 +208,10 @@ def test_a_listener_raises_what_is_no_exception(scripted: Scripted, run: Run, co
 
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
-def test_messages_behind_one_whose_listener_ends_the_program(
+def test_messages_after_a_listener_raised_system_exit(
     scripted: Scripted, run: Run, connect: Connect, setting: Setting, exception: type[BaseException]
 ) -> None:
-    """A loop that goes on, as after `run_until_complete`, goes on with them."""
+    """A loop that continues, as after `run_until_complete`, delivers the remaining messages."""
     if setting.loop == "uvloop":
         pytest.skip("uvloop gives what a callback raises to the exception handler, or ends with it")
     told: list[Any] = []
@@ -246,8 +250,8 @@ def test_messages_behind_one_whose_listener_ends_the_program(
 
 
 @pytest.mark.parametrize("what", ["wait_closed", "ping"])
-def test_forgotten_after_a_wait_that_was_given_up(scripted: Scripted, run: Run, connect: Connect, what: str) -> None:
-    """Nobody waits for it any more: it warns and is gone."""
+def test_connection_dropped_after_a_cancelled_wait(scripted: Scripted, run: Run, connect: Connect, what: str) -> None:
+    """A connection without any waiter warns and is freed."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -273,8 +277,10 @@ def test_forgotten_after_a_wait_that_was_given_up(scripted: Scripted, run: Run, 
         run(main)
 
 
-def test_no_room_while_fragments_are_sent(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Whoever is refused in the middle of somebody's message is not told in each turn that there is room."""
+def test_refused_sender_is_not_notified_while_fragments_are_sent(
+    scripted: Scripted, run: Run, connect: Connect
+) -> None:
+    """A task that is refused in the middle of a fragmented message is not notified of room in each turn."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -315,8 +321,8 @@ def test_no_room_while_fragments_are_sent(scripted: Scripted, run: Run, connect:
     assert [frame.payload for frame in server.result[0]][-1] == b"now"
 
 
-def test_another_thread_is_refused_without_an_effect(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The end that has come by then is told by the loop, and in its thread."""
+def test_refused_call_of_another_thread_has_no_effect(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """An end of the connection that has been received by then is reported in the loop's thread."""
     threads: list[Any] = []
 
     class Closes(Listener if IS_WIRESPEED else object):  # type: ignore[misc]
@@ -386,7 +392,7 @@ def test_abort_after_the_loop_with_a_ping_that_was_not_answered(
 def test_abort_after_the_loop_with_others_and_a_receiver(
     server: WebSocketsServer, connect: Connect, setting: Setting
 ) -> None:
-    """What the loop cannot be asked for any more is wanted by nobody: the timer of others, a task that waits."""
+    """Actions that a stopped loop cannot perform are dropped: the timer of other connections, a waiting task."""
 
     if setting == Setting("uvloop", "transport"):
         pytest.skip("uvloop's transports cannot be aborted after their loop")

@@ -1,4 +1,4 @@
-"""Descriptors, references, warnings and processes: what a connection must not leave behind."""
+"""Descriptors, references, warnings and processes: connections leave nothing behind."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def accept_and_reset(wire: Wire) -> None:
 
 OPENING_ERRORS: tuple[type[Exception], ...] = (exceptions.InvalidHandshake, ConnectionError, EOFError)
 if not IS_WIRESPEED:
-    # It lets this out of connect when the connection is lost before the request is sent.
+    # Such a loop raises this from connect when the connection is lost before the request is sent.
     OPENING_ERRORS = (*OPENING_ERRORS, exceptions.ConnectionClosedError)
 
 
@@ -100,7 +100,9 @@ def test_no_descriptor_left_after_failures(run: Run, connect: Connect, script: C
 
 
 def test_failed_connection_closes_its_socket(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """When the exception is raised, or very soon: without a call of close, and without a collection."""
+    """The socket is closed when the exception is raised, or very soon after, without close() and without a
+    collection.
+    """
     server = scripted(accept_and_leave)
 
     async def main() -> None:
@@ -121,7 +123,7 @@ def test_failed_connection_closes_its_socket(scripted: Scripted, run: Run, conne
 
 
 def test_cancelled_while_connecting(run: Run, connect: Connect) -> None:
-    """At every moment: no socket and no task is left."""
+    """Cancelled at every moment, connecting leaves no socket and no task."""
 
     async def attempt(uri: str) -> None:
         ws = await connect(uri, open_timeout=5)
@@ -138,7 +140,7 @@ def test_cancelled_while_connecting(run: Run, connect: Connect) -> None:
             task = asyncio.ensure_future(attempt(uri))
             await asyncio.sleep(number * 0.0002)
             await cancelled(task)
-        # What is closing when it is cancelled closes on its own, when the peer's thread has answered.
+        # A connection that is closing when it is cancelled closes on its own, when the peer's thread has answered.
         await soon(lambda: not sockets() - before)
 
     def sockets() -> set[str]:
@@ -154,7 +156,7 @@ def test_cancelled_while_connecting(run: Run, connect: Connect) -> None:
 
 
 def test_collections_while_connections_are_made(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """An object that is half made can be looked at: CPython makes its dict before the native part of it."""
+    """A partly constructed object can be traversed: CPython makes its dict before the native part of it."""
 
     async def main() -> None:
         threshold = gc.get_threshold()
@@ -188,7 +190,7 @@ async def forget(connect: Connect, uri: str, *, used: bool) -> weakref.ref[Any]:
 @pytest.mark.wirespeed_only("websockets is kept alive by its transport")
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
 def test_closed_connection_is_freed(server: WebSocketsServer, run: Run, connect: Connect, used: bool) -> None:
-    """By reference counting alone, as soon as the loop has let go of it."""
+    """By reference counting alone, as soon as the loop has released the connection."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -209,10 +211,8 @@ def test_closed_connection_is_freed(server: WebSocketsServer, run: Run, connect:
 
 @pytest.mark.wirespeed_only("websockets is kept alive by its transport")
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
-def test_open_connection_that_is_forgotten_warns(
-    server: WebSocketsServer, run: Run, connect: Connect, used: bool
-) -> None:
-    """As files and sockets do; and the socket is closed."""
+def test_dropped_open_connection_warns(server: WebSocketsServer, run: Run, connect: Connect, used: bool) -> None:
+    """A dropped connection warns, as files and sockets do, and its socket is closed."""
 
     async def main() -> None:
         before = set(open_descriptors().values())
@@ -220,7 +220,7 @@ def test_open_connection_that_is_forgotten_warns(
             reference = await forget(connect, server.uri, used=used)
             await spin()
             gc.collect()
-        # The loop keeps it until the server has answered the close frame.
+        # The loop keeps the connection until the server has answered the close frame.
         await soon(lambda: reference() is None)
         # The server's end closes a moment later.
         await soon(lambda: not {target for target in open_descriptors().values() if "socket" in target} - before)
@@ -229,7 +229,7 @@ def test_open_connection_that_is_forgotten_warns(
 
 
 @pytest.mark.wirespeed_only("websockets is kept alive by its transport")
-def test_connection_in_a_cycle_that_is_forgotten(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_dropped_connection_in_a_cycle(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         async def make() -> weakref.ref[Any]:
             ws = await connect(server.uri)
@@ -241,28 +241,28 @@ def test_connection_in_a_cycle_that_is_forgotten(server: WebSocketsServer, run: 
         with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
             reference = await make()
             gc.collect()
-        # What was recorded of the warning has kept its source, of which newer interpreters' references know; and the
-        # loop keeps it until the server has answered the close frame. Then the cycle is garbage again.
+        # The recorded warning has kept its source, which newer interpreters expose as a reference. The loop keeps it
+        # until the server has answered the close frame. Then the cycle is garbage again.
         await soon(lambda: (gc.collect(), reference() is None)[1])
 
     run(main)
 
 
 class Raised(Exception):
-    """What a listener raises."""
+    """An exception that a listener raises."""
 
 
 @pytest.mark.wirespeed_only("websockets has no listeners")
 @pytest.mark.parametrize("told", [False, True], ids=["forgotten", "told"])
 def test_connection_whose_listener_has_raised(server: WebSocketsServer, run: Run, connect: Connect, told: bool) -> None:
-    """It keeps the exception, whose traceback leads to frames in which the connection is."""
+    """The connection keeps the exception, whose traceback leads to frames that refer to the connection."""
     import wirespeed
 
     class Raising(wirespeed.Listener):
         def on_message(self, ws: Any, message: Any) -> None:
             raise Raised
 
-    # Records of what is logged hold the exception, too.
+    # Log records hold the exception, too.
     logger = logging.getLogger("forgetful")
     logger.disabled = True
 
@@ -283,7 +283,7 @@ def test_connection_whose_listener_has_raised(server: WebSocketsServer, run: Run
 
 @pytest.mark.wirespeed_only("ours")
 def test_waiting_task_keeps_its_connection(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Nobody but a task in recv refers to it: it lives, and the message comes."""
+    """Only a task in recv refers to the connection: it stays alive, and the message arrives."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -308,8 +308,8 @@ def test_waiting_task_keeps_its_connection(scripted: Scripted, run: Run, connect
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_forgotten_while_its_data_is_being_sent(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """It warns, and is gone when the close timeout is over, as the peer reads nothing."""
+def test_dropped_while_its_data_is_being_sent(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The connection warns, and is freed after the close timeout, because the peer reads nothing."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -348,7 +348,7 @@ def test_connection_cannot_be_copied(
 
 
 @pytest.mark.wirespeed_only("websockets has a task for each connection")
-def test_nothing_but_the_connection(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_idle_connection_has_no_tasks_or_timers(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     """Idle connections have no tasks and no timers of their own."""
 
     async def main() -> None:
@@ -358,7 +358,7 @@ def test_nothing_but_the_connection(server: WebSocketsServer, run: Run, connect:
         assert asyncio.all_tasks() == {asyncio.current_task()}
         scheduled = getattr(loop, "_scheduled", None)
         if scheduled is not None:
-            # One is of the test's own limit, and one of keepalive.
+            # One timer belongs to the test's own limit, and one to keepalive.
             assert len([timer for timer in scheduled if not timer.cancelled()]) <= 2
         await asyncio.gather(*(ws.close() for ws in connections))
 
@@ -398,7 +398,7 @@ def test_memory_does_not_grow(server: WebSocketsServer, run: Run, connect: Conne
 
 
 def in_process(program: str, *arguments: str, options: tuple[str, ...] = ("-X", "dev", "-W", "error")) -> str:
-    """Run a program in a fresh interpreter; its output. Anything on standard error is a failure."""
+    """Runs a program in a new interpreter and returns its output. Any output on standard error is a failure."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)]),
@@ -443,7 +443,7 @@ def test_no_warning_in_development_mode(server: WebSocketsServer, setting: Setti
 @pytest.mark.wirespeed_only("websockets reports tasks that were destroyed")
 @pytest.mark.parametrize("close_loop", [True, False], ids=["closed", "not-closed"])
 def test_exit_with_an_open_connection(server: WebSocketsServer, setting: Setting, close_loop: bool) -> None:
-    """The interpreter ends at once, quietly, though nobody closed."""
+    """The interpreter ends immediately and quietly without a close."""
     program = PRELUDE + textwrap.dedent(
         """
         ws = None
@@ -485,7 +485,7 @@ def test_connection_that_outlives_its_loop(server: WebSocketsServer, setting: Se
 
 @pytest.mark.wirespeed_only("ours")
 def test_fork(server: WebSocketsServer, setting: Setting) -> None:
-    """A child that never touches the connection does not disturb the parent's, not even when it collects it."""
+    """A child that never touches the connection does not disturb the parent's, even when it collects it."""
     program = PRELUDE + textwrap.dedent(
         """
         async def talk(ws, word):
@@ -512,5 +512,5 @@ def test_fork(server: WebSocketsServer, setting: Setting) -> None:
         loop.close()
         """
     )
-    # Not in debug mode, where the loop tells that waiting for the child took long.
+    # Not in debug mode, in which the loop logs that waiting for the child took long.
     assert in_process(program, *arguments(server, setting), options=("-W", "error")) == "before\nafter\n1000\n"

@@ -22,7 +22,7 @@ Connect = Callable[..., Any]
 
 
 def serve(scripted: Scripted, data: bytes, *headers: str) -> str:
-    """Start a server that sends this after the handshake; return its address."""
+    """Starts a server that sends these bytes after the handshake; returns its address."""
 
     def script(wire: Wire) -> Any:
         wire.accept(*headers, then=data)
@@ -153,7 +153,7 @@ def test_a_real_server(server: WebSocketsServer, run: Run, connect: Connect) -> 
 
 
 def test_more_than_the_queue_holds(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Flow control works inside a message as well: many fragments, slowly consumed, and none lost."""
+    """Flow control works inside a message as well: many fragments are consumed slowly, and none is lost."""
 
     async def main() -> None:
         async with connect(server.uri + "/fragments?n=400&size=20000", max_size=None, max_queue=4) as ws:
@@ -241,8 +241,8 @@ def test_opcode_of_the_first_fragment_decides(scripted: Scripted, run: Run, conn
 
 
 @pytest.mark.wirespeed_only("the connection of websockets is unusable then")
-def test_left_early(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The rest of the message is dropped, also what has not arrived yet, and the next message is whole."""
+def test_iteration_abandoned_early(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """The rest of the message is dropped, including parts that have not arrived yet, and the next message is whole."""
 
     def script(wire: Wire) -> None:
         wire.accept(then=text("one", fin=False) + frame(CONT, b"two", fin=False))
@@ -267,7 +267,7 @@ def test_left_early(scripted: Scripted, run: Run, connect: Connect) -> None:
 
 @pytest.mark.wirespeed_only("the connection of websockets is unusable then")
 def test_cancelled_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """An iteration that is cancelled is over, as that of every asynchronous generator; the next message is whole."""
+    """A cancelled iteration is over, as that of every asynchronous generator; the next message is whole."""
 
     def script(wire: Wire) -> None:
         wire.accept(then=text("one", fin=False))
@@ -316,8 +316,10 @@ def test_cancelled_before_the_first_fragment(scripted: Scripted, run: Run, conne
     run(main)
 
 
-def test_two_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """A message in pieces belongs to one task: the second is refused, or comes after it, but never in between."""
+def test_two_receivers_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
+    """A message in pieces belongs to one task: a second receiver is refused, or comes after it, but never in
+    between.
+    """
 
     def script(wire: Wire) -> None:
         wire.accept(then=text("one", fin=False))
@@ -346,7 +348,7 @@ def test_two_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
 @pytest.mark.wirespeed_only("it looks at what is ours")
 @pytest.mark.parametrize("taken", [1, 2, 3])
 def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, run: Run, connect: Connect, taken: int) -> None:
-    """By a signal handler that raises before anybody has seen it: the rest of that message is dropped, and no other."""
+    """A signal handler raises before the fragment was delivered: the rest of that message is dropped, and no other."""
     from wirespeed.asyncio import ClientConnection
 
     class Interrupted(ClientConnection):
@@ -377,7 +379,7 @@ def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, run: Run, conn
 
 @pytest.mark.wirespeed_only("it looks at what is ours")
 def test_interrupted_before_a_fragment_is_taken(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """Nothing is dropped then."""
+    """No message is dropped then."""
     from wirespeed.asyncio import ClientConnection
 
     class Interrupted(ClientConnection):

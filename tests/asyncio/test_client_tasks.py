@@ -1,4 +1,4 @@
-"""A task that waits is woken as by asyncio itself: in its context, as the current task, whatever kind it is."""
+"""A waiting task is woken as by asyncio itself: in its context, as the current task, for every kind of task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 def test_context_after_a_wake(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Each task finds what it has set, and nothing of the others."""
+    """Each task finds its own context variables, and none of other tasks."""
 
     async def talk(name: str) -> None:
         variable.set(name)
@@ -53,7 +53,7 @@ def test_context_after_a_wake(server: WebSocketsServer, run: Run, connect: Conne
 
 @since_311
 def test_context_given_to_a_task(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Also when what the task runs is ``ws.recv()`` itself."""
+    """Also when the task runs ``ws.recv()`` itself."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -105,7 +105,7 @@ def test_running_loop_after_a_wake(server: WebSocketsServer, run: Run, connect: 
 
 
 def test_done_callbacks_of_a_task_that_receives(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """They run later, not inside the wake."""
+    """Done callbacks run later, not inside the wake."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -126,7 +126,7 @@ def test_done_callbacks_of_a_task_that_receives(server: WebSocketsServer, run: R
     run(main)
 
 
-# The ways to wait
+# The functions to wait with
 
 
 def test_gather(server: WebSocketsServer, run: Run, connect: Connect) -> None:
@@ -213,7 +213,7 @@ def test_timeout_in_time(server: WebSocketsServer, run: Run, connect: Connect) -
 
 
 def test_run_coroutine_threadsafe(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """How other threads use a connection."""
+    """The way in which other threads use a connection."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -229,7 +229,7 @@ def test_run_coroutine_threadsafe(server: WebSocketsServer, run: Run, connect: C
 
 
 def test_receive_in_a_task_that_was_woken_by_another(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Tasks that hand messages on by asyncio's own means, in a ring."""
+    """Tasks in a ring forward messages by asyncio's own means."""
 
     async def main() -> None:
         async with connect(server.uri) as ws:
@@ -260,7 +260,7 @@ def test_receive_in_a_task_that_was_woken_by_another(server: WebSocketsServer, r
 
 
 async def talk(connect: Connect, uri: str, *, timeouts: bool = True) -> None:
-    """All that a task can wait for, through the loop's own means of making tasks."""
+    """Uses every operation that a task can wait for, through the loop's own way of making tasks."""
     async with connect(uri) as ws:
         loop = asyncio.get_running_loop()
         receiving = loop.create_task(ws.recv())
@@ -290,7 +290,7 @@ def test_debug_mode(server: WebSocketsServer, run: Run, connect: Connect) -> Non
 
 @pytest.mark.skipif(not hasattr(asyncio.tasks, "_PyTask"), reason="this interpreter has no tasks in Python")
 def test_tasks_written_in_python(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Nothing relies on the tasks being those of the C module."""
+    """Tasks need not be those of the C module."""
 
     tasks: Any = asyncio.tasks
 
@@ -303,7 +303,7 @@ def test_tasks_written_in_python(server: WebSocketsServer, run: Run, connect: Co
 
 @since_312
 def test_eager_tasks(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """They begin at once, inside the task that makes them, and many end so."""
+    """Eager tasks begin inside the task that makes them, and many end there."""
 
     run(lambda: talk(connect, server.uri), prepare=lambda loop: loop.set_task_factory(eager))
 
@@ -315,7 +315,7 @@ def test_eager_task_that_is_done_at_once(server: WebSocketsServer, run: Run, con
         loop.set_task_factory(eager)
         async with connect(server.uri + "/count?n=3") as ws:
             assert await ws.recv() == "0"
-            await asyncio.sleep(0.05)  # the others are there by now
+            await asyncio.sleep(0.05)  # the other messages have arrived by now
             me = asyncio.current_task()
             for expected in "12":
                 task = loop.create_task(ws.recv())
@@ -327,7 +327,7 @@ def test_eager_task_that_is_done_at_once(server: WebSocketsServer, run: Run, con
 
 @since_312
 def test_eager_task_that_waits(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """Its first step runs in the context that was given to it; so do those after a wake."""
+    """The first step runs in the given context; so do the steps after a wake."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -496,6 +496,6 @@ def test_loops_in_threads(server: WebSocketsServer, run: Run, connect: Connect) 
 
 
 def test_one_loop_after_the_other(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """What a loop shared among its connections goes with it."""
+    """State that a loop's connections share is freed with the loop."""
     for _ in range(5):
         run(functools.partial(talk, connect, server.uri))

@@ -25,9 +25,9 @@ Serving = Callable[..., WebSocketsServer]
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-# What a handshake with a wrong certificate may raise, whichever TLS implementation is below.
+# Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)
-# And with a peer that does not speak TLS, or stops in the middle.
+# Exceptions for a peer that does not speak TLS, or stops in the middle.
 BROKEN = (*TLS_ERRORS, ConnectionError, EOFError)
 
 
@@ -36,7 +36,7 @@ async def echo(ws: Any, message: Any = "hello") -> None:
     assert await ws.recv() == message
 
 
-# Good
+# Successful handshakes
 
 
 def test_echo(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
@@ -155,7 +155,7 @@ def test_error_of_another_connection(
     connect: Connect,
     request: pytest.FixtureRequest,
 ) -> None:
-    """OpenSSL may still have it, for this thread; no read that only wants more fails for that."""
+    """An error that OpenSSL keeps for this thread does not fail a read that only needs more data."""
     request.addfinalizer(forget_errors)
 
     async def main() -> None:
@@ -224,7 +224,7 @@ def test_system_roots(
     run: Run,
     connect: Connect,
 ) -> None:
-    """Without ``ssl``, or with ``True``, the roots of the system count, which SSL_CERT_FILE replaces."""
+    """Without ``ssl``, or with ``True``, the system's roots count, which SSL_CERT_FILE replaces."""
     monkeypatch.setenv("SSL_CERT_FILE", certificates.ca_file)
 
     async def main() -> None:
@@ -238,7 +238,7 @@ def test_system_roots(
 def test_server_hostname(
     certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
 ) -> None:
-    """The name in the certificate, not the one in the address, and it is also sent as SNI."""
+    """The given name is checked in the certificate instead of that in the address, and is sent as SNI."""
     names = []
     context = certificates.server_context()
     context.sni_callback = lambda sock, name, context: names.append(name)
@@ -300,7 +300,7 @@ def test_client_certificate(
 def test_client_certificate_refused(
     client_certificate_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect, which: str
 ) -> None:
-    """None, or one of another authority. TLS 1.3 tells the client only after its own handshake is done."""
+    """No certificate, or one of another authority. TLS 1.3 notifies the client only after its own handshake is done."""
 
     async def main() -> None:
         with within(8), pytest.raises((*BROKEN, OSError)) as raised:
@@ -313,7 +313,7 @@ def test_client_certificate_refused(
 def test_stalled_peer(
     certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
 ) -> None:
-    """Send waits, and everything arrives in the end."""
+    """send waits, and every message arrives in the end."""
 
     def script(wire: Wire) -> Any:
         wire.accept()

@@ -1,4 +1,4 @@
-"""TLS with certificates that must not be accepted, and with peers that break it."""
+"""TLS with certificates that must not be accepted, and with peers that break TLS."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Serving = Callable[..., WebSocketsServer]
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-# What a handshake with a wrong certificate may raise, whichever TLS implementation is below.
+# Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)
-# And with a peer that does not speak TLS, or stops in the middle.
+# Exceptions for a peer that does not speak TLS, or stops in the middle.
 BROKEN = (*TLS_ERRORS, ConnectionError, EOFError)
 
 
@@ -167,7 +167,7 @@ def test_silent_tls_server(scripted: Scripted, tls: Settings, run: Run, connect:
 def test_cancelled_tls_handshake(
     certificates: Certificates, tls: Settings, run: Run, connect: Connect, answer: bool
 ) -> None:
-    """It leaves no socket behind."""
+    """A cancelled handshake leaves no socket behind."""
     settings = tls.trusting()
     context = certificates.server_context() if answer else None
 
@@ -182,7 +182,7 @@ def test_cancelled_tls_handshake(
 
 
 def truncate(wire: Wire) -> None:
-    """End the TCP connection without close_notify, which an attacker could do as well."""
+    """Ends the TCP connection without close_notify, which an attacker could do as well."""
     sock = wire.sock.detach()
     socket.close(sock)
 

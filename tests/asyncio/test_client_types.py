@@ -1,4 +1,4 @@
-"""The surface: types of what comes back, and names."""
+"""The public surface: types of results, and names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OURS = ["recv_many", "recv_nowait", "send_many", "send_nowait", "flush", "abort"
 SETTINGS = one_loop()
 
 
-def test_surface(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_methods_of_websockets_exist(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         async with connect(server.uri) as ws:
             for name in METHODS:
@@ -49,7 +49,7 @@ def test_surface(server: WebSocketsServer, run: Run, connect: Connect) -> None:
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_our_surface(server: WebSocketsServer, run: Run, connect: Connect, setting: Setting) -> None:
+def test_own_methods_exist(server: WebSocketsServer, run: Run, connect: Connect, setting: Setting) -> None:
     import wirespeed
 
     async def main() -> None:
@@ -91,7 +91,7 @@ def test_properties_cannot_be_set(server: WebSocketsServer, run: Run, connect: C
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_repr_says_what_it_is(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_repr_describes_the_connection(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         async with connect(server.uri) as ws:
             assert "OPEN" in repr(ws)
@@ -120,7 +120,7 @@ def test_str_subclass_and_bytes_subclass(server: WebSocketsServer, run: Run, con
 
 @pytest.mark.wirespeed_only("ours")
 def test_not_in_a_thread_without_a_loop(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """A coroutine of the connection is driven by its loop, by nobody else."""
+    """A coroutine of the connection is driven only by its loop."""
 
     async def main() -> Any:
         ws = await connect(server.uri)
@@ -138,7 +138,7 @@ def test_not_in_a_thread_without_a_loop(server: WebSocketsServer, run: Run, conn
 
 @pytest.mark.wirespeed_only("ours")
 def test_connection_of_another_loop(server: WebSocketsServer, run: Run, connect: Connect, setting: Setting) -> None:
-    """A task of another loop that waits on it is told, as for every future."""
+    """A task of another loop that awaits it gets an exception, as for every future."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -171,7 +171,7 @@ def test_methods_have_signatures_and_docs() -> None:
     assert list(inspect.signature(wirespeed.ClientConnection.recv).parameters) == ["self", "decode"]
 
 
-def test_kinds_are_all_run() -> None:
+def test_all_settings_are_run() -> None:
     """Guards the settings of this folder."""
     from interop import asyncio_tools
 

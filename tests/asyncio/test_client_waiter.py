@@ -1,4 +1,4 @@
-"""What ``recv`` waits on, as others than asyncio's own task see it: other implementations of tasks, and debuggers."""
+"""The object that ``recv`` waits on, as seen by other implementations of tasks and by debuggers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Connect = Callable[..., Any]
 
 
 def other(name: str) -> str:
-    """An equal string that is another object: names of attributes need not be those of the source code."""
+    """An equal string that is another object: attribute names need not be interned."""
     return "".join(list(name))
 
 
@@ -54,7 +54,7 @@ def test_attributes(server: WebSocketsServer, run: Run, connect: Connect, spelle
 
 
 def test_callback(server: WebSocketsServer, run: Run, connect: Connect, spelled: Callable[[str], str]) -> None:
-    """It is called once, in its context, with what it was added to; the message is then there."""
+    """The callback runs once, in its context, with the object that it was added to; the message is then available."""
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="outside")
     context = contextvars.copy_context()
     context.run(variable.set, "inside")
@@ -89,7 +89,7 @@ def test_callback(server: WebSocketsServer, run: Run, connect: Connect, spelled:
 
 
 def test_callback_that_is_a_c_function(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """As the wakeup of asyncio's own tasks is: it gets a future that is done, whose result is None."""
+    """Like the wakeup of asyncio's own tasks: the callback gets a future that is done, with the result None."""
     called: list[Any] = []
 
     async def main() -> None:

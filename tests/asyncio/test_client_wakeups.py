@@ -1,4 +1,4 @@
-"""Whoever waits is woken: whoever it was that made room, and whatever was raised while the loop was asked to do it."""
+"""Waiting tasks are woken for every cause of room, and after every exception raised while the loop was called."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ Connect = Callable[..., Any]
 
 BLOCK = bytes(1000)
 
-# Longer than anything here takes, shorter than what a test may take.
+# Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
 
 
-# A sender waits as soon as the system takes no more, and until it has taken everything.
+# A sender waits as soon as the system's buffer is full, and until the system has taken everything.
 DEFAULTS: dict[str, Any] = {"compression": None, "write_limit": 1, "ping_interval": None, "close_timeout": 1}
 
 
 class Peer:
-    """The other end, in threads of its own: it reads when it is told to, also while the loop does not turn."""
+    """The other end, in threads of its own: it reads on request, even while the loop does not turn."""
 
     def __init__(self, pool: concurrent.futures.Executor) -> None:
         self.pool = pool
@@ -67,7 +67,7 @@ class Peer:
         raise NotImplementedError
 
     def read(self) -> None:
-        """Read everything from now on, up to the close frame."""
+        """Reads everything from now on, up to the close frame."""
         self.reading = self.pool.submit(self._read)
 
     def _read(self) -> None:
@@ -75,7 +75,7 @@ class Peer:
             self.frames.append(self.frame())
 
     async def end(self) -> None:
-        """Wait for the close frame, and answer it, once."""
+        """Waits for the close frame, and answers it once."""
         if self.ended:
             return
         self.ended = True
@@ -128,7 +128,7 @@ class ClientPeer(Peer):
 
 
 def small_socket(port: int) -> socket.socket:
-    """A connected socket of which the system keeps little."""
+    """Returns a connected socket with small system buffers."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     sock.connect(("127.0.0.1", port))
@@ -167,8 +167,9 @@ SIDES: dict[str, Any] = {"client": stalled_client, "server": stalled_server}
 
 
 def wait_until_taken(ws: Any) -> None:
-    """Keep the loop from turning until the other system has everything: the descriptor is writable by then, and the
-    loop does not know."""
+    """Blocks the loop until the other system has everything: the descriptor is writable by then, and the loop does not
+    know.
+    """
     deadline = time.monotonic() + PATIENCE
     while struct.unpack("i", fcntl.ioctl(ws.fileno(), termios.TIOCOUTQ, bytes(4)))[0]:
         assert time.monotonic() < deadline, "the peer does not read"
@@ -176,7 +177,7 @@ def wait_until_taken(ws: Any) -> None:
 
 
 async def fill(ws: Any) -> asyncio.Task[None]:
-    """Send until a sender waits for what it has sent to leave."""
+    """Sends until a sender waits for its data to leave."""
     while True:
         sending: asyncio.Task[None] = asyncio.ensure_future(ws.send(BLOCK))
         await spin()
@@ -185,14 +186,14 @@ async def fill(ws: Any) -> asyncio.Task[None]:
 
 
 async def park(ws: Any, *texts: str) -> list[asyncio.Task[None]]:
-    """Senders that wait until there is room for their messages."""
+    """Starts senders that wait for room for their messages."""
     parked = [asyncio.ensure_future(ws.send(text)) for text in texts]
     await spin()
     assert not any(task.done() for task in parked)
     return parked
 
 
-# Somebody else makes room
+# Another task makes room
 
 
 CALLERS: dict[str, Callable[[Any], Awaitable[Any]]] = {
@@ -204,8 +205,10 @@ CALLERS: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("caller", CALLERS)
-def test_room_that_somebody_else_makes(setting: Setting, run: Run, connect: Connect, side: str, caller: str) -> None:
-    """Before the loop says that there is room, another task's call finds it, and takes what waits along."""
+def test_room_made_by_another_task_wakes_senders(
+    setting: Setting, run: Run, connect: Connect, side: str, caller: str
+) -> None:
+    """Before the loop reports room, another task's call finds it, and writes queued messages too."""
 
     async def main() -> None:
         async with SIDES[side](setting, connect) as (ws, peer):
@@ -221,8 +224,10 @@ def test_room_that_somebody_else_makes(setting: Setting, run: Run, connect: Conn
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("closer", ["close", "broadcast"])
-def test_room_that_a_close_makes(setting: Setting, run: Run, connect: Connect, side: str, closer: str) -> None:
-    """Who has sent is told that this was possible, and not that the connection is closed; who has not, is."""
+def test_room_made_by_a_close_wakes_senders(
+    setting: Setting, run: Run, connect: Connect, side: str, closer: str
+) -> None:
+    """A sender whose message was sent returns successfully; one whose message was not sent raises ConnectionClosed."""
 
     async def main() -> None:
         async with SIDES[side](setting, connect, close_timeout=PATIENCE) as (ws, peer):
@@ -250,14 +255,14 @@ def test_room_that_a_close_makes(setting: Setting, run: Run, connect: Connect, s
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_room_that_a_keepalive_ping_makes(setting: Setting, run: Run, connect: Connect, side: str) -> None:
+def test_room_made_by_a_keepalive_ping_wakes_senders(setting: Setting, run: Run, connect: Connect, side: str) -> None:
     interval = 0.1
 
     async def main() -> None:
         begin = time.monotonic()
         async with SIDES[side](setting, connect, ping_interval=interval, ping_timeout=None) as (ws, peer):
             waiting = [await fill(ws), *await park(ws, "parked")]
-            # The timer is due first, and then there is room: the loop hears of both at once, in this order.
+            # The timer is due first, and then there is room: the loop notices both at once, in this order.
             time.sleep(max(0.0, begin + 2 * interval - time.monotonic()))
             peer.read()
             wait_until_taken(ws)
@@ -271,8 +276,10 @@ def test_room_that_a_keepalive_ping_makes(setting: Setting, run: Run, connect: C
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_cancelled_sender_gives_no_turn_away(setting: Setting, run: Run, connect: Connect, side: str) -> None:
-    """Two are cancelled before there is room, and the last sends something else instead: behind those that wait."""
+def test_cancelled_senders_keep_the_order_of_others(setting: Setting, run: Run, connect: Connect, side: str) -> None:
+    """Two senders are cancelled before there is room, and the last sends another message instead: behind those that
+    wait.
+    """
     if setting.loop == "wirespeed":
         pytest.skip("it hears of room for its connections before it hears of anything else")
 
@@ -290,7 +297,7 @@ def test_cancelled_sender_gives_no_turn_away(setting: Setting, run: Run, connect
             second = asyncio.ensure_future(change_its_mind())
             await spin()
             parked = await park(ws, "third", "fourth")
-            # The loop hears that there is room right after this callback, in the same iteration.
+            # The loop notices room right after this callback, in the same iteration.
             hint, hinted = os.pipe()
 
             def hear() -> None:
@@ -313,15 +320,15 @@ def test_cancelled_sender_gives_no_turn_away(setting: Setting, run: Run, connect
     run(main)
 
 
-# Exceptions while the loop is asked for something
+# Exceptions while the loop is called
 
 
 class Boom(Exception):
-    """Raised by a signal handler, as it were."""
+    """Raised as if by a signal handler."""
 
 
 class Trap:
-    """Makes a method of a loop raise once, when wirespeed calls it: what a signal handler that raises does.
+    """Makes a method of a loop raise once, when wirespeed calls it, as a raising signal handler does.
 
     Args:
         loop: The loop.
@@ -357,7 +364,7 @@ def _is_ours(callback: Any) -> bool:
 
 
 class Reports:
-    """What the exception handler of a loop was told."""
+    """Records the calls of a loop's exception handler."""
 
     def __init__(self) -> None:
         self.exceptions: list[Any] = []
@@ -373,7 +380,7 @@ both_moments = pytest.mark.parametrize("before", [True, False], ids=["before", "
 def test_exception_while_messages_are_corked(
     server: WebSocketsServer, run: Run, connect: Connect, before: bool
 ) -> None:
-    """It is raised by the ``send`` that asks; what was corked leaves, that of other connections too."""
+    """The calling ``send`` raises it; corked messages of all connections are sent."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -388,7 +395,7 @@ def test_exception_while_messages_are_corked(
             for ws in (one, other):
                 with within(PATIENCE):
                     assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(2)] == ["1", "2"]
-            # And so it goes on.
+            # The connection stays usable.
             await one.send("3")
             await one.send("4")
             assert [await asyncio.wait_for(one.recv(), PATIENCE) for _ in range(2)] == ["3", "4"]
@@ -400,7 +407,7 @@ def test_exception_while_messages_are_corked(
 def test_exception_while_a_receiver_is_woken(
     server: WebSocketsServer, run: Run, connect: Connect, before: bool
 ) -> None:
-    """In debug mode the loop resumes tasks; it hears of the exception, and the task of its message."""
+    """In debug mode the loop resumes tasks; the loop reports the exception, and the task gets its message."""
     reports = Reports()
 
     async def main() -> None:
@@ -422,7 +429,7 @@ def test_exception_while_a_receiver_is_woken(
 def test_exception_while_senders_are_woken(
     setting: Setting, run: Run, connect: Connect, before: bool, side: str
 ) -> None:
-    """All of them wake, also those that were to be woken next; their order stays."""
+    """All senders wake, including those that were to be woken next; their order stays."""
     reports = Reports()
 
     async def main() -> None:
@@ -439,7 +446,7 @@ def test_exception_while_senders_are_woken(
 
 
 def watch_by_itself(loop: asyncio.AbstractEventLoop) -> None:
-    """Have a loop watch each connection, as loops do that wirespeed does not know."""
+    """Makes a loop watch each connection, as loops unknown to wirespeed do."""
     loop._wirespeed_nests = False  # type: ignore[attr-defined]
 
 
@@ -448,7 +455,7 @@ def watch_by_itself(loop: asyncio.AbstractEventLoop) -> None:
 def test_exception_while_the_descriptor_is_watched(
     setting: Setting, run: Run, connect: Connect, before: bool, side: str
 ) -> None:
-    """``add_writer`` raises: whoever sends hears of it, and what was queued leaves once there is room."""
+    """``add_writer`` raises: the sender gets the exception, and queued messages are sent once there is room."""
     if setting.io_backend == "transport" or setting.loop == "wirespeed":
         pytest.skip("the loop is not asked")
 
@@ -468,8 +475,8 @@ def test_exception_while_the_descriptor_is_watched(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="before 3.14 nothing of Python's is asked")
-def test_exception_while_the_loop_is_asked_for_its_task() -> None:
-    """By a signal handler that runs between reading and serving: whoever waits is served all the same."""
+def test_exception_while_the_current_task_is_queried() -> None:
+    """A signal handler raises between reading and serving: the waiting task is served nevertheless."""
     code = """
         import asyncio, asyncio.tasks, threading
         raises = []
@@ -511,10 +518,10 @@ def test_exception_while_the_loop_is_asked_for_its_task() -> None:
 
 
 @pytest.mark.parametrize("method", ["get_write_buffer_size", "set_write_buffer_limits"])
-def test_exception_while_a_transport_is_asked_what_it_keeps(
+def test_exception_while_the_transport_buffer_size_is_queried(
     setting: Setting, run: Run, connect: Connect, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """Nothing that it keeps is lost, and whoever flushes is told."""
+    """No data in the transport is lost, and the flushing task gets the exception."""
     if setting != Setting("asyncio", "transport"):
         pytest.skip("there is no transport, or uvloop's, which are what they are")
     reports = Reports()

@@ -35,7 +35,7 @@ def sending(data: bytes, *headers: str) -> Callable[[Wire], Any]:
 
 
 class Keeping(Listener):
-    """Keeps the views, slices of them and what they showed."""
+    """Keeps the views, slices of them and the bytes they showed."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[memoryview, memoryview, bytes]] = []
@@ -53,7 +53,7 @@ SIZES = [0, 1, 2, 100, 126, 4096, 65_535, 65_536, 200_000, 400_000, 1 << 20]
 
 @pytest.mark.parametrize("compression", ["deflate", None])
 def test_views(server: WebSocketsServer, run: Run, connect: Connect, compression: str | None) -> None:
-    """One that is kept shows what it has shown, whatever comes later and whoever is gone."""
+    """A kept view still shows its bytes after later messages and after the connection is freed."""
     keeping = Keeping()
     messages = [bytes([size % 251]) * size for size in SIZES]
 
@@ -121,7 +121,7 @@ def test_view_released_by_the_listener(server: WebSocketsServer, run: Run, conne
 
 
 def test_view_sent_on(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    """A view of what was received may be sent inside the callback."""
+    """A view of received bytes may be sent inside the callback."""
     received = []
 
     class Forwarding(Listener):

@@ -1,4 +1,4 @@
-"""Views of received bytes when the connection ends while they are handed out: ``zero_copy``."""
+"""Views of received bytes when the connection ends while they are delivered: ``zero_copy``."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ else:
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-# Longer than anything here takes, shorter than what a test may take.
+# Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
 
 MESSAGES = [b"%d" % number * 50 for number in range(5)]
 
 
 class Ending:
-    """A server that sends the messages, a close frame and, with TLS, the end of that, all in one write.
+    """A server that sends the messages, a close frame and, with TLS, the close_notify, all in one write.
 
     Args:
         sock: The connection.
@@ -101,7 +101,7 @@ class Ending:
 
 @contextlib.contextmanager
 def ending(context: ssl.SSLContext | None) -> Iterator[int]:
-    """Serve one connection so. The port."""
+    """Serves one connection and yields the port."""
     with socket.socket() as listener, concurrent.futures.ThreadPoolExecutor(1) as pool:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -117,10 +117,10 @@ def ending(context: ssl.SSLContext | None) -> Iterator[int]:
 
 
 class Recording(Listener):
-    """Keeps the views and what they showed, and does something at the first.
+    """Keeps the views and their bytes, and performs an action at the first.
 
     Args:
-        act: What to do.
+        act: The action.
     """
 
     def __init__(self, act: Callable[[Any], Any]) -> None:
@@ -142,14 +142,14 @@ class Recording(Listener):
 
 
 def close_within(ws: Any) -> None:
-    """Begin to close within the callback, as an eager task does."""
+    """Begins to close within the callback, as an eager task does."""
     closing = ws.close()
     with contextlib.suppress(StopIteration):
         closing.send(None)
     closing.close()
 
 
-# What the first message leads to.
+# Actions at the first message.
 ACTS: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda ws: None,
     "close": close_within,
@@ -179,7 +179,7 @@ def check(recording: Recording, act: str) -> None:
         assert recording.shown == MESSAGES
         assert recording.closes == [(4001, "bye")]
     assert len(recording.closes) == 1
-    # Whoever keeps them has them.
+    # Kept views stay valid.
     assert [bytes(view) for view in recording.views] == recording.shown
     assert all(view.readonly for view in recording.views)
 
@@ -192,6 +192,6 @@ def test_plain(run: Run, connect: Connect, act: str) -> None:
 
 @pytest.mark.parametrize("act", ACTS)
 def test_tls(run: Run, connect: Connect, tls: Settings, act: str) -> None:
-    """Messages, the close frame and the end of TLS come at once: every message is there, then the end."""
+    """Messages, the close frame and the end of TLS come at once: every message is delivered, then the end."""
     with ending(tls.certificates.server_context()) as port:
         check(run(lambda: receive(connect, f"wss://localhost:{port}/", act, ssl=tls.trusting())), act)

@@ -1,4 +1,4 @@
-"""Opening connections: the ways to use ``connect``, what the connection knows then, failures."""
+"""Opening connections: the forms of ``connect``, attributes of the new connection, failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Connect = Callable[..., Any]
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 
 
-# The ways to use it
+# Forms of ``connect``
 
 
 def test_await(server: WebSocketsServer, run: Run, connect: Connect) -> None:
@@ -49,11 +49,11 @@ def test_await(server: WebSocketsServer, run: Run, connect: Connect) -> None:
 def test_replaced_sockets_are_used(
     server: WebSocketsServer, run: Run, connect: Connect, monkeypatch: pytest.MonkeyPatch, what: str, host: str
 ) -> None:
-    """A program that sends its connections through a proxy in this way has none that go around it."""
+    """A program that replaces sockets to use a proxy has no connection that bypasses it."""
     addresses: list[Any] = []
 
     async def main() -> None:
-        # The loop has its sockets.
+        # The loop uses its own sockets.
         addresses.append(replace(monkeypatch, what))
         async with connect(f"ws://{host}:{server.port}", proxy=None) as ws:
             await echo(ws)
@@ -141,7 +141,7 @@ def test_not_reentrant_while_opening(server: WebSocketsServer, run: Run, connect
         run(main)
 
 
-def test_used_again(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_connect_is_reusable(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         connecting = connect(server.uri)
         for _ in range(2):
@@ -158,7 +158,7 @@ def test_used_again(server: WebSocketsServer, run: Run, connect: Connect) -> Non
         run(main)
 
 
-def test_used_again_after_a_failure(run: Run, connect: Connect, closed_port: int) -> None:
+def test_connect_is_reusable_after_a_failure(run: Run, connect: Connect, closed_port: int) -> None:
     async def main() -> None:
         connecting = connect(f"ws://127.0.0.1:{closed_port}/")
         for _ in range(2):
@@ -171,7 +171,7 @@ def test_used_again_after_a_failure(run: Run, connect: Connect, closed_port: int
 
 
 def test_never_awaited(connect: Connect) -> None:
-    """It opens nothing, and it does not complain."""
+    """An unawaited ``connect`` opens nothing and does not warn."""
     with no_leaks():
         connect("ws://127.0.0.1:1/")
 
@@ -228,7 +228,7 @@ def test_task_and_context_stay(server: WebSocketsServer, run: Run, connect: Conn
     run(main)
 
 
-# What the connection knows
+# Attributes of the connection
 
 
 def test_attributes(server: WebSocketsServer, run: Run, connect: Connect) -> None:
@@ -247,7 +247,7 @@ def test_attributes(server: WebSocketsServer, run: Run, connect: Connect) -> Non
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_port(server: WebSocketsServer, run: Run, connect: Connect, setting: Any) -> None:
+def test_io_backend(server: WebSocketsServer, run: Run, connect: Connect, setting: Any) -> None:
     async def main() -> None:
         async with connect(server.uri) as ws:
             assert ws.io_backend == setting.io_backend
@@ -323,7 +323,9 @@ def test_rejection(server: WebSocketsServer, run: Run, connect: Connect, status:
     ],
     ids=["nothing", "request", "half"],
 )
-def test_server_that_goes(scripted: Scripted, run: Run, connect: Connect, after: int, end: Callable[..., Any]) -> None:
+def test_server_ends_during_handshake(
+    scripted: Scripted, run: Run, connect: Connect, after: int, end: Callable[..., Any]
+) -> None:
     def script(wire: Wire) -> None:
         if after:
             wire.read_request()
@@ -337,7 +339,7 @@ def test_server_that_goes(scripted: Scripted, run: Run, connect: Connect, after:
 
 @pytest.mark.wirespeed_only("websockets does not read the answer then")
 def test_refusal_without_reading_the_request(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The answer counts, not that the request could not be sent."""
+    """The answer counts, even if the request could not be sent."""
 
     def script(wire: Wire) -> None:
         wire.send(b"HTTP/1.1 431 Too large\r\nContent-Length: 0\r\n\r\n")

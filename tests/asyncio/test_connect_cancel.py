@@ -29,14 +29,14 @@ Connect = Callable[..., Any]
 PROXIES = {"http": "http", "https": "https", "socks5": "socks5", "tls-in-tls": "https"}
 ROUTES = ["plain", "name", "context", "native", "redirect", "unix", *PROXIES]
 
-# What pproxy makes of some connections on Python 3.13: it forgets the writers of those that it serves, which
-# ends them.
+# Messages of pproxy for some connections on Python 3.13: it drops the writers of connections that it serves, which ends
+# them.
 LOST = (OSError, exceptions.InvalidHandshake, exceptions.ConnectionClosed)
 
 
 @pytest.fixture(scope="module")
 def own_proxy(certificates: Certificates, proxy: object) -> Iterator[Callable[[str], Proxy]]:
-    """Other tests read what theirs says of each connection. ``proxy`` skips where there can be none."""
+    """Other tests read the log of their proxy for each connection. ``proxy`` skips where there can be none."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
@@ -50,7 +50,7 @@ def own_proxy(certificates: Certificates, proxy: object) -> Iterator[Callable[[s
 
 @pytest.fixture(params=ROUTES)
 def connecting(request: pytest.FixtureRequest, connect: Connect, unix_connect: Connect) -> Callable[[], Any]:
-    """Calls ``connect`` for a server that is reached on one of many ways."""
+    """Calls ``connect`` for a server that is reached in one of many ways."""
     kind = request.param
     server: WebSocketsServer = request.getfixturevalue("server")
     secure: WebSocketsServer = request.getfixturevalue("secure_server")
@@ -85,7 +85,7 @@ def connecting(request: pytest.FixtureRequest, connect: Connect, unix_connect: C
 
 @pytest.fixture
 def lost(request: pytest.FixtureRequest, connecting: object) -> tuple[type[BaseException], ...]:
-    """What a connection may end with that nobody has cancelled."""
+    """Exceptions of a connection that was not cancelled."""
     return LOST if request.node.callspec.params["connecting"] in PROXIES else ()
 
 
@@ -94,7 +94,7 @@ def sockets() -> int:
 
 
 async def end(task: asyncio.Future[Any], lost: tuple[type[BaseException], ...]) -> bool:
-    """Wait for a task that was cancelled; whether it opened a connection all the same."""
+    """Waits for a cancelled task; returns whether it opened a connection nevertheless."""
     await asyncio.wait([task])
     if task.cancelled():
         return False
@@ -145,7 +145,7 @@ def test_at_random_times(run: Run, connecting: Callable[[], Any], lost: Any) -> 
 
 
 def test_sockets_are_closed_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """By the time that the task has ended; not by the collector."""
+    """Sockets are closed when the task has ended, not by the collector."""
     server = scripted(lambda wire: wire.read_to_end())
 
     async def main() -> None:
@@ -177,7 +177,7 @@ def test_twice(server: WebSocketsServer, run: Run, connect: Connect) -> None:
 
 
 def test_while_the_listener_is_slow(server: WebSocketsServer, run: Run, connect: Connect, silent_port: int) -> None:
-    """TCP does not come about."""
+    """The TCP connection is not established."""
 
     async def main() -> None:
         task = asyncio.ensure_future(connect(f"ws://127.0.0.1:{silent_port}/"))
@@ -232,7 +232,7 @@ def test_timeout_around(server: WebSocketsServer, run: Run, connect: Connect) ->
             async with asyncio.timeout(0.2):  # type: ignore[attr-defined]
                 await connect(server.uri + "/slow?seconds=5", open_timeout=5)
         assert "opening handshake" not in str(raised.value)
-        # Our own inside another one is just an exception.
+        # Our own timeout inside another one is just an exception.
         with pytest.raises(TimeoutError, match="opening handshake"):
             async with asyncio.timeout(5):  # type: ignore[attr-defined]
                 await connect(server.uri + "/slow?seconds=5", open_timeout=0.2)
@@ -267,7 +267,7 @@ def test_task_group(server: WebSocketsServer, run: Run, connect: Connect) -> Non
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count who cancelled a task")
 @pytest.mark.parametrize("first", ["deadline", "caller"])
 def test_deadline_and_cancellation_together(server: WebSocketsServer, run: Run, connect: Connect, first: str) -> None:
-    """Whoever cancels a task wants it cancelled, whatever else happens to it."""
+    """A cancellation takes effect in combination with any other event."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

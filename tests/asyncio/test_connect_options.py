@@ -1,4 +1,4 @@
-"""Arguments that are wrong: an exception whose text names the argument, in the call, without an event loop."""
+"""Wrong arguments: the call raises an exception that names the argument, without an event loop."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_proxy_ssl_with_a_plain_proxy(certificates: Certificates) -> None:
 
 
 def test_bad_certificate_settings(certificates: Certificates) -> None:
-    """What the core says of them comes in the call, too."""
+    """Errors that the core finds are raised by the call, too."""
     import wirespeed
 
     tls = wirespeed.TLS(cert=certificates.client_cert, key=certificates.stranger_key)
@@ -111,7 +111,7 @@ def test_uri_of_wrong_type(uri: Any) -> None:
 
 
 @pytest.mark.parametrize("name", HANDSHAKE_HEADERS)
-def test_headers_of_the_handshake_are_not_for_the_user(name: str) -> None:
+def test_handshake_headers_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="(?i)" + name):
         connect(URI, additional_headers={name: "spam"})
 
@@ -144,7 +144,7 @@ def test_socket_with_tls_of_its_own() -> None:
 
 
 def test_socket_of_wrong_arguments_stays_open() -> None:
-    """It is the caller's until the call has returned."""
+    """The socket belongs to the caller until the call has returned."""
     with socket.socket() as sock:
         with pytest.raises(TypeError):
             connect(URI, sock=sock, origin=1)  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def test_unix_arguments(tmp_path: Any) -> None:
         unix_connect(f"{tmp_path}/s", refresh=1)
 
 
-# What is right
+# Right arguments
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_create_connection_of_something_else(server: WebSocketsServer, run: Run)
 @pytest.mark.wirespeed_only("create_connection is not called so by websockets")
 @pytest.mark.parametrize("how", ["function", "class", "other type"])
 def test_create_connection_that_fails(scripted: Any, run: Run, connect: Any, how: str) -> None:
-    """The server sees the end, although somebody keeps the exception, and with it what its frames refer to."""
+    """The server sees the end, although the exception, and thus its frames, are kept."""
     import wirespeed
 
     class Failing(wirespeed.ClientConnection):

@@ -1,4 +1,4 @@
-"""Proxies of each kind, by argument and by environment, and proxies that lie."""
+"""Proxies of each kind, by argument and by environment, and misbehaving proxies."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_proxy_to_native_tls(
 
 
 @pytest.mark.parametrize(("scheme", "by_proxy"), [("socks5", False), ("socks5h", True), ("http", True)])
-def test_who_resolves_the_name(
+def test_name_resolution_by_client_or_proxy(
     server: WebSocketsServer, proxy: Proxies, run: Run, connect: Connect, scheme: str, by_proxy: bool
 ) -> None:
     through = proxy(SCHEMES[scheme])
@@ -171,7 +171,7 @@ def test_socks_proxy_refuses_login(
 
 
 @pytest.mark.parametrize("scheme", ["http", "socks5h"])
-def test_proxy_is_not_there(
+def test_proxy_is_unreachable(
     server: WebSocketsServer, run: Run, connect: Connect, closed_port: int, scheme: str
 ) -> None:
     proxy = f"{scheme}://127.0.0.1:{closed_port}"
@@ -211,7 +211,7 @@ def test_without_python_socks(
 def test_environment(
     server: WebSocketsServer, proxy: Proxies, monkeypatch: pytest.MonkeyPatch, run: Run, connect: Connect
 ) -> None:
-    """It counts when the connection is opened."""
+    """The environment counts when the connection is opened."""
     through = proxy("http")
 
     async def main() -> None:
@@ -279,7 +279,7 @@ def test_connect_request(server: WebSocketsServer, scripted: Scripted, run: Run,
 def test_explicit_address(
     server: WebSocketsServer, proxy: Proxies, certificates: Certificates, run: Run, connect: Connect, scheme: str
 ) -> None:
-    """It is told to the proxy; the request remains that of the URI."""
+    """The proxy gets the address; the request keeps that of the URI."""
     through = proxy(SCHEMES[scheme])
 
     async def main() -> None:
@@ -296,7 +296,7 @@ def test_explicit_address(
 def test_explicit_address_and_certificate(
     secure_server: WebSocketsServer, proxy: Proxies, certificates: Certificates, run: Run, connect: Connect
 ) -> None:
-    """The name in it is that of the URI."""
+    """The certificate must have the name of the URI."""
     through = proxy("http")
     settings = {"host": "127.0.0.1", "port": secure_server.port, "ssl": certificates.client_context()}
     settings |= options(through, certificates)
@@ -317,7 +317,7 @@ def test_answer_in_pieces(
     echoes(run, connect, server.uri, proxy=f"http://127.0.0.1:{scripted(script).port}")
 
 
-# Proxies that lie
+# Misbehaving proxies
 
 LIES = {
     "closes": b"",
@@ -329,7 +329,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("answer", LIES.values(), ids=LIES)
-def test_http_proxy_lies(run: Run, connect: Connect, answer: bytes) -> None:
+def test_http_proxy_sends_invalid_response(run: Run, connect: Connect, answer: bytes) -> None:
     def script(wire: Wire) -> None:
         wire.read_request()
         wire.send(answer)
@@ -346,7 +346,7 @@ async def awaiting(connecting: Any) -> Any:
 
 
 @pytest.mark.parametrize("status", [301, 403, 502])
-def test_http_proxy_says_no(scripted: Scripted, run: Run, connect: Connect, status: int) -> None:
+def test_http_proxy_refuses(scripted: Scripted, run: Run, connect: Connect, status: int) -> None:
     def script(wire: Wire) -> None:
         wire.read_request()
         wire.send(f"HTTP/1.1 {status} No\r\nX-Why: because\r\nContent-Length: 3\r\n\r\nno!".encode())
@@ -369,7 +369,7 @@ SOCKS_LIES = {
 
 
 @pytest.mark.parametrize("answer", SOCKS_LIES.values(), ids=SOCKS_LIES)
-def test_socks_proxy_lies(scripted: Scripted, run: Run, connect: Connect, answer: bytes) -> None:
+def test_socks_proxy_sends_invalid_response(scripted: Scripted, run: Run, connect: Connect, answer: bytes) -> None:
     def script(wire: Wire) -> None:
         wire.read_exactly(3)
         wire.send(answer)
@@ -392,7 +392,7 @@ def test_proxy_hangs(scripted: Scripted, certificates: Certificates, run: Run, c
 
 
 def test_proxy_hangs_after_its_answer(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The open timeout covers the whole way."""
+    """The open timeout covers all steps."""
 
     def script(wire: Wire) -> None:
         wire.read_request()
@@ -406,7 +406,7 @@ def test_proxy_hangs_after_its_answer(scripted: Scripted, run: Run, connect: Con
 
 @pytest.mark.wirespeed_only("websockets loses them")
 def test_bytes_after_the_answer_are_not_lost(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """A server that spoke before the client would break the handshake, not hang it."""
+    """Bytes of a server that sends before the client fail the handshake, which does not hang."""
 
     def script(wire: Wire) -> None:
         wire.read_request()

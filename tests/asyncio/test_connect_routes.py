@@ -1,4 +1,4 @@
-"""Where connections lead: redirects, sockets of the caller, Unix sockets; and how long opening them may take."""
+"""Destinations of connections: redirects, sockets of the caller, Unix sockets; and time limits of opening them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_redirect_to_bad_uri(server: WebSocketsServer, run: Run, connect: Connec
 
 
 def test_redirect_and_credentials(server: WebSocketsServer, serving: Serving, run: Run, connect: Connect) -> None:
-    """What is no header of credentials travels, whatever it holds."""
+    """Headers without credentials are sent to the new origin, with any value."""
     options: dict[str, Any] = {
         "additional_headers": {"Authorization": BASIC, "Cookie": "a=b", "X-Spam": "eggs"},
         "subprotocols": ["chat"],
@@ -74,7 +74,7 @@ def test_redirect_and_credentials(server: WebSocketsServer, serving: Serving, ru
 
 @pytest.mark.wirespeed_only("websockets sends two")
 def test_redirect_and_host_header(server: WebSocketsServer, serving: Serving, run: Run, connect: Connect) -> None:
-    """The name of one origin is not sent to another."""
+    """The host name of one origin is not sent to another."""
 
     async def main() -> None:
         for target, host in ((server, "virtual.example"), (other := serving(), f"127.0.0.1:{other.port}")):
@@ -241,7 +241,7 @@ def test_open_timeout_covers_tls(scripted: Scripted, run: Run, connect: Connect)
 
 
 def endless(wire: Wire, head: bytes) -> None:
-    """Refuse, with a body that does not end."""
+    """Refuses with an endless body."""
     wire.read_request()
     wire.send(head + b"\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nspam\r\n")
     wire.read_to_end()
@@ -262,7 +262,7 @@ def endless(wire: Wire, head: bytes) -> None:
 def test_refusal_whose_body_does_not_end(
     scripted: Scripted, run: Run, connect: Connect, head: bytes, iterate: bool
 ) -> None:
-    """The status is raised when the time is up, with what has come of the body."""
+    """The status is raised when the time is over, with the received part of the body."""
 
     async def main() -> None:
         connecting = connect(server.uri, open_timeout=0.2)
@@ -316,7 +316,7 @@ def test_redirect_whose_body_does_not_end(
     scripted: Scripted,
     timeout: Any,
 ) -> None:
-    """It is followed when the limit of the body is over, if there is time left."""
+    """The redirect is followed when the time limit of the body is over, if there is time left."""
     from wirespeed.asyncio import _opening
 
     monkeypatch.setattr(_opening, "BODY_TIMEOUT", 0.2)
@@ -336,7 +336,7 @@ def test_redirect_whose_body_does_not_end(
 
 @pytest.mark.wirespeed_only("the limit is ours")
 @pytest.mark.parametrize("timeout", [None, 5], ids=["none", "some"])
-def test_limit_of_a_body_ends_with_it(
+def test_body_time_limit_does_not_outlive_the_body(
     server: WebSocketsServer,
     run: Run,
     connect: Connect,
@@ -344,7 +344,7 @@ def test_limit_of_a_body_ends_with_it(
     scripted: Scripted,
     timeout: Any,
 ) -> None:
-    """Of one that redirects: where that leads, it takes as long as it takes."""
+    """The time limit of a redirect's body does not apply to the new destination."""
     from wirespeed.asyncio import _opening
 
     def script(wire: Wire) -> None:
@@ -364,7 +364,7 @@ def test_limit_of_a_body_ends_with_it(
     run(main)
 
 
-def test_open_timeout_that_is_over_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_open_timeout_of_zero(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     fails(run, TimeoutError, lambda: connect(server.uri + "/slow?seconds=1", open_timeout=0))
 
 

@@ -1,4 +1,4 @@
-"""TLS while a connection is opened: alerts of both ends, and redirects. The rest is in ``test_client_tls*``."""
+"""TLS while a connection is opened: alerts of both ends, and redirects. Other tests are in ``test_client_tls*``."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def ssl_option(request: pytest.FixtureRequest, certificates: Certificates) -> An
 
 
 @pytest.mark.wirespeed_only("websockets may raise ConnectionClosedError from connect")
-def test_client_certificate_missing_and_said_so(
+def test_missing_client_certificate_is_reported(
     scripted: Scripted, certificates: Certificates, run: Run, connect: Connect, ssl_option: Any
 ) -> None:
-    """In TLS 1.3, the server tells when the client has sent its request already."""
+    """In TLS 1.3, the server reports it after the client has sent its request."""
     server = scripted(lambda wire: None, ssl_context=certificates.server_context(client_required=True))
     uri = server.secure_uri
     exc = fails(run, FAILURES, lambda: connect(uri, ssl=ssl_option))
@@ -45,8 +45,8 @@ def test_client_certificate_missing_and_said_so(
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_server_is_told_why(scripted: Scripted, certificates: Certificates, run: Run, connect: Connect) -> None:
-    """An alert leaves before the socket is closed."""
+def test_server_receives_an_alert(scripted: Scripted, certificates: Certificates, run: Run, connect: Connect) -> None:
+    """An alert is sent before the socket is closed."""
     import wirespeed
 
     server = scripted(lambda wire: None, ssl_context=certificates.unknown_authority_context())
@@ -84,7 +84,7 @@ def test_redirect_and_server_hostname(
     certificates: Certificates,
     ssl_option: Any,
 ) -> None:
-    """The name in the certificate of one host is not that of another."""
+    """The certificate of one host does not have the name of another."""
     elsewhere = serving(ssl_context=certificates.wrong_host_context())
     settings = {"ssl": ssl_option, "server_hostname": "elsewhere.example"}
     start = f"wss://127.0.0.1:{elsewhere.port}/redirect?to=wss://localhost"

@@ -1,4 +1,4 @@
-"""Connecting on a loop: all addresses in their order, cancellation at any moment, and no socket left behind."""
+"""Connecting on a loop: all addresses in their order, cancellation at any moment, and no leaked socket."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def port(listener: socket.socket) -> int:
 
 
 def peer_port(run: Run, *args: Any, **options: Any) -> int:
-    """Dial, and return the port that this led to."""
+    """Dials, and returns the port of the peer."""
 
     async def main() -> int:
         with await dial(*args, **options) as sock:
@@ -62,7 +62,7 @@ def peer_port(run: Run, *args: Any, **options: Any) -> int:
 
 
 def fails(run: Run, expected: type[BaseException], *args: Any, **options: Any) -> BaseException:
-    """Dial in vain, and return the exception."""
+    """Dials unsuccessfully, and returns the exception."""
 
     async def main() -> None:
         with await dial(*args, **options):
@@ -102,7 +102,7 @@ def test_connect_by_name(run: Run, port: int) -> None:
 
 
 def test_address_needs_no_resolver(run: Run, port: int) -> None:
-    """And so no thread."""
+    """No resolver thread is needed."""
 
     async def main() -> None:
         executor = ThreadPoolExecutor()
@@ -188,13 +188,13 @@ def test_next_address_at_once_when_one_fails_beside_another(
     port: int,
     host: str,
 ) -> None:
-    """The failure of the second attempt starts the third one, whatever the first one does."""
+    """The failure of the second attempt starts the third one, independently of the first."""
     real = socket.socket.connect
     started = []
 
     def connect(sock: socket.socket, address: Any) -> None:
         started.append(time.monotonic())
-        # Whether a refusal is there at once is up to the kernel: make it come later.
+        # The kernel may report a refusal immediately or not: delay it.
         try:
             real(sock, address)
         except ConnectionRefusedError:
@@ -202,8 +202,8 @@ def test_next_address_at_once_when_one_fails_beside_another(
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     resolve(("127.0.0.1", silent_port), (host, closed_port), ("127.0.0.1", port))
-    # When attempts start, and not when one succeeds: a busy kernel may drop a SYN, and the next comes a
-    # second later.
+    # Checks when attempts start, not when one succeeds: a busy kernel may drop a SYN, and the next comes a second
+    # later.
     assert peer_port(run, "example.com", 80, happy_eyeballs_delay=1) == port
     first, second, third = started
     assert second - first >= 0.998
@@ -218,7 +218,7 @@ def test_next_address_after_the_delay(run: Run, resolve: Resolve, silent_port: i
 
 
 def test_slow_address_can_still_win(run: Run, resolve: Resolve, closed_port: int) -> None:
-    """The first attempt is under way while the second one fails."""
+    """The first attempt is in progress while the second one fails."""
     with full_listener() as (port, make_room):
         resolve(("127.0.0.1", port), ("127.0.0.1", closed_port))
 
@@ -232,7 +232,7 @@ def test_slow_address_can_still_win(run: Run, resolve: Resolve, closed_port: int
 
 
 def test_two_that_succeed_together(run: Run, resolve: Resolve, port: int) -> None:
-    """One wins, the other is closed."""
+    """One attempt wins, the other is closed."""
     with full_listener() as (first, make_room), full_listener() as (second, make_more):
         resolve(("127.0.0.1", first), ("127.0.0.1", second))
 
@@ -281,7 +281,7 @@ def test_order(run: Run, monkeypatch: pytest.MonkeyPatch, resolve: Resolve, clos
 
 
 class Proactor(asyncio.SelectorEventLoop):
-    """What the default loop of Windows offers."""
+    """An event loop like the default one of Windows."""
 
     add_reader = asyncio.AbstractEventLoop.add_reader
     remove_reader = asyncio.AbstractEventLoop.remove_reader
@@ -360,7 +360,7 @@ def test_numeric_address_refuses(run: Run, closed_port: int) -> None:
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_numeric_address_that_is_silent(run: Run, silent_port: int, debug: bool) -> None:
-    """Cancelled, the socket is closed at once, and its number is free for another."""
+    """When cancelled, the socket is closed immediately, and its number is free for another."""
 
     async def main() -> None:
         asyncio.get_running_loop().set_debug(debug)
@@ -400,7 +400,7 @@ def sockets() -> int:
 
 
 def test_cancelled_while_connecting(run: Run, resolve: Resolve, silent_port: int) -> None:
-    """Every socket is closed by the time that the task has ended."""
+    """Every socket is closed when the task has ended."""
     resolve(("127.0.0.1", silent_port), ("127.0.0.1", silent_port), ("127.0.0.2", silent_port))
 
     async def main() -> None:
@@ -435,7 +435,9 @@ def test_cancelled_while_resolving(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_cancelled_after_any_number_of_turns(run: Run, resolve: Resolve, closed_port: int, port: int) -> None:
-    """Also when the connection is there already: then there is a socket, or an exception, never both or neither."""
+    """Also when the connection is already established: the result is a socket or an exception, never both or
+    neither.
+    """
     resolve(("127.0.0.1", closed_port), ("127.0.0.1", port))
 
     async def main() -> None:
@@ -452,7 +454,7 @@ def test_cancelled_after_any_number_of_turns(run: Run, resolve: Resolve, closed_
         run(main)
 
 
-def test_failures_tell_what_happened_before(run: Run, resolve: Resolve, silent_port: int, closed_port: int) -> None:
+def test_failure_includes_earlier_failures(run: Run, resolve: Resolve, silent_port: int, closed_port: int) -> None:
     resolve(("127.0.0.1", closed_port), ("127.0.0.1", silent_port))
     failures = Failures("example.com:80")
 
@@ -532,7 +534,7 @@ def test_unix_refused(run: Run, path: str) -> None:
 
 
 def test_unix_waits_for_room(run: Run, unix_listener: socket.socket, path: str) -> None:
-    """And it is connected then, not just writable."""
+    """The socket is connected then, not just writable."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

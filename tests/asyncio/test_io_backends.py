@@ -1,4 +1,4 @@
-"""What watches sockets on a loop: all that are ready, descriptors closed unasked, contexts, the timer."""
+"""The I/O backends of a loop: many ready sockets, descriptors closed without notice, contexts, the timer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ async def echo(ws: Any) -> None:
         await ws.send(message)
 
 
-def test_all_that_are_ready_are_served(setting: Setting, run: Run) -> None:
-    """More than are served in one callback of the loop."""
+def test_all_ready_sockets_are_served(setting: Setting, run: Run) -> None:
+    """More sockets are ready than one callback of the loop serves."""
     count = 300
 
     async def main() -> None:
@@ -85,8 +85,8 @@ def test_a_listener_is_called_in_the_context_of_its_connection(setting: Setting,
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_the_timer_beside_the_only_connection(setting: Setting, run: Run, streams: bool) -> None:
-    """Keepalive pings go out in time while the socket is readable all the time, and while it never is."""
+def test_keepalive_timer_fires_beside_traffic(setting: Setting, run: Run, streams: bool) -> None:
+    """Keepalive pings are sent in time, both while the socket is always readable and while it never is."""
 
     async def stream(ws: Any) -> None:
         with contextlib.suppress(ConnectionClosed):
@@ -117,8 +117,8 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_a_descriptor_that_was_closed_unasked(setting: Setting, run: Run) -> None:
-    """Its number is somebody else's by now, who is watched all the same."""
+def test_descriptor_closed_without_notice(setting: Setting, run: Run) -> None:
+    """Another connection with the reused descriptor number is still watched."""
     if setting.io_backend == "transport":
         pytest.skip("no port is used")
 
@@ -146,7 +146,7 @@ def test_a_descriptor_that_was_closed_unasked(setting: Setting, run: Run) -> Non
     run(main)
 
 
-def test_what_a_callback_raises_is_reported(setting: Setting, run: Run) -> None:
+def test_exception_of_a_callback_is_reported(setting: Setting, run: Run) -> None:
     if setting.io_backend == "transport":
         pytest.skip("no port is used")
     reports: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Leaving a connection early: what was sent arrives, and a close frame behind it, whether or not anything waits."""
+"""Leaving a connection early: sent messages arrive, followed by a close frame, even if no task waits."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Peer:
         return len(frames), farewell
 
     def fill(self, ws: Any) -> None:
-        """Send until the kernel takes no more, and some of it is queued."""
+        """Sends until the kernel's buffer is full and some data is queued."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 ws.send_nowait(bytes(SIZE))
                 self.sent += 1
 
     def release_soon(self) -> None:
-        """Let the server read, in the next turn of the loop: leaving has begun by then."""
+        """Lets the server read in the next turn of the loop: leaving has begun by then."""
         asyncio.get_running_loop().call_soon(self.server.release.set)
 
     def check(self, code: int) -> None:
@@ -145,7 +145,7 @@ def test_a_generator_that_is_dropped(peer: Peer, run: Run) -> None:
 
 
 def test_a_generator_that_outlives_the_program(peer: Peer, run: Run) -> None:
-    """asyncio.run closes it, and waits for that."""
+    """asyncio.run closes the generator, and waits for that."""
     generating = feed(peer)
 
     async def main() -> None:
@@ -174,7 +174,7 @@ async def use_managed(ws: Any) -> None:
 @pytest.mark.parametrize("using", [use, use_managed])
 @pytest.mark.parametrize("at_the_end", [False, True], ids=["going-on", "at-the-end"])
 def test_a_coroutine_that_is_closed(peer: Peer, run: Run, using: Callable[[Any], Any], at_the_end: bool) -> None:
-    """Nothing can be awaited there, so the event loop sees to the rest."""
+    """Nothing can be awaited there, so the event loop completes the closing."""
 
     async def main() -> None:
         ws = await peer.connecting()
@@ -250,7 +250,7 @@ def test_leaving_a_loop(peer: Peer, run: Run, leave: Callable[[Peer], Any], at_t
 
 
 @pytest.mark.parametrize("at_the_end", [False, True], ids=["going-on", "at-the-end"])
-def test_a_connection_that_is_forgotten(peer: Peer, run: Run, at_the_end: bool) -> None:
+def test_dropped_connection(peer: Peer, run: Run, at_the_end: bool) -> None:
     async def main() -> None:
         ws = await peer.connecting()
         peer.fill(ws)
@@ -266,7 +266,7 @@ def test_a_connection_that_is_forgotten(peer: Peer, run: Run, at_the_end: bool) 
     peer.check(1001)
 
 
-def test_a_closing_that_is_cancelled_and_forgotten(peer: Peer, run: Run) -> None:
+def test_closing_that_is_cancelled_and_dropped(peer: Peer, run: Run) -> None:
     async def main() -> None:
         ws = await peer.connecting()
         peer.fill(ws)
@@ -284,7 +284,7 @@ def test_a_closing_that_is_cancelled_and_forgotten(peer: Peer, run: Run) -> None
 
 
 def test_a_loop_that_is_closed(scripted: Scripted, setting: Any, connect: Connect) -> None:
-    """What the kernel takes at once arrives, with the close frame."""
+    """Data that fits into the kernel's buffer arrives, with the close frame."""
     if setting.io_backend != "fd":
         pytest.skip("transports need their loop")
 
@@ -304,16 +304,14 @@ def test_a_loop_that_is_closed(scripted: Scripted, setting: Any, connect: Connec
     ws.send_nowait("two")
     loop.close()
     with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
-        # The loop has what was sent last, as if its turn had yet to end.
+        # The loop still holds the last data, as if its turn had not ended.
         del ws, loop
         gc.collect()
     assert server.result == (2, Close(1001))
 
 
-def test_leaving_while_generators_are_shut_down_warns_of_nothing(
-    scripted: Scripted, setting: Any, connect: Connect
-) -> None:
-    """Nothing waits for the connection there; the peer gets the close frame."""
+def test_leaving_during_generator_shutdown_does_not_warn(scripted: Scripted, setting: Any, connect: Connect) -> None:
+    """No task waits for the connection there; the peer gets the close frame."""
 
     def script(wire: Wire) -> Close | None:
         wire.accept()
@@ -357,10 +355,10 @@ def leave_by_forgetting(ws: Any) -> None:
 @pytest.mark.parametrize("leave", [leave_by_coroutine, leave_by_forgetting])
 @pytest.mark.parametrize("close_timeout", [5, None])
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_closing_the_loop_closes_the_sockets_of_connections_that_were_left(
+def test_closing_the_loop_closes_abandoned_sockets(
     scripted: Scripted, setting: Any, connect: Connect, leave: Callable[[Any], None], close_timeout: float | None
 ) -> None:
-    """Though the application keeps the loop. The peer answers nothing."""
+    """The application keeps a reference to the loop. The peer answers nothing."""
 
     def script(wire: Wire) -> bool:
         wire.accept()
@@ -390,8 +388,8 @@ async def leave_after_a_cancelled_close(ws: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_connections_that_are_left_have_a_limit(scripted: Scripted, connect: Connect, run: Run) -> None:
-    """Though they were opened without a close timeout, and the peers answer nothing: the default of that."""
+def test_abandoned_connections_have_a_time_limit(scripted: Scripted, connect: Connect, run: Run) -> None:
+    """Connections without a close timeout, whose peers answer nothing, end after the default one."""
 
     def script(wire: Wire) -> float:
         wire.accept()
@@ -419,10 +417,8 @@ def test_connections_that_are_left_have_a_limit(scripted: Scripted, connect: Con
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_closing_the_loop_closes_the_socket_of_a_connection_that_a_task_waits_on(
-    scripted: Scripted, setting: Any, connect: Connect
-) -> None:
-    """Though the application keeps the loop; the task is destroyed."""
+def test_closing_the_loop_closes_sockets_of_waiting_tasks(scripted: Scripted, setting: Any, connect: Connect) -> None:
+    """The application keeps a reference to the loop; the task is destroyed."""
 
     def script(wire: Wire) -> bool:
         wire.accept()
@@ -478,7 +474,7 @@ def test_a_server_in_a_generator_that_is_closed(setting: Any, connect: Connect, 
 
 
 def test_a_server_that_is_closed_after_its_loop(setting: Any) -> None:
-    """Its clients get a close frame."""
+    """The server's clients get a close frame."""
     import wirespeed
     import wirespeed.sync
 

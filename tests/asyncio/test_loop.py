@@ -48,7 +48,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def deprecated(since: tuple[int, int]) -> Any:
-    """What the block does warns from that version of Python on."""
+    """Expects a deprecation warning of the block from that version of Python on."""
     if sys.version_info >= since:
         return pytest.warns(DeprecationWarning, match="deprecated|event loop")
     return contextlib.nullcontext()
@@ -82,7 +82,7 @@ def test_connections_find_the_selector(loop: Any) -> None:
     assert isinstance(loop._wirespeed_selector, cast(Any, Selector.native_class or object))
 
 
-def test_a_selector_may_be_given() -> None:
+def test_custom_selector() -> None:
     with contextlib.closing(EventLoop(Selector())) as loop:
         assert is_ours(loop)
     with contextlib.closing(EventLoop(selectors.SelectSelector())) as loop:
@@ -99,8 +99,8 @@ def test_busy_poll_is_checked(make: Callable[..., Any], busy_poll: Any, error: t
         make(busy_poll=busy_poll)
 
 
-def test_loop_whose_queues_are_not_known() -> None:
-    """A future Python may keep its callbacks otherwise. Then nothing is served inside of select."""
+def test_loop_with_unknown_internals() -> None:
+    """A future Python may keep its callbacks differently. Then nothing is served inside of select."""
     other: Any = types.SimpleNamespace(_ready=iter(()), _scheduled=[])
     with Selector() as selector:
         selector.attach(other)
@@ -147,7 +147,7 @@ def test_run_forever_in_a_thread(loop: asyncio.AbstractEventLoop) -> None:
     assert not thread.is_alive()
 
 
-def test_nothing_is_left() -> None:
+def test_loops_leave_no_references() -> None:
     with no_leaks():
         for busy_poll in (0.0, 0.001):
             made = new_event_loop(busy_poll=busy_poll)
@@ -166,8 +166,8 @@ def test_closed_loop_is_collected() -> None:
     assert [reference() for reference in references] == [None, None]
 
 
-def test_forgotten_loop_warns_and_is_closed() -> None:
-    """Also while the selector refers to the loop, and the loop to the selector."""
+def test_dropped_loop_warns_and_is_closed() -> None:
+    """Also while the selector and the loop refer to each other."""
     references = [weakref.ref(new_event_loop())]
     with no_leaks(), pytest.warns(ResourceWarning, match="unclosed event loop"):
         gc.collect()
@@ -221,7 +221,7 @@ def test_child_of_a_fork_has_a_loop_of_its_own() -> None:
 
 
 def python(program: str, *options: str, **environment: str) -> str:
-    """Run a program in a new interpreter and return what it printed."""
+    """Runs a program in a new interpreter and returns its output."""
     done = subprocess.run(
         [sys.executable, *options, "-c", textwrap.dedent(program)],
         env={**os.environ, **environment},
@@ -233,7 +233,7 @@ def python(program: str, *options: str, **environment: str) -> str:
     return done.stdout
 
 
-# What asyncio does beside
+# Other features of asyncio
 
 
 def test_signals_processes_threads_and_timers(loop: asyncio.AbstractEventLoop) -> None:
@@ -261,7 +261,7 @@ def test_signals_processes_threads_and_timers(loop: asyncio.AbstractEventLoop) -
 
 
 def test_busy_poll_does_not_delay_anything() -> None:
-    """Timers, signals, other threads: each ends the wait at once."""
+    """Timers, signals and other threads end the wait immediately."""
     seen: list[str] = []
 
     async def main() -> None:
@@ -287,7 +287,7 @@ def test_busy_poll_burns_a_core_while_waiting() -> None:
         return time.thread_time() - before
 
     assert run(wait()) < 0.1
-    # Others may need the processor too.
+    # Other processes may need the processor too.
     assert run(wait(), busy_poll=1) > 0.01
 
 
@@ -336,7 +336,7 @@ async def _loop_is_ours() -> bool:
 
 
 def test_import_does_not_warn() -> None:
-    """Not even where policies are deprecated."""
+    """No warning even where policies are deprecated."""
     assert python("import wirespeed.asyncio.loop", "-W", "error") == ""
 
 

@@ -1,7 +1,6 @@
-"""Everything at once on our loop: timers, signals, subprocesses, threads, streams, and WebSockets under load.
+"""All activities at once on our loop: timers, signals, subprocesses, threads, streams, and WebSockets under load.
 
-Nothing may be lost, and nothing may have to wait for the load to end. Each activity counts what it has done and checks
-it by itself.
+Nothing may be lost, and nothing may have to wait for the load to end. Each activity counts and checks its own work.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ pytestmark = [
 
 DURATION = 3.0
 
-# What a timer or a signal may be late: far more than any iteration takes, far less than the load lasts.
+# The maximum lateness of a timer or a signal: far more than any iteration takes, far less than the load lasts.
 LATE = 1.0
 
 
 @dataclasses.dataclass
 class Load:
-    """What the activities share: until when they go on, what they did, how long they had to wait."""
+    """The state that activities share: their end, their counts, and their waiting times."""
 
     end: float
     done: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -68,7 +67,7 @@ async def sleep(load: Load) -> None:
 
 
 async def cancel_timers(load: Load) -> None:
-    """So many that the loop replaces its list of timers, again and again."""
+    """Cancels so many timers that the loop replaces its list of timers again and again."""
     loop = asyncio.get_running_loop()
     while load.goes_on():
         due = loop.time() + 0.01
@@ -81,7 +80,7 @@ async def cancel_timers(load: Load) -> None:
 
 
 async def handle_signals(load: Load) -> None:
-    """One at a time, as the system merges them: another thread sends, and waits until it was handled."""
+    """One signal at a time, as the system merges them: another thread sends, and waits until it was handled."""
     loop = asyncio.get_running_loop()
     handled = threading.Event()
     loop.add_signal_handler(signal.SIGUSR1, handled.set)
@@ -175,7 +174,7 @@ async def use_sockets(load: Load) -> None:
 
 
 async def iterate(load: Load) -> None:
-    """Something is always scheduled: the loop never blocks."""
+    """A callback is always scheduled: the loop never blocks."""
     while load.goes_on():
         await asyncio.sleep(0)
         load.count("iteration")
@@ -264,7 +263,7 @@ def check(load: Load, expected: dict[str, int]) -> None:
     assert not too_late, f"seconds late: {too_late}"
 
 
-# Low: on a busy machine there is little time for each. In a quiet one it is a hundred times as much.
+# Low, because on a busy machine there is little time for each. On a quiet one it is a hundred times as much.
 EXPECTED = {
     "sleep": 10,
     "timer": 10,
@@ -297,7 +296,7 @@ def test_everything_at_once(kind: type[Selector], busy_poll: float) -> None:
 @pytest.mark.parametrize("busy_poll", [0.0, 0.01])
 @pytest.mark.parametrize("busy", [False, True], ids=["", "always-scheduled"])
 def test_everything_at_once_with_websockets(native_echo: NativeEcho, busy_poll: float, busy: bool) -> None:
-    """Round trips on which the selector need not return, a flood, and callbacks."""
+    """Round trips for which the selector need not return, a flood, and callbacks."""
     uri = native_echo.uri
     websockets = [round_trips(uri, 16), round_trips(uri, 16), round_trips(uri, 100_000), flood(uri), callbacks(uri)]
     load = run(under_load([*EVERYTHING, *websockets, *([iterate] if busy else [])]), busy_poll=busy_poll)

@@ -1,4 +1,4 @@
-"""``run``: what ``asyncio.run`` does, on our loop. Most of it is found by running both and comparing."""
+"""``run`` behaves like ``asyncio.run``, on our loop. Most tests run both and compare."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def leaves_threads(trace: Trace) -> None:
 
 async def sees_the_current_loop(trace: Trace) -> None:
     loop = asyncio.get_running_loop()
-    # Seen from no task: what set_event_loop was told.
+    # Seen outside of tasks: the loop passed to set_event_loop.
     trace.append(await asyncio.to_thread(lambda: None))
     trace.append(asyncio.get_event_loop() is loop)
     trace.append(VARIABLE.get())

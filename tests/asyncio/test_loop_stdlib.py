@@ -1,8 +1,8 @@
-"""The standard library's own tests of asyncio and of selectors: on our loop they end as they do on the stock one.
+"""The standard library's own tests of asyncio and of selectors: on our loop they end as on the stock loop.
 
-Each module runs in a process of its own, by ``stdlib_suite.py``. What does not pass on our loop runs on the stock loop
-as well, where it must end alike: skipped, or failed. With ``WIRESPEED_STDLIB=all`` every test runs on both, and more
-modules do.
+Each module runs in a process of its own, by ``stdlib_suite.py``. Tests that do not pass on our loop run on the stock
+loop as well, where they must end alike: skipped, or failed. With ``WIRESPEED_STDLIB=all`` every test runs on both, and
+more modules do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MODULES = [
     "test_asyncio.test_unix_events",
 ]
 
-# They make no loop that waits for files, or only while other tests of the standard library run.
+# These modules make no loop that waits for files, or only while other tests of the standard library run.
 MORE_MODULES = [
     "test_asyncio.test_free_threading",
     "test_asyncio.test_futures2",
@@ -83,7 +83,7 @@ OTHER_END = {
 
 
 class Suite:
-    """Runs modules, as many at a time as there are processors."""
+    """Runs modules, one for each processor at a time."""
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(os.cpu_count() or 1)
@@ -91,7 +91,7 @@ class Suite:
         self.running: dict[tuple[str, str], Future[Any]] = {}
 
     def results(self, module: str) -> list[Any]:
-        """How the tests of a module ended on each kind of loop."""
+        """Returns the outcome of the tests of a module on each kind of loop."""
         if not self.running:
             for name in selected():
                 for kind in self.kinds:
@@ -155,8 +155,7 @@ def test_ends_as_on_the_stock_loop(suite: Suite, module: str) -> None:
     for _ in range(3):
         if not different:
             break
-        # Some of these tests depend on time: they get other chances, with no other of them at work, on both
-        # loops.
+        # Some of these tests depend on time: they are repeated alone, on both loops.
         suite.pool.shutdown(cancel_futures=False)
         again = [run_suite(kind, *names_to_run(module, different)) for kind in ("wirespeed", "stock")]
         ours["texts"].update(again[0]["texts"])
@@ -166,5 +165,5 @@ def test_ends_as_on_the_stock_loop(suite: Suite, module: str) -> None:
 
 
 def names_to_run(module: str, tests: dict[str, Any]) -> list[str]:
-    """What to pass to the suite for these tests: a fixture of a module or a class is no test, it needs them all."""
+    """Names to pass to the suite for these tests: for a fixture of a module or a class, the whole suite runs."""
     return sorted(tests) if all(name.startswith(f"{module}.") for name in tests) else [module]

@@ -1,6 +1,6 @@
 """Connections that the selector serves by itself: the loop stays a loop of the standard library.
 
-As long as nothing but connections is ready, ``select`` does not return. Whatever else happens must end it.
+While only connections are ready, ``select`` does not return. Any other event must end it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def exchange(ws: Any) -> None:
 
 
 async def exchange_for_ever(uri: str) -> None:
-    """Nothing that the loop of Python would have to do: no timer, no callback."""
+    """Exchanges messages without any timer or callback of the Python loop."""
     ws = await wirespeed.connect(uri, ping_interval=None)
     try:
         while True:
@@ -68,7 +68,7 @@ def later(work: Callable[[], Any], after: float = 0.1) -> Iterator[None]:
 
 
 def test_the_selector_serves(native_echo: NativeEcho) -> None:
-    """Or all that follows would prove nothing: round trips take no turns of the loop."""
+    """Guards the tests below: round trips take no turns of the loop."""
 
     class Counting(Selector):
         turns = 0
@@ -128,7 +128,7 @@ def test_timers_fire_after_many_were_cancelled(native_echo: NativeEcho) -> None:
 
 
 def test_timer_of_a_task_that_the_selector_woke(native_echo: NativeEcho) -> None:
-    """It may be the only one, while ``select`` was called without a timeout."""
+    """The timer may be the only one, while ``select`` was called without a timeout."""
 
     async def main() -> None:
         async with wirespeed.connect(native_echo.uri, ping_interval=None) as ws:
@@ -203,12 +203,12 @@ def test_interrupt(native_echo: NativeEcho, connections: int, busy_poll: float) 
     interrupt = later(lambda: os.kill(os.getpid(), signal.SIGINT), 0.3)
     with within(8), interrupt, pytest.raises(KeyboardInterrupt):
         run(main(), busy_poll=busy_poll)
-    # Python 3.10 does not cancel before it raises, but at the end all the same.
+    # Python 3.10 does not cancel before it raises, but at the end.
     assert trace == ["cancelled", "finally"]
 
 
 def test_signal_in_another_thread(native_echo: NativeEcho) -> None:
-    """Its handler runs in this one, which waits for something else."""
+    """The signal's handler runs in this thread, which waits for something else."""
     handled = []
 
     async def main() -> None:
@@ -234,7 +234,7 @@ def test_signal_in_another_thread(native_echo: NativeEcho) -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_wakeup_descriptor_of_somebody_else() -> None:
+def test_foreign_wakeup_descriptor() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -246,7 +246,7 @@ def test_wakeup_descriptor_of_somebody_else() -> None:
 
 
 def test_stop(native_echo: NativeEcho) -> None:
-    """``stop`` schedules nothing: called by a task that the selector woke, it ends the loop all the same."""
+    """``stop`` schedules nothing: called by a task that the selector woke, it ends the loop nevertheless."""
 
     async def main() -> None:
         ws = await wirespeed.connect(native_echo.uri, ping_interval=None)
@@ -312,7 +312,7 @@ def test_slow_steps_are_logged(native_echo: NativeEcho, caplog: pytest.LogCaptur
 
 
 def test_loop_is_run_again(native_echo: NativeEcho) -> None:
-    """A connection lives as long as its loop, whether that runs or not."""
+    """A connection survives while its loop is not running."""
     with no_leaks(), contextlib.closing(EventLoop()) as loop:
         ws = loop.run_until_complete(wirespeed.connect(native_echo.uri))
         for _ in range(3):
@@ -337,8 +337,8 @@ def test_loop_is_closed_before_its_connection(native_echo: NativeEcho) -> None:
             forgotten.clear()
 
 
-def test_loop_is_forgotten_with_its_connection(native_echo: NativeEcho) -> None:
-    """They refer to each other, by way of the selector."""
+def test_loop_is_dropped_with_its_connection(native_echo: NativeEcho) -> None:
+    """The connection and the loop refer to each other through the selector."""
 
     async def main() -> Any:
         ws = await wirespeed.connect(native_echo.uri)
@@ -351,7 +351,7 @@ def test_loop_is_forgotten_with_its_connection(native_echo: NativeEcho) -> None:
         reference = weakref.ref(loop)
         del loop
         with warnings.catch_warnings():
-            # Both warn. Whoever records the warnings keeps what they are about.
+            # Both warn. Recorded warnings keep their sources alive.
             warnings.simplefilter("ignore", ResourceWarning)
             kept.clear()
             gc.collect()
@@ -381,7 +381,7 @@ def test_loops_in_threads_share_nothing(native_echo: NativeEcho) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of the threads that serve the tests
 def test_child_of_a_fork(native_echo: NativeEcho) -> None:
-    """It forgets the connections of its parent, which are none of its business, and has its own."""
+    """The child drops the connections of its parent, and has its own."""
 
     async def main() -> int:
         async with traffic(native_echo.uri), wirespeed.connect(native_echo.uri) as ws:

@@ -1,4 +1,4 @@
-"""What a busy loop leaves to other threads of the program."""
+"""A busy loop lets other threads of the program run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,5 @@ async def exchange(connect: Connect, uri: str, size: int, thread: threading.Thre
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_thread_that_sleeps_wakes_in_time(
-    native_echo: NativeEcho, run: Run, connect: Connect, size: int | None
-) -> None:
+def test_sleeping_thread_wakes_in_time(native_echo: NativeEcho, run: Run, connect: Connect, size: int | None) -> None:
     wakes_in_time(size, lambda size, thread: run(functools.partial(exchange, connect, native_echo.uri, size, thread)))

@@ -1,4 +1,4 @@
-"""Connecting again after errors: which are transient, and how long it waits."""
+"""Reconnecting after errors: which are transient, and the delays."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_backoff() -> None:
     for limit, column in zip(limits, zip(*series, strict=True), strict=True):
         assert len(set(column)) == 50
         assert max(column) <= limit * 1.0001
-        # None is near the others.
+        # All values differ.
         assert max(column) - min(column) > limit / 10
     for delays in series:
         assert delays[1:9] == sorted(delays[1:9])

@@ -1,4 +1,4 @@
-"""Connecting again after a connection has ended, and leaving the loop."""
+"""Reconnecting after a connection has ended, and leaving the iteration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answer_with(code: int | None) -> Callable[[Wire], None]:
 
 
 async def rounds(connecting: Any, most: int) -> list[str]:
-    """Iterate; in each round receive all there is. What ended each of them."""
+    """Iterates; each round receives all messages. Returns the cause of the end of each."""
     ends = []
     async for ws in connecting:
         try:
@@ -58,7 +58,7 @@ async def rounds(connecting: Any, most: int) -> list[str]:
 
 @pytest.mark.parametrize("code", [1001, 1011, 1012, 3000])
 def test_closed_by_the_server(scripted: Scripted, run: Run, connect: Connect, code: int) -> None:
-    """Also with 1001: a server that goes down comes back."""
+    """Also with 1001: a restarted server returns."""
     server = scripted(in_turn(close_with(code), close_with(code), close_with(1000)))
 
     async def main() -> list[str]:
@@ -121,7 +121,9 @@ def test_closed_by_the_application(server: WebSocketsServer, run: Run, connect: 
 def test_closed_by_the_application_against_the_server(
     scripted: Scripted, run: Run, connect: Connect, answer: int | None
 ) -> None:
-    """Its own close frame has said that the connection has served its purpose, whatever the server does about it."""
+    """The application's own close frame says that it is finished with the connection, independently of the server's
+    answer.
+    """
     server = scripted(answer_with(answer))
 
     async def main() -> list[int]:
@@ -157,7 +159,7 @@ def test_closed_by_the_application_for_another_reason(
 
 
 def test_left_open(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """A round that ends early closes its connection, another one opens without delay, and the delays begin anew."""
+    """A round that ends early closes its connection, another one opens without delay, and the delays start again."""
     # Three delays are used up before the second round: a fourth would be longer than the test.
     delays = [0.0, 0.01, 0.02, 60.0]
     server = scripted(in_turn(refuse, refuse, refuse, echo_close, refuse, refuse, refuse, echo_close, echo_close))
@@ -180,7 +182,7 @@ def test_left_open(scripted: Scripted, run: Run, connect: Connect) -> None:
 
 @pytest.mark.wirespeed_only("websockets connects again at once, for ever")
 def test_server_that_accepts_and_closes(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """It gets the growing delays of a server that refuses."""
+    """Such a server is retried with growing delays, like a server that refuses."""
     server = scripted(close_with(1011))
 
     async def main() -> list[str]:
@@ -192,7 +194,7 @@ def test_server_that_accepts_and_closes(scripted: Scripted, run: Run, connect: C
 
 @pytest.mark.wirespeed_only("ours")
 def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """It is replaced at once, and the delays begin anew."""
+    """The connection is replaced immediately, and the delays start again."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -216,7 +218,7 @@ def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, run: R
 
 @pytest.mark.wirespeed_only("ours")
 def test_delays_that_end_after_a_connection(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """So does the iteration: the application has seen why the connection ended."""
+    """The iteration ends: the application knows why the connection ended."""
     server = scripted(close_with(1011))
 
     async def main() -> list[str]:
@@ -232,7 +234,7 @@ def test_delays_that_end_after_a_connection(scripted: Scripted, run: Run, connec
 
 
 def test_break(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The connection is closed, in the background."""
+    """The connection is closed in the background."""
     server = scripted(echo_close)
 
     async def main() -> None:
@@ -268,7 +270,7 @@ def test_exception_in_the_loop(scripted: Scripted, run: Run, connect: Connect) -
 
 @pytest.mark.wirespeed_only("websockets leaves the connection open, and a warning")
 def test_break_at_the_end_of_the_program(scripted: Scripted, setting: Any, connect: Connect) -> None:
-    """The loop ends before the server has answered: it has got the close frame, and nothing is left."""
+    """The loop ends before the server has answered: the server has got the close frame, and nothing is left."""
     from interop.asyncio_tools import new_loop
 
     def script(wire: Wire) -> Close | None:
@@ -287,7 +289,7 @@ def test_break_at_the_end_of_the_program(scripted: Scripted, setting: Any, conne
     with no_leaks():
         try:
             loop.run_until_complete(main())
-            # What asyncio.run does at its end.
+            # The steps of asyncio.run at its end.
             if left := asyncio.all_tasks(loop):
                 for task in left:
                     task.cancel()
@@ -358,7 +360,7 @@ def test_cancelled_while_waiting(scripted: Scripted, run: Run, connect: Connect)
 
 @pytest.mark.wirespeed_only("ours")
 def test_cancelled_while_closing(scripted: Scripted, run: Run, connect: Connect) -> None:
-    """The server does not answer the close frame: the connection ends when the close timeout is over."""
+    """The server does not answer the close frame: the connection ends after the close timeout."""
 
     def script(wire: Wire) -> None:
         wire.accept()

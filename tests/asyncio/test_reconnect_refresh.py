@@ -1,4 +1,4 @@
-"""The hook that changes what the next try will use."""
+"""The hook that changes the arguments of the next attempt."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def want_token(token: str) -> Callable[[Wire], str | None]:
 
 @pytest.mark.parametrize("kind", ["function", "coroutine function"])
 def test_token(scripted: Scripted, run: Run, connect: Connect, kind: str) -> None:
-    """A new one for each try."""
+    """Each attempt has a new token."""
     server = scripted(want_token("3"))
     seen: list[tuple[int, str | None]] = []
     tokens = itertools.count(1)
@@ -92,7 +92,7 @@ def test_uri(server: WebSocketsServer, run: Run, connect: Connect, closed_port: 
 
 @pytest.mark.parametrize("how", ["await", "async with"])
 def test_outside_of_a_loop(server: WebSocketsServer, run: Run, connect: Connect, how: str) -> None:
-    """Each time begins with the arguments of the call."""
+    """Each iteration begins with the arguments of the call."""
     headers = {"X-Spam": "eggs"}
     seen = []
 
@@ -132,7 +132,7 @@ def test_headers_may_be_replaced(server: WebSocketsServer, run: Run, connect: Co
     run(main)
 
 
-def test_what_it_raises_is_an_error_of_connecting(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+def test_exception_of_the_hook_is_a_connect_error(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     errors = iter([ConnectionRefusedError("token server"), TimeoutError("token server"), None, ValueError("no token")])
 
     def refresh(attempt: Any) -> None:
@@ -184,7 +184,7 @@ def test_change_that_does_not_fit_other_arguments(run: Run, connect: Connect, ce
 
 @pytest.mark.parametrize("result", [{"X": "y"}, "ws://localhost/"], ids=repr)
 def test_result(run: Run, connect: Connect, result: Any) -> None:
-    """A mistake that is easily made."""
+    """A common mistake: the hook returns a value."""
 
     async def main() -> None:
         with pytest.raises(TypeError, match="refresh must change its argument"):

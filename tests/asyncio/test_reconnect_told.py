@@ -1,4 +1,4 @@
-"""What a server asks of those that come back, and what the log says of connecting again."""
+"""Retry-After headers of servers, and log records of reconnecting."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def texts(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[s
 def test_certificate_that_does_not_verify(
     scripted: Scripted, run: Run, connect: Connect, certificates: Certificates, tls: Settings
 ) -> None:
-    """It is raised by the first try."""
+    """The first attempt raises the error."""
     server = scripted(lambda wire: None, ssl_context=certificates.unknown_authority_context())
 
     async def main() -> None:
@@ -78,7 +78,7 @@ def waits(caplog: pytest.LogCaptureFixture) -> list[float]:
 def test_retry_after(
     scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    """It is waited for as long, and a little longer."""
+    """The client waits for the given time, and a little longer."""
     caplog.set_level(logging.INFO)
     server = scripted(in_turn(later("1", status), later("0", status), echo_close))
 
@@ -122,7 +122,7 @@ def test_values(
     least: float,
     most: float,
 ) -> None:
-    """Seconds and dates; nonsense counts for nothing, and hours are enough."""
+    """Seconds and dates are accepted; invalid values are ignored, and long ones are capped at hours."""
     caplog.set_level(logging.INFO)
     what = value
     if what.startswith(("date", "past")):
@@ -166,7 +166,7 @@ def test_longer_delays_of_the_client_stay(
 
 
 def test_closed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """Which connection, and why."""
+    """The log record names the connection and the reason."""
     caplog.set_level(logging.INFO)
 
     def leave(wire: Wire) -> None:
@@ -190,7 +190,7 @@ def test_closed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.L
 
 
 def test_failed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """Where to, without what is secret."""
+    """The log record names the destination, without secrets."""
     caplog.set_level(logging.INFO)
     server = scripted(in_turn(refuse, echo_close))
     uri = server.uri.replace("//", "//user:secret@") + "feed?token=secret"
@@ -208,10 +208,10 @@ def test_failed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.L
 
 
 @pytest.mark.parametrize("how", ["refused", "closed"])
-def test_no_delay_is_left(
+def test_exhausted_delays_are_logged_once(
     scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    """It is said once: the end of a loop does not say why."""
+    """The end of the delays is logged once, because the end of the iteration does not give a reason."""
     server = scripted(refuse if how == "refused" else close_with(4000))
     rounds = []
 
@@ -233,7 +233,7 @@ def test_no_delay_is_left(
     assert ("HTTP 503" if how == "refused" else "4000") in text
 
 
-def test_attempt_is_shown_without_secrets() -> None:
+def test_attempt_is_logged_without_secrets() -> None:
     attempt = ConnectAttempt.first("wss://user:secret@host/?token=secret", None)
     attempt.additional_headers["Authorization"] = "secret"
     assert repr(attempt) == (

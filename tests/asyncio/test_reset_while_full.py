@@ -40,7 +40,7 @@ async def flush(ws: Any) -> None:
 
 
 async def blocked(ws: Any, sending: Callable[[Any], Any]) -> asyncio.Task[None]:
-    """Send until the peer takes no more; return the task that waits."""
+    """Sends until the peer's buffer is full; returns the waiting task."""
     task: asyncio.Task[None] = asyncio.ensure_future(sending(ws))
     if IS_WIRESPEED:
         await settled(lambda: ws.stats()["messages_sent"])
@@ -51,7 +51,7 @@ async def blocked(ws: Any, sending: Callable[[Any], Any]) -> asyncio.Task[None]:
 
 
 async def check(ws: Any, task: asyncio.Task[None]) -> None:
-    """The task raises soon, and the connection is over."""
+    """Checks that the task raises soon, and that the connection is over."""
     with within(5), pytest.raises(exceptions.ConnectionClosedError):
         await task
     with within(5):

@@ -1,7 +1,7 @@
-"""The selector alone: all that ``selectors.EpollSelector`` does, it does.
+"""The selector alone behaves like ``selectors.EpollSelector``.
 
-The tests run on the standard library's selector as well, which proves them, and on the oracle. Those that the standard
-library has for its selectors run in ``test_loop_stdlib``.
+The tests also run on the standard library's selector, which validates them, and on the oracle. The standard library's
+own selector tests run in ``test_loop_stdlib``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def pair() -> Iterator[Pair]:
 
 @contextlib.contextmanager
 def alarm(handler: Callable[[], Any], after: float, every: float = 0.0) -> Iterator[list[float]]:
-    """Run ``handler`` by SIGALRM while the block runs; yields the times of its runs."""
+    """Runs ``handler`` by SIGALRM during the block; yields the times of its runs."""
     runs: list[float] = []
 
     def handle(*_: Any) -> None:
@@ -78,7 +78,7 @@ def alarm(handler: Callable[[], Any], after: float, every: float = 0.0) -> Itera
 
 @contextlib.contextmanager
 def meanwhile(work: Callable[[], Any], after: float = 0.1) -> Iterator[None]:
-    """Do something in another thread, a little later than the block begins."""
+    """Runs a function in another thread, a little later than the block begins."""
     timer = threading.Timer(after, work)
     timer.start()
     try:
@@ -87,7 +87,7 @@ def meanwhile(work: Callable[[], Any], after: float = 0.1) -> Iterator[None]:
         timer.join()
 
 
-# Which events
+# Events
 
 
 def test_hang_up_of_a_pipe(selector: Any) -> None:
@@ -104,7 +104,7 @@ def test_hang_up_of_a_pipe(selector: Any) -> None:
 
 
 def test_error_of_a_pipe(selector: Any) -> None:
-    """The writing end of a pipe that nobody reads is both, as epoll reports an error."""
+    """A pipe's writing end without a reader is readable and writable, as epoll reports an error."""
     reader, writer = os.pipe()
     os.close(reader)
     selector.register(writer, READ | WRITE)
@@ -125,7 +125,7 @@ def test_end_of_a_socket(selector: Any, pair: Pair) -> None:
 
 
 def test_refused_connection(selector: Any) -> None:
-    """What a loop waits for when it connects: the failure makes the socket writable."""
+    """A failed connect makes the socket writable, which a loop waits for."""
     with socket.socket() as unused, socket.socket() as sock:
         unused.bind(("127.0.0.1", 0))
         sock.setblocking(False)
@@ -154,7 +154,7 @@ def test_two_selectors_share_a_file(selector: Any, pair: Pair) -> None:
         assert len(selector.select(1)) == len(other.select(1)) == 1
 
 
-def test_all_that_is_ready_comes_at_once(selector: Any, pair: Pair) -> None:
+def test_all_ready_events_are_returned_at_once(selector: Any, pair: Pair) -> None:
     pairs = [pair() for _ in range(300)]
     for ours, theirs in pairs:
         selector.register(ours, READ)
@@ -162,7 +162,7 @@ def test_all_that_is_ready_comes_at_once(selector: Any, pair: Pair) -> None:
     assert {key.fd for key, _ in selector.select(1)} == {ours.fileno() for ours, _ in pairs}
 
 
-# Files that are closed, used anew, or none
+# Files that are closed or reused, and invalid ones
 
 
 @pytest.mark.parametrize("fileobj", [object(), "1", 1.0, None, -1, -10])
@@ -220,7 +220,7 @@ def test_regular_file(selector: Any) -> None:
 
 
 def test_socket_closed_while_registered(selector: Any, pair: Pair) -> None:
-    """It is found by the object, although its ``fileno`` is gone."""
+    """The socket is found by the object, although its ``fileno`` is gone."""
     ours, _ = pair()
     key = selector.register(ours, READ)
     ours.close()
@@ -242,7 +242,7 @@ def test_modify_that_fails_unregisters(selector: Any, pair: Pair) -> None:
     assert len(selector.get_map()) == 0
 
 
-def test_modify_of_data_asks_nobody(selector: Any, pair: Pair) -> None:
+def test_modify_of_data_makes_no_system_call(selector: Any, pair: Pair) -> None:
     ours, _ = pair()
     selector.register(ours, READ, "old")
     fd = ours.fileno()
@@ -251,7 +251,7 @@ def test_modify_of_data_asks_nobody(selector: Any, pair: Pair) -> None:
     assert selector.get_key(fd).data == "new"
 
 
-def test_descriptor_used_anew(selector: Any, pair: Pair) -> None:
+def test_descriptor_is_reused(selector: Any, pair: Pair) -> None:
     ours, _ = pair()
     other, other_peer = pair()
     selector.register(ours, READ, "old")
@@ -307,7 +307,7 @@ def test_files_come_and_go_while_another_thread_waits(selector: Any, pair: Pair)
         selector.modify(ours, READ, "data")
 
     with within(5), meanwhile(change):
-        # It may see that the socket is writable before that is no longer asked for.
+        # The waiting thread may see the socket as writable before the change takes effect.
         while not (found := [key for key, events in selector.select() if events == READ]):
             pass
     assert found == [selector.get_key(ours)]
@@ -367,7 +367,7 @@ def test_closed(selector: Any, pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_forgotten(kind: Any, pair: Pair) -> None:
+def test_dropped_selector_is_closed(kind: Any, pair: Pair) -> None:
     ours, _ = pair()
     with no_leaks():
         forgotten = kind()
@@ -390,12 +390,12 @@ def test_child_of_a_fork_closes_its_copy(selector: Any, pair: Pair) -> None:
     assert selector.select(1) == [(key, READ)]
 
 
-# What only ours has
+# Features of our selector only
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
 class TestBusyPoll:
-    def test_waits_as_long(self, kind: Any, pair: Pair) -> None:
+    def test_wait_is_as_long_as_the_timeout(self, kind: Any, pair: Pair) -> None:
         ours, theirs = pair()
         with kind(busy_poll=0.2) as made:
             made.register(ours, READ)
@@ -409,7 +409,7 @@ class TestBusyPoll:
         with kind(busy_poll=0.5) as made:
             before = time.thread_time()
             made.select(0.5)
-            # Others may need the processor too. To sleep takes less than a millisecond of it.
+            # Other processes may need the processor too. Sleeping takes less than a millisecond of it.
             assert time.thread_time() - before > 0.01
 
     def test_lets_other_threads_run(self, kind: Any, pair: Pair) -> None:

@@ -1,4 +1,4 @@
-"""The selector against that of the standard library: what happens to both is random, and both do the same."""
+"""The selector against the standard library's: random operations have equal results on both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = [OracleSelector, *([Selector] if Selector.native_class is not None else [
 
 
 def _random_step(chance: random.Random, made: Any, places: list[tuple[socket.socket, socket.socket]]) -> Any:
-    """Do something and return what it led to. Descriptors are used anew, while registered and not."""
+    """Performs a random action and returns the result. Descriptors are reused, while registered and not."""
     index, end, data = chance.randrange(len(places)), chance.randrange(2), chance.randrange(3)
     events, kind = chance.randrange(4), chance.randrange(26)
     ours = places[index][0]
@@ -87,8 +87,8 @@ def _random_life(kind: Any, seed: int) -> list[Any]:
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("seed", range(30))
-def test_random_life(kind: Any, seed: int) -> None:
-    """One after the other, so that the system gives both the same descriptors."""
+def test_random_operations(kind: Any, seed: int) -> None:
+    """The selectors run one after the other, so that the system gives both the same descriptors."""
     # A socket that earlier tests left in a cycle would give its descriptor to one of them.
     gc.collect()
     assert _random_life(kind, seed) == _random_life(selectors.EpollSelector, seed)

@@ -1,4 +1,4 @@
-"""The server: messages of every kind, and the ways in which a handler ends."""
+"""The server: messages of every kind, and the ends of a handler."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_compressed_by_other_windows(setting: Setting, run: Run, bits: int) -> N
 
 
 def test_frames_behind_the_request(setting: Setting, run: Run) -> None:
-    """They may be in the same packet."""
+    """Frames may be in the same packet as the request."""
 
     async def main() -> None:
         async with serve(setting) as server:
@@ -258,7 +258,7 @@ def test_handler_is_no_coroutine_function(setting: Setting, run: Run, caplog: py
 
 @pytest.mark.parametrize("how", ["task", "raise"])
 def test_handler_is_cancelled(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    """The connection is closed all the same, and nothing is reported."""
+    """The connection is closed, and nothing is reported."""
     tasks: list[Any] = []
 
     async def handler(ws: Any) -> None:
@@ -288,7 +288,7 @@ def test_handler_is_cancelled(setting: Setting, run: Run, caplog: pytest.LogCapt
 def test_connection_ends_inside_the_handler(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, doing: str
 ) -> None:
-    """The handler is told; nothing is logged as an error, as it happens every day."""
+    """The handler gets an exception; no error is logged, because this is normal."""
     codes: list[int] = []
 
     async def handler(ws: Any) -> None:
@@ -366,7 +366,7 @@ def test_handler_outlives_the_connection(setting: Setting, run: Run) -> None:
 
 
 def test_messages_before_the_end(setting: Setting, run: Run) -> None:
-    """What was sent before a close frame is received, however late."""
+    """Messages that were sent before a close frame can be received later."""
     received: list[Any] = []
 
     async def handler(ws: Any) -> None:
@@ -385,7 +385,7 @@ def test_messages_before_the_end(setting: Setting, run: Run) -> None:
 
 
 def test_no_references(setting: Setting, run: Run) -> None:
-    """The server forgets a connection that is over."""
+    """The server drops a connection that is over."""
     references: list[Any] = []
 
     async def handler(ws: Any) -> None:

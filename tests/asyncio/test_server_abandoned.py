@@ -89,8 +89,8 @@ print("left", sockets() - before)
 
 
 @pytest.mark.parametrize("how", ["left", "close", "inside"])
-def test_abandoned(setting: Setting, how: str) -> None:
-    """Their tasks are pending, as asyncio says; nothing else is said but what was left open, and that is closed."""
+def test_collected_after_their_loop_was_closed(setting: Setting, how: str) -> None:
+    """asyncio reports the pending tasks; only open resources are reported besides, and they are closed."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, folder, setting.loop, setting.io_backend, how],

@@ -1,4 +1,4 @@
-"""Wrong arguments of ``serve`` and its relatives: each is told by the call that got it, by name."""
+"""Wrong arguments of ``serve`` and related functions: the call raises an error that names the argument."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Run = Callable[..., Any]
 
 
 def _name(value: Any) -> str:
-    """A name that is the same in every process."""
+    """A name that is equal in every process."""
     name = getattr(value, "__name__", None) or ascii(value)
     return "object" if " at 0x" in name else str(name)
 
@@ -103,7 +103,7 @@ WRONG: list[Any] = [
 @pytest.mark.parametrize(("name", "value", "exception"), WRONG, ids=_name)
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
 def test_wrong(name: str, value: Any, exception: type[Exception], unix: bool, tmp_path: Any) -> None:
-    """Without a loop, without an attempt to listen."""
+    """The error is raised without a loop and before listening."""
     with pytest.raises(exception, match=name):
         if unix:
             unix_serve(echo, str(tmp_path / "socket"), **{name: value})
@@ -158,7 +158,7 @@ def test_handler(arguments: dict[str, Any], exception: type[Exception], words: s
 
 
 def test_listener_object_is_no_factory() -> None:
-    """One for all connections is not what is meant."""
+    """One listener object for all connections is refused."""
     with pytest.raises(TypeError, match="listener"):
         serve(None, "127.0.0.1", 0, listener=Listener())  # type: ignore[arg-type]
 
@@ -188,8 +188,8 @@ def test_ssl_without_certificate(certificates: Certificates) -> None:
 
 
 @pytest.mark.parametrize("options", [{"verify": True}, {"system_roots": True}, {"verify": True, "system_roots": True}])
-def test_ssl_that_would_verify_nobody(certificates: Certificates, options: dict[str, Any]) -> None:
-    """Who asks for certificates of clients says by whom they are signed."""
+def test_client_certificates_without_an_authority(certificates: Certificates, options: dict[str, Any]) -> None:
+    """A server that requests client certificates must name their authority."""
     cert, key = certificates.server_files()
     tls = TLS(cert=cert, key=key, **options)
     with pytest.raises(ValueError, match=r"ssl: .* ca, .*pass TLS\(ca="):
@@ -204,7 +204,7 @@ def test_ssl_that_would_verify_nobody(certificates: Certificates, options: dict[
 
 
 def test_ssl_with_another_key(certificates: Certificates) -> None:
-    """Seen by the call, not by the first client."""
+    """The call raises, not the first client."""
     cert, _ = certificates.server_files()
     with pytest.raises((ValueError, ssl.SSLError)):
         serve(echo, "127.0.0.1", 0, ssl=TLS(cert=cert, key=certificates.client_key))
@@ -216,7 +216,7 @@ def test_context_of_a_client(certificates: Certificates) -> None:
 
 
 def test_not_started() -> None:
-    """What needs the loop says so."""
+    """Methods that need the loop raise a clear error."""
     server = serve(echo, "127.0.0.1", 0)
     assert not server.is_serving()
     assert server.sockets == ()
@@ -241,7 +241,7 @@ def test_not_started_serving(run: Run) -> None:
     run(main)
 
 
-# Methods of what is there
+# Methods of existing objects
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_broadcast_text_of_wrong_bytes() -> None:
 
 @pytest.mark.parametrize("credentials", [("a:b", "c"), [("a", "b"), ("c:", "secret")]], ids=["one", "several"])
 def test_basic_auth_with_a_colon(credentials: Any) -> None:
-    """RFC 7617 cannot carry such a name: nobody would ever be let in by it."""
+    """RFC 7617 does not allow a colon in a user name: no client could ever log in with it."""
     from wirespeed import basic_auth
 
     for function in (basic_auth, sync.basic_auth):

@@ -72,7 +72,7 @@ def test_messages(setting: Setting, run: Run, compression: str | None) -> None:
         run(main)
 
 
-def test_nobody(setting: Setting, run: Run) -> None:
+def test_no_connections(setting: Setting, run: Run) -> None:
     async def main() -> None:
         assert broadcast([], "x") == 0
         assert broadcast(set(), b"x") == 0
@@ -85,7 +85,7 @@ def test_nobody(setting: Setting, run: Run) -> None:
 
 
 def test_many(setting: Setting, run: Run) -> None:
-    """200 connections, each in the order of the messages; a generator will do."""
+    """200 connections each receive the messages in order; a generator is accepted."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:
@@ -102,7 +102,7 @@ def test_many(setting: Setting, run: Run) -> None:
 
 
 def test_order(setting: Setting, run: Run) -> None:
-    """``send`` and ``broadcast`` in turns, awaited or not."""
+    """``send`` and ``broadcast`` alternate, awaited or not."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=None) as server:
@@ -119,7 +119,7 @@ def test_order(setting: Setting, run: Run) -> None:
     run(main)
 
 
-def test_twice_in_the_list(setting: Setting, run: Run) -> None:
+def test_duplicate_connections(setting: Setting, run: Run) -> None:
     async def main() -> None:
         async with serve(setting, idle) as server:
             with await Raw.open(server) as raw:
@@ -143,7 +143,9 @@ OFFERS: list[dict[str, Any]] = [
 
 
 def test_compressed(setting: Setting, run: Run) -> None:
-    """With any window, with context takeover or not; before and after ``send``, which goes on with its own context."""
+    """With any window, with context takeover or not; before and after ``send``, which continues with its own
+    context.
+    """
     chooser = random.Random(7)
     words = ["the quick brown fox ", "jumps over ", "the lazy dog ", "0123456789" * 30]
 
@@ -168,7 +170,7 @@ def test_compressed(setting: Setting, run: Run) -> None:
                         await ws.send(expected[-1])
             for ws in clients:
                 assert [await ws.recv() for _ in expected] == expected
-                # The other direction has not suffered.
+                # The other direction is unaffected.
                 for text in expected[:10]:
                     await ws.send(text)
                     assert await ws.recv() == text
@@ -178,7 +180,7 @@ def test_compressed(setting: Setting, run: Run) -> None:
 
 
 def test_compressed_once(setting: Setting, run: Run) -> None:
-    """And smaller; below the threshold, as it is."""
+    """The message is compressed once; below the threshold it is not compressed."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=Deflate(threshold=100)) as server:
@@ -197,11 +199,11 @@ def test_compressed_once(setting: Setting, run: Run) -> None:
     run(main)
 
 
-# Connections that are in another state
+# Connections in other states
 
 
 def test_connections_that_are_not_open(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """They are passed over: closed, closing, connecting."""
+    """Closed, closing and connecting connections are skipped."""
     kept: list[Any] = []
     go = asyncio.Event()
 
@@ -236,7 +238,7 @@ def test_connections_that_are_not_open(setting: Setting, run: Run, caplog: pytes
 
 
 def test_connections_of_clients(setting: Setting, run: Run, connect: Connect) -> None:
-    """They mask what they send."""
+    """Clients mask their frames."""
 
     async def main() -> None:
         async with serve(setting, echo) as server:
@@ -259,7 +261,7 @@ def test_connections_of_clients(setting: Setting, run: Run, connect: Connect) ->
 def test_inside_a_fragmented_message(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, raising: bool
 ) -> None:
-    """Its fragments are not torn apart; the others get the message."""
+    """The fragments of another message are not interrupted; other connections get the message."""
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def fragments() -> Any:
@@ -297,7 +299,7 @@ def test_inside_a_fragmented_message(
 
 
 def test_connection_that_fails(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """The peer has reset it, and the loop has not noticed yet."""
+    """The peer has reset the connection, and the loop has not noticed yet."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:
@@ -318,7 +320,7 @@ def test_connection_that_fails(setting: Setting, run: Run, caplog: pytest.LogCap
 
 
 def test_wrong_connection_in_the_middle(setting: Setting, run: Run) -> None:
-    """Those before it have got the message."""
+    """The connections before the invalid one have got the message."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:
@@ -332,11 +334,11 @@ def test_wrong_connection_in_the_middle(setting: Setting, run: Run) -> None:
     run(main)
 
 
-# In the middle of other things
+# Broadcast during other operations
 
 
 def test_from_a_handler(setting: Setting, run: Run) -> None:
-    """A chat: what one says, all hear."""
+    """A chat: every client receives each message."""
 
     async def handler(ws: Any) -> None:
         async for message in ws:
@@ -355,7 +357,7 @@ def test_from_a_handler(setting: Setting, run: Run) -> None:
 
 
 def test_while_receiving(setting: Setting, run: Run) -> None:
-    """Messages and pings that come meanwhile are not lost."""
+    """Messages and pings that arrive meanwhile are not lost."""
 
     async def main() -> None:
         async with serve(setting, echo) as server:

@@ -34,7 +34,7 @@ ROUNDS = 300
 
 @pytest.fixture(autouse=True)
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The log has room for lines; what is in this list is the time."""
+    """Collects log records without their times."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
     now = [1000.0]
@@ -44,7 +44,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def pair(server: Any) -> tuple[Raw, Any, Raw, Any]:
-    """A client that is not to read, and one that is; each with its connection."""
+    """A client that does not read, and one that does; each with its connection."""
     deaf = await Raw.open(server, "/deaf", receive_buffer=4096)
     quick = await Raw.open(server, "/quick")
     by_path = {ws.request.path: ws for ws in server.connections}
@@ -52,7 +52,7 @@ async def pair(server: Any) -> tuple[Raw, Any, Raw, Any]:
 
 
 async def flood(connections: list[Any], quick: Raw, **options: Any) -> int:
-    """Broadcast until a message is left out; return how many messages everybody has got."""
+    """Broadcasts until a message is skipped; returns the number of messages that every client has got."""
     for number in range(ROUNDS):
         if broadcast(connections, BLOCK, **options) < len(connections):
             assert (await quick.frame()).payload == BLOCK
@@ -62,7 +62,7 @@ async def flood(connections: list[Any], quick: Raw, **options: Any) -> int:
 
 
 def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """The message is left out for it, and it goes on when it reads again; what is kept for it does not grow."""
+    """The slow client misses messages and continues when it reads again; its queue does not grow."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=None) as server:
@@ -83,7 +83,7 @@ def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> N
 
     with no_leaks():
         run(main)
-    # Once for each stall, and once with the number. It may have taken some attempts for it to be over.
+    # One record at the start of each stall, and one with the number. The stall may have taken some attempts to end.
     first, *rest = logged(caplog)
     assert unnamed([first]) == ["skipped broadcast: its peer does not read"]
     assert "to /deaf)" in first
@@ -93,8 +93,8 @@ def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> N
     assert int(match[1]) >= 51
 
 
-def test_skip_for_ever(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """One that reads no more is told twice, however many messages it misses."""
+def test_endless_stall_is_logged_twice(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that no longer reads causes two log records, for any number of skipped messages."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=None) as server:
@@ -104,7 +104,7 @@ def test_skip_for_ever(setting: Setting, run: Run, caplog: pytest.LogCaptureFixt
                 # An iterator can be gone through once.
                 broadcast(iter([slow, fast]), BLOCK)
                 assert (await quick.frame()).payload == BLOCK
-            # Others say nothing of it.
+            # Other broadcasts log nothing about it.
             assert broadcast([fast], b"x") == 1
             slow.abort()
             quick.close()
@@ -118,7 +118,7 @@ def test_skip_for_ever(setting: Setting, run: Run, caplog: pytest.LogCaptureFixt
 
 
 class Missing:
-    """A connection, as far as broadcasts tell of it."""
+    """A minimal connection for the tests of broadcast logs."""
 
     def __init__(self) -> None:
         self.logger = logging.getLogger(LOGGER)
@@ -129,8 +129,8 @@ class Missing:
         return None
 
 
-def test_another_reason(caplog: pytest.LogCaptureFixture) -> None:
-    """It is said, and the number is counted anew."""
+def test_another_reason_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Another reason is logged, and the number starts again."""
     connection = Missing()
     for why in ("slow", "slow", "failed", "failed", "failed"):
         report([connection], [(connection, why)], False)
@@ -144,8 +144,8 @@ def test_another_reason(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_very_many(caplog: pytest.LogCaptureFixture, lines: list[float]) -> None:
-    """Clients that read nothing, and come anew: they do not fill the log."""
+def test_many_slow_clients_do_not_fill_the_log(caplog: pytest.LogCaptureFixture, lines: list[float]) -> None:
+    """Many clients that read nothing and reconnect do not fill the log."""
     connection = Missing()
     for _ in range(100):
         connection = Missing()
@@ -160,8 +160,8 @@ def test_very_many(caplog: pytest.LogCaptureFixture, lines: list[float]) -> None
     assert logged(caplog)[20:] == ["skipped broadcast (it): failed to write message; 80 lines like it were left out"]
 
 
-def test_forgotten(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """What is known of a stall keeps no connection, and goes with it."""
+def test_stalled_connection_is_freed(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """The state of a stall keeps no connection alive, and is freed with it."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
     async def main() -> None:
@@ -184,7 +184,7 @@ def test_forgotten(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture)
 
 
 class Watched(Missing):
-    """One of which is counted who waits for its end."""
+    """A connection that counts the waiters for its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class Watched(Missing):
 
 
 def stalled(connection: Watched, times: int) -> None:
-    """Let it miss two broadcasts, and get the third, so many times."""
+    """Makes the connection miss two broadcasts and get the third, repeatedly."""
     for _ in range(times):
         for missed in ([(connection, "slow")], [(connection, "slow")], []):
             report([connection], missed, False)
@@ -204,7 +204,7 @@ def stalled(connection: Watched, times: int) -> None:
 
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_many_stalls_of_one(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, is_slow: bool) -> None:
-    """They leave nothing behind that grows; the end of the connection is told if it comes in one of them."""
+    """Repeated stalls do not accumulate state; the end of the connection is logged if it happens during one."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
     async def main() -> None:
@@ -230,8 +230,8 @@ def test_many_stalls_of_one(setting: Setting, run: Run, caplog: pytest.LogCaptur
     assert logged(caplog) == texts
 
 
-def test_forgotten_after_a_stall(setting: Setting, run: Run) -> None:
-    """What is kept for the next stall keeps no connection."""
+def test_freed_after_a_stall(setting: Setting, run: Run) -> None:
+    """The state for the next stall keeps no connection alive."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
     async def main() -> None:
@@ -256,7 +256,7 @@ def test_drop(setting: Setting, run: Run) -> None:
             await soon(lambda: server.connections == {fast})
             assert broadcast([slow, fast], b"x", slow="drop", raise_exceptions=True) == 1
             assert (await quick.frame()).payload == b"x"
-            # Without what is left of the queue, which would take its time.
+            # Without the rest of the queue, which would take time.
             with within(3):
                 assert (await deaf.until_close())[1] is None
             deaf.close()
@@ -268,7 +268,9 @@ def test_drop(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize("kind", [set, list])
 def test_drop_while_listeners_change_the_connections(setting: Setting, run: Run, kind: type[Any]) -> None:
-    """Whoever is told of the end of one may take it out of what is being broadcast to: the others get theirs."""
+    """A listener that is notified of a lost connection may change the list of the broadcast: other connections get the
+    message.
+    """
     clients = kind()
     add, discard = (clients.add, clients.discard) if isinstance(clients, set) else (clients.append, clients.remove)
 
@@ -297,7 +299,7 @@ def test_drop_while_listeners_change_the_connections(setting: Setting, run: Run,
 
 
 def test_close(setting: Setting, run: Run) -> None:
-    """The close frame comes behind what was sent before."""
+    """The close frame follows the messages sent before."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=None, close_timeout=5) as server:
@@ -316,8 +318,8 @@ def test_close(setting: Setting, run: Run) -> None:
         run(main)
 
 
-def test_close_of_whom_never_reads(setting: Setting, run: Run) -> None:
-    """Within ``close_timeout``, although nobody waits for it."""
+def test_close_of_a_client_that_never_reads(setting: Setting, run: Run) -> None:
+    """The connection ends within ``close_timeout``, although no task waits for it."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=None, close_timeout=0.2) as server:
@@ -334,7 +336,7 @@ def test_close_of_whom_never_reads(setting: Setting, run: Run) -> None:
 
 
 def test_raise(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """One exception for each connection, after all have been served."""
+    """One exception for each connection is raised, after all connections have been served."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=None) as server:
@@ -359,7 +361,7 @@ def test_raise(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_inside_a_large_message(setting: Setting, run: Run) -> None:
-    """While ``send`` waits in the middle of one, nothing can come between its bytes."""
+    """While ``send`` waits in the middle of a message, no other frame can come between its bytes."""
     large = bytes(range(256)) * 2000
 
     async def handler(ws: Any) -> None:
@@ -385,7 +387,7 @@ def test_inside_a_large_message(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize("limit", [0, 2**17])
 def test_write_limit(setting: Setting, run: Run, limit: int) -> None:
-    """It decides who is slow."""
+    """``write_limit`` decides which connection is slow."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=None, write_limit=limit) as server:
@@ -397,7 +399,7 @@ def test_write_limit(setting: Setting, run: Run, limit: int) -> None:
                     if taken % 50 == 0:
                         await asyncio.sleep(0)
                 kept = ws.stats()["send_queue_bytes"]
-                # A transport says that it is full once it has got what was sent in one turn.
+                # A transport reports that it is full once it has got the data of one turn.
                 assert limit <= kept <= limit + 50 * 1004
                 for _ in range(taken):
                     assert len((await raw.frame()).payload) == 1000
@@ -407,7 +409,7 @@ def test_write_limit(setting: Setting, run: Run, limit: int) -> None:
 
 
 def test_sending_after_skipping(setting: Setting, run: Run) -> None:
-    """``send`` waits as ever, ``close`` is clean."""
+    """``send`` waits as usual, ``close`` is clean."""
 
     async def main() -> None:
         async with serve(setting, idle, compression=None) as server:

@@ -1,4 +1,4 @@
-"""A handler that gives up sending: each message is delivered whole, or not at all, and the connection stays usable."""
+"""A handler that cancels sending: each message is delivered whole or not at all, and the connection stays usable."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_send(setting: Setting, run: Run) -> None:
         arrived = [payload[0] for payload in payloads]
         assert arrived == sorted(set(arrived))
         assert set(sent) <= set(arrived)
-        # One was on its way when it was given up, or more on a busy machine; those that had to wait for it
-        # were not.
+        # One message was in progress when it was cancelled, or more on a busy machine; messages that had to wait for it
+        # were not sent.
         assert set(given_up) & set(arrived)
         assert set(given_up) - set(arrived)
 

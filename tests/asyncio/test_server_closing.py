@@ -1,4 +1,4 @@
-"""Closing the server: what becomes of connections, of opening handshakes, and of who waits."""
+"""Closing the server: connections, opening handshakes, and waiting tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Connect = Callable[..., Any]
 
 
 async def refused(server: Any, name: Any) -> bool:
-    """Whether nobody listens there any more."""
+    """Returns whether the server no longer listens there."""
     with socket.socket(type=socket.SOCK_STREAM) as sock:
         sock.setblocking(False)
         try:
@@ -72,7 +72,7 @@ def test_close(
 
 
 def test_handler_sees_the_end(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """``recv`` raises a clean end, iteration ends; neither is an error for the log."""
+    """``recv`` raises a clean end, iteration ends; neither is logged as an error."""
     ends: list[Any] = []
 
     async def handler(ws: Any) -> None:
@@ -102,7 +102,7 @@ def test_handler_sees_the_end(setting: Setting, run: Run, caplog: pytest.LogCapt
     assert logged(caplog) == []
 
 
-def test_connections_may_go_on(setting: Setting, run: Run, connect: Connect) -> None:
+def test_connections_may_continue(setting: Setting, run: Run, connect: Connect) -> None:
     """With ``close_connections=False``, the server waits for them."""
 
     async def main() -> None:
@@ -146,7 +146,7 @@ def test_waits_for_handlers(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize("client", ["silent", "deaf"])
 def test_client_does_not_answer(setting: Setting, run: Run, client: str) -> None:
-    """Not longer than ``close_timeout``, not even with messages in the way."""
+    """Closing takes at most ``close_timeout``, even with unsent messages."""
 
     async def handler(ws: Any) -> None:
         if client == "deaf":
@@ -168,8 +168,8 @@ def test_client_does_not_answer(setting: Setting, run: Run, client: str) -> None
         run(main)
 
 
-def test_messages_under_way(setting: Setting, run: Run) -> None:
-    """What handlers sent before is received before the close frame."""
+def test_queued_messages_precede_the_close_frame(setting: Setting, run: Run) -> None:
+    """Messages that handlers sent before are received before the close frame."""
 
     async def handler(ws: Any) -> None:
         for number in range(50):
@@ -196,8 +196,8 @@ def test_messages_under_way(setting: Setting, run: Run) -> None:
 
 
 @pytest.mark.parametrize("hook", ["process_request", "process_response"])
-def test_in_a_hook(setting: Setting, run: Run, hook: str) -> None:
-    """Who is in the opening handshake is refused with 503, and comes again elsewhere."""
+def test_client_in_a_hook_is_refused(setting: Setting, run: Run, hook: str) -> None:
+    """A client in the opening handshake is refused with 503, so that it can connect elsewhere."""
     waiting: list[Any] = []
     go = asyncio.Event()
 
@@ -223,7 +223,7 @@ def test_in_a_hook(setting: Setting, run: Run, hook: str) -> None:
 
 
 def test_refusal_by_a_hook_counts(setting: Setting, run: Run) -> None:
-    """What the application answers is not replaced."""
+    """The application's answer is not replaced."""
     waiting: list[Any] = []
     go = asyncio.Event()
 
@@ -260,7 +260,7 @@ def test_before_the_request_is_complete(setting: Setting, run: Run) -> None:
 
 
 def test_silent_client(setting: Setting, run: Run) -> None:
-    """It delays the end for no longer than ``open_timeout``."""
+    """A silent client delays the end by at most ``open_timeout``."""
 
     async def main() -> None:
         async with serve(setting, idle, open_timeout=0.2) as server:
@@ -277,7 +277,7 @@ def test_silent_client(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize("hooks", [False, True])
 def test_at_every_moment_of_a_handshake(setting: Setting, run: Run, hooks: bool) -> None:
-    """The client is refused or closed; never forgotten."""
+    """The client is refused or closed, never forgotten."""
 
     async def process(ws: Any, request: Any) -> None:
         await asyncio.sleep(0)
@@ -318,7 +318,7 @@ def test_wait_closed_waits(setting: Setting, run: Run) -> None:
             tasks = [asyncio.ensure_future(server.wait_closed()) for _ in range(3)]
             await spin()
             assert not any(task.done() for task in tasks)
-            # That one gives up does not concern the others.
+            # A cancelled waiter does not affect the others.
             assert await cancelled(tasks.pop())
             server.close()
             await asyncio.gather(*tasks)
@@ -436,7 +436,7 @@ async def _failing_body(setting: Setting) -> Raw:
 
 
 def test_connections(setting: Setting, run: Run) -> None:
-    """A new set each time, of those that are open."""
+    """A new set of the open connections each time."""
     seen: list[Any] = []
 
     async def process(ws: Any, request: Any) -> None:

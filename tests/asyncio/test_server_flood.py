@@ -1,4 +1,4 @@
-"""More clients in the opening handshake than there may be: those that mean well are served all the same."""
+"""More clients in the opening handshake than ``max_pending``: honest clients are still served."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if IS_WIRESPEED:
 
 Run = Callable[..., Any]
 
-# Longer than any client waits on an idle machine, by far; shorter than half-open ones live.
+# Much longer than any client waits on an idle machine; shorter than half-open clients live.
 SOON = 3.0
 
 # No handshake reaches this limit during a test: seconds.
@@ -40,8 +40,8 @@ NEVER = 3600.0
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is silent while there are too many has to go soon."""
-    from wirespeed._handshake import eviction
+    """A server that evicts silent clients soon when there are too many."""
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 
@@ -61,7 +61,7 @@ async def converse(raw: Raw) -> None:
 
 
 async def be_served(server: Any, host: str) -> float:
-    """Return how long it took from the connection to the echo."""
+    """Returns the time from the connection to the echo."""
     since = time.monotonic()
     with await connect_from(server, host) as raw:
         await raw.send(request())
@@ -75,7 +75,7 @@ async def be_served(server: Any, host: str) -> float:
 
 
 async def is_closed(raw: Raw) -> bool:
-    """Whether the server has closed a connection on which nothing else was to come."""
+    """Returns whether the server has closed a connection without sending anything."""
     await asyncio.sleep(0.01)
     try:
         return not raw.sock.recv(1)
@@ -95,8 +95,8 @@ async def flooded(server: Any, *arguments: Any, **options: Any) -> AsyncIterator
 async def honest_clients(server: Any) -> None:
     """Clients from an address of their own, and from that of the flood, are served.
 
-    The server must have ``open_timeout=NEVER``: then only evictions make room for them. How long it takes is no
-    criterion, because a server on a busy machine needs seconds to accept the thousands of clients before them.
+    The server must have ``open_timeout=NEVER``: then only evictions make room for them. Their time is no criterion,
+    because a server on a busy machine needs seconds to accept the thousands of clients before them.
     """
     for host in ("127.0.0.2", "127.0.0.1"):
         times = [await be_served(server, host) for _ in range(5)]
@@ -108,7 +108,7 @@ async def honest_clients(server: Any) -> None:
 
 @pytest.mark.parametrize("addresses", ["one", "many"])
 def test_half_open_clients(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, addresses: str) -> None:
-    """Twice as many as may be pending, and one line about them in the log."""
+    """There are twice as many clients as may be pending, and one log record about them."""
     if not raise_descriptors(4096):
         pytest.skip("the hard limit of descriptors is below 4,096")
 
@@ -123,7 +123,7 @@ def test_half_open_clients(setting: Setting, run: Run, caplog: pytest.LogCapture
     with no_leaks():
         run(main)
     told = [text for text in logged(caplog) if "max_pending=1024" in text]
-    # One after the first second, and perhaps none later: it takes no minute.
+    # One record after the first second, and perhaps none later, because a minute does not pass.
     assert len(told) == 1
     assert "times)" in told[0]
     assert ("127.0.0.1" if addresses == "one" else "127.77.") in told[0]
@@ -164,12 +164,12 @@ def test_half_open_tls(setting: Setting, run: Run, certificates: Certificates) -
         run(main)
 
 
-# Who goes
+# Evictions
 
 
 @pytest.mark.usefixtures("impatient")
-def test_silent_one_of_the_address_with_most_goes(setting: Setting, run: Run) -> None:
-    """Who is alone at its address stays, and so does who sends, if only a byte now and then."""
+def test_silent_client_of_the_busiest_address_is_evicted(setting: Setting, run: Run) -> None:
+    """A client alone at its address stays, and so does a client that sends, even a byte now and then."""
 
     async def main() -> None:
         async with serve(setting, max_pending=5) as server, contextlib.AsyncExitStack() as stack:
@@ -203,8 +203,8 @@ def test_silent_one_of_the_address_with_most_goes(setting: Setting, run: Run) ->
 
 
 @pytest.mark.usefixtures("impatient")
-def test_hook_at_work_does_not_go(setting: Setting, run: Run) -> None:
-    """Its client has said all that it has to say: it takes no place."""
+def test_client_in_a_hook_is_not_evicted(setting: Setting, run: Run) -> None:
+    """A client that has sent its complete request takes no place."""
     leave: list[asyncio.Event] = []
 
     async def process(ws: Any, request: Any) -> None:
@@ -239,8 +239,8 @@ def test_hook_at_work_does_not_go(setting: Setting, run: Run) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_refused_clients_that_stay(setting: Setting, run: Run) -> None:
-    """They take places too, and have to go for others."""
+def test_refused_clients_are_evicted(setting: Setting, run: Run) -> None:
+    """Refused clients take places too, and are evicted for others."""
 
     async def main() -> None:
         async with serve(setting, max_pending=3) as server, contextlib.AsyncExitStack() as stack:
@@ -259,8 +259,8 @@ def test_refused_clients_that_stay(setting: Setting, run: Run) -> None:
         run(main)
 
 
-def test_burst_of_clients_that_speak(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody goes who has had no time to speak, although there are more of them than may be pending."""
+def test_burst_of_sending_clients_is_not_evicted(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """No client is evicted before it had time to send, although there are more clients than may be pending."""
 
     async def main() -> None:
         async with serve(setting, max_pending=2) as server:
@@ -281,9 +281,9 @@ def test_burst_of_clients_that_speak(setting: Setting, run: Run, caplog: pytest.
     assert logged(caplog) == []
 
 
-def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than there is patience for, at a server that is busy longer: what they have sent is read all the same."""
-    from wirespeed._handshake import eviction
+def test_far_more_clients_than_max_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are more clients than the limit of the wait, at a server that is busy longer: their sent data is read."""
+    from wirespeed._handshake import admission
 
     # Longer than a busy machine takes between the two halves of the requests.
     monkeypatch.setattr(eviction, "PATIENCE", 1.5)
@@ -310,9 +310,9 @@ def test_far_more_at_once(setting: Setting, run: Run, monkeypatch: pytest.Monkey
         run(main)
 
 
-def test_place_that_is_free_is_taken_at_once(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody comes while there are far too many, until one of them leaves."""
-    from wirespeed._handshake import eviction
+def test_free_place_is_taken_immediately(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there are far too many clients, none is accepted until one of them leaves."""
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(eviction, "PATIENCE", 600.0)
     monkeypatch.setattr(eviction, "GRACE", 600.0)
@@ -329,7 +329,7 @@ def test_place_that_is_free_is_taken_at_once(setting: Setting, run: Run, monkeyp
             assert (await last.head()).status == 101
             for raw in (raws[0], last):
                 await converse(raw)
-            # Nobody is waited for any more.
+            # The server no longer waits for any client.
             server.close()
             for raw in raws:
                 raw.close()
@@ -338,8 +338,8 @@ def test_place_that_is_free_is_taken_at_once(setting: Setting, run: Run, monkeyp
         run(main)
 
 
-def test_no_more_come_in_than_go(setting: Setting, run: Run) -> None:
-    """However many are there at once with a request and what fails behind it, most wait in the system's queue."""
+def test_accepts_no_more_than_leave(setting: Setting, run: Run) -> None:
+    """Of many clients that send a request and invalid bytes behind it, most wait in the system's backlog."""
 
     async def main() -> None:
         async with serve(setting) as server:
@@ -347,7 +347,7 @@ def test_no_more_come_in_than_go(setting: Setting, run: Run) -> None:
                 sock = socket.create_connection(server.sockets[0].getsockname())
                 sock.sendall(request() + b"no frame" * 2_000)
                 sock.close()
-            # Each that has come in has a task until its connection is over.
+            # Each accepted client has a task until its connection is over.
             counts = [0]
             while counts[-1] or max(counts) == 0:
                 await asyncio.sleep(0)
@@ -375,8 +375,8 @@ def test_closing_during_a_flood(setting: Setting, run: Run) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_clients_that_have_gone_leave_nothing(setting: Setting, run: Run) -> None:
-    """Not even something to be collected: a flood is faster than that."""
+def test_closed_clients_leave_no_garbage(setting: Setting, run: Run) -> None:
+    """Clients leave no garbage for the collector: a flood is faster than that."""
     from wirespeed._handshake.pending_handshake import PendingHandshake
 
     async def main() -> None:
@@ -394,7 +394,7 @@ def test_clients_that_have_gone_leave_nothing(setting: Setting, run: Run) -> Non
         run(main)
 
 
-# What keeps it from accepting
+# Failures of accepting
 
 
 class Failing(socket.socket):
@@ -416,10 +416,8 @@ LOST = ["ECONNABORTED", "EPROTO", "EHOSTUNREACH", "EHOSTDOWN", "ENETUNREACH", "E
 
 
 @pytest.mark.parametrize("name", [*LOST, "ENONET", "EPERM"])
-def test_lost_connections_are_passed_over(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    """What the network says of one connection does not keep others waiting."""
+def test_lost_connections_are_skipped(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """Errors of one connection do not delay others."""
     caplog.set_level(logging.INFO, LOGGER)
     if not hasattr(errno, name):
         pytest.skip(f"there is no {name} here")
@@ -440,10 +438,10 @@ def test_lost_connections_are_passed_over(
 
 
 @pytest.mark.parametrize("failures", [[errno.ENOTDIR], [errno.EPROTO] * 3000], ids=["unknown", "endless"])
-def test_errors_that_do_not_end(
+def test_permanent_accept_errors(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
-    """Whatever it is, it is tried again, and not without a pause."""
+    """Any error is retried after a pause."""
     from wirespeed._serving import accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
@@ -462,7 +460,7 @@ def test_errors_that_do_not_end(
 
 
 def test_listening_socket_that_is_closed(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """It does not come back, and the server says so."""
+    """Accepting stops, and the server logs it."""
 
     async def main() -> None:
         async with serve(setting, idle, None, None, sock=Failing(errno.EBADF)) as server:
@@ -476,10 +474,10 @@ def test_listening_socket_that_is_closed(setting: Setting, run: Run, caplog: pyt
     assert logged(caplog) == ["a listening socket accepts no more connections"]
 
 
-def test_listening_socket_that_is_closed_meanwhile(
+def test_listening_socket_closed_during_a_pause(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nothing is accepted for a time."""
+    """Closed while accepting is paused."""
     from wirespeed._serving import accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.01)
@@ -501,7 +499,7 @@ def test_listening_socket_that_is_closed_meanwhile(
 
 @pytest.mark.parametrize("failures", [[], [errno.EPROTO], [errno.ENOTDIR]], ids=["none", "lost", "unknown"])
 def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failures: list[int]) -> None:
-    """As that of Windows, which accepts by itself."""
+    """Like the loop of Windows, which accepts by itself."""
     from wirespeed._serving import accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.01)
@@ -546,10 +544,10 @@ def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failu
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_half_open_client_goes_when_descriptors_are_short(
+def test_half_open_client_is_evicted_without_descriptors(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
-    """Although there are fewer than may be pending."""
+    """A half-open client is evicted although there are fewer than ``max_pending``."""
 
     async def main() -> None:
         listener = Failing()

@@ -1,4 +1,4 @@
-"""Handlers that fail: what is said of it, when, and whose end counts as that of the connection."""
+"""Failing handlers: what is logged, when, and which connection's end counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return logged(caplog, logging.ERROR)
 
 
-# Whose end it was
+# Which connection ended
 
 
 async def abort(ws: Any) -> None:
@@ -48,10 +48,10 @@ async def close(ws: Any) -> None:
 
 
 @pytest.mark.parametrize("end", [abort, close], ids=["lost", "closed"])
-def test_upstream_ends(
+def test_end_of_another_connection_is_logged(
     setting: Setting, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, end: Callable[..., Any]
 ) -> None:
-    """That of another connection is a failure of the handler: it is an error in the log."""
+    """The end of another connection is a failure of the handler: it is logged as an error."""
     caplog.set_level(logging.DEBUG, LOGGER)
 
     async def main() -> None:
@@ -76,10 +76,10 @@ def test_upstream_ends(
     assert "secret" not in caplog.text
 
 
-def test_upstream_ends_with_the_same_words(
+def test_upstream_end_with_equal_text(
     setting: Setting, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told by which connection has raised, and not by what it says."""
+    """The connection that raised decides, not the text."""
 
     async def main() -> None:
         async with serve(setting, close) as upstream:
@@ -103,8 +103,10 @@ def test_upstream_ends_with_the_same_words(
 
 
 @pytest.mark.parametrize("how", ["recv", "send", "ping", "reset"])
-def test_own_end(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    """That of the connection of the handler is nobody's fault."""
+def test_end_of_own_connection_is_not_logged(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """The end of the handler's own connection is not an error."""
     caplog.set_level(logging.DEBUG, LOGGER)
 
     async def handler(ws: Any) -> None:
@@ -130,8 +132,8 @@ def test_own_end(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, h
     assert errors(caplog) == []
 
 
-def test_own_end_while_closing(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody else has begun to close."""
+def test_end_of_own_connection_while_closing(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Another task has begun to close."""
 
     async def handler(ws: Any) -> None:
         asyncio.get_running_loop().call_soon(ws._begin_close, 4000, "")
@@ -148,11 +150,11 @@ def test_own_end_while_closing(setting: Setting, run: Run, caplog: pytest.LogCap
     assert errors(caplog) == []
 
 
-# When it is said
+# The time of logging
 
 
-def test_said_before_closing(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """A client that does not answer the close frame does not delay it."""
+def test_failure_is_logged_before_closing(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that does not answer the close frame does not delay logging."""
 
     async def handler(ws: Any) -> None:
         raise ZeroDivisionError
@@ -172,8 +174,8 @@ def test_said_before_closing(setting: Setting, run: Run, caplog: pytest.LogCaptu
     assert len(errors(caplog)) == 1
 
 
-def test_nothing_keeps_the_connection(setting: Setting, run: Run) -> None:
-    """Of a handler that has failed, without a look for garbage."""
+def test_failed_handler_keeps_no_reference(setting: Setting, run: Run) -> None:
+    """The connection of a failed handler is freed without a collection."""
     known: list[Any] = []
     logger = logging.Logger("nobody", logging.CRITICAL)
 
@@ -197,8 +199,8 @@ def test_nothing_keeps_the_connection(setting: Setting, run: Run) -> None:
         gc.enable()
 
 
-def test_said_although_cancelled(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """While the connection is being closed, by who does not wait for it."""
+def test_failure_is_logged_when_cancelled(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Logged while the connection is being closed and the closing is cancelled."""
     tasks: list[Any] = []
 
     async def handler(ws: Any) -> None:
@@ -236,8 +238,8 @@ def test_listener_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFi
     assert repr(record.exc_info[1]) == "ZeroDivisionError('one')"  # type: ignore[index]
 
 
-def test_listener_meets_the_end_of_its_connection(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever resets a connection with messages on the way writes no line in the log; the end of another is told."""
+def test_listener_sends_on_its_lost_connection(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A reset connection with queued messages logs nothing; the end of another connection is logged."""
     caplog.set_level(logging.DEBUG, LOGGER)
     first: list[Any] = []
 
@@ -264,7 +266,7 @@ def test_listener_meets_the_end_of_its_connection(setting: Setting, run: Run, ca
     assert first[0].id.hex in met.replace("-", "")
 
 
-# Which functions can be one
+# Kinds of handlers
 
 
 def plain(ws: Any) -> None:
@@ -325,7 +327,7 @@ def test_awaitable_that_is_no_coroutine(setting: Setting, run: Run, caplog: pyte
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12 has eager tasks")
 def test_eager_tasks(setting: Setting, run: Run) -> None:
-    """A task that is over before its creator has it is not kept, and a server closes as it does otherwise."""
+    """A task that is over before its creator has it is not kept, and the server closes as usual."""
 
     async def handler(ws: Any) -> None:
         await ws.send("x")
@@ -355,8 +357,8 @@ def test_eager_tasks(setting: Setting, run: Run) -> None:
 
 
 @pytest.mark.parametrize("hooks", [False, True])
-def test_tasks_that_cannot_be_made(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, hooks: bool) -> None:
-    """A factory that raises costs the client that it is for, and the end of a server needs none."""
+def test_task_factory_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, hooks: bool) -> None:
+    """A task factory that raises affects only its client, and closing the server needs no task."""
     ours = "ServerConnection", "Server."
 
     async def process(ws: Any, request: Any) -> None:
@@ -390,7 +392,7 @@ def test_tasks_that_cannot_be_made(setting: Setting, run: Run, caplog: pytest.Lo
 
     with no_leaks():
         run(main)
-    # The first at once, the others as a number.
+    # The first failure is logged immediately, the others as a number.
     assert len(logged(caplog)) == 2
     assert all("no more tasks" in line for line in logged(caplog))
 
@@ -398,8 +400,8 @@ def test_tasks_that_cannot_be_made(setting: Setting, run: Run, caplog: pytest.Lo
 # The end of a server
 
 
-def test_no_handler_after_the_farewell(setting: Setting, run: Run) -> None:
-    """A connection that was answered before the server began to close is closed, and nothing else."""
+def test_no_handler_after_closing_began(setting: Setting, run: Run) -> None:
+    """A connection whose handshake was answered before the server began to close is closed without a handler."""
     called = []
 
     async def handler(ws: Any) -> None:
@@ -422,7 +424,7 @@ def test_no_handler_after_the_farewell(setting: Setting, run: Run) -> None:
 
 
 def test_second_close_closes_connections(setting: Setting, run: Run) -> None:
-    """Those that the first has left open."""
+    """The second close closes the connections that the first has left open."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:
@@ -436,7 +438,7 @@ def test_second_close_closes_connections(setting: Setting, run: Run) -> None:
                 assert (await raw.until_close())[1] == Close(1012, "restart")
                 await raw.send(masked(CLOSE, b"\x03\xf4"))
                 await asyncio.wait_for(closing, 10)
-            # It changes nothing any more.
+            # The handler's result no longer matters.
             server.close(code=4000)
 
     run(main)
@@ -444,7 +446,7 @@ def test_second_close_closes_connections(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize(("code", "reason"), [(1006, ""), (1000, "x" * 124)], ids=str)
 def test_signals_with_a_wrong_code(setting: Setting, run: Run, code: int, reason: str) -> None:
-    """It is said at once, and not by the signal handler."""
+    """The call raises, not the signal handler."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:

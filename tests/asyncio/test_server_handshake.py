@@ -35,7 +35,7 @@ REQUEST = serving.request("/", "Origin: http://a")
 
 
 def client_hello() -> bytes:
-    """What a TLS client says first."""
+    """Returns the first bytes of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
@@ -64,7 +64,7 @@ async def works(server: Any) -> None:
 def test_client_leaves_at_every_byte(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
 ) -> None:
-    """Nothing is left, nothing is reported, and the server goes on."""
+    """Nothing is left or reported, and the server continues."""
 
     async def nothing(ws: Any, request: Any) -> None:
         await asyncio.sleep(0)
@@ -156,7 +156,7 @@ def test_byte_by_byte(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize("part", ["nothing", "half", "drip"])
 def test_open_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, part: str) -> None:
-    """It counts from the beginning: bytes that come do not prolong it."""
+    """The timeout counts from the beginning: received bytes do not extend it."""
 
     async def drip(raw: Raw) -> None:
         for index in range(len(REQUEST)):
@@ -237,7 +237,7 @@ def test_no_open_timeout(setting: Setting, run: Run) -> None:
     ],
 )
 def test_refused_client_stays(setting: Setting, run: Run, data: bytes, close_timeout: float | None) -> None:
-    """It was told that this is the end; it does not keep its place, which ``max_pending`` counts, for ever."""
+    """A refused client has got its response; its place, which ``max_pending`` counts, is freed in time."""
 
     async def main() -> None:
         async with serve(setting, close_timeout=close_timeout, open_timeout=0.5) as server:
@@ -272,7 +272,9 @@ def test_refused_client_does_not_read(setting: Setting, run: Run) -> None:
 
 
 def test_max_pending(setting: Setting, run: Run) -> None:
-    """Of too many the one goes that was silent longest, after a second; those that are open do not count."""
+    """Of too many clients, the one that was silent longest (at least a second) is evicted; open connections do not
+    count.
+    """
 
     async def main() -> None:
         async with serve(setting, max_pending=3, open_timeout=5) as server:
@@ -296,7 +298,7 @@ def test_max_pending(setting: Setting, run: Run) -> None:
 
 
 def test_max_pending_and_silent_clients(setting: Setting, run: Run, connect: Connect) -> None:
-    """They cannot shut others out, however long they may be silent."""
+    """Silent clients cannot lock out others, for any time limit."""
 
     async def main() -> None:
         async with serve(setting, max_pending=2, open_timeout=None) as server:
@@ -323,8 +325,7 @@ class FailingSocket(socket.socket):
         return super().accept()
 
 
-# What accept(2) says of a connection that is gone already: of that in itself, of the network, or of a
-# firewall.
+# Errors of accept(2) for a lost connection: of the connection itself, of the network, or of a firewall.
 LOST = [
     "ECONNABORTED",
     "EHOSTDOWN",
@@ -347,7 +348,7 @@ LOST = [
 def test_accept_fails_for_now(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """It goes on, after a pause if the system is out of something, else at once."""
+    """Accepting continues: after a pause if the system lacks resources, else immediately."""
     from wirespeed._serving import accepting
 
     number = getattr(errno, name, None)
@@ -363,7 +364,7 @@ def test_accept_fails_for_now(
 
     async def main() -> None:
         async with serve(setting, idle, None, None, sock=listener) as server:
-            # The pause begins with the accepting, which may be over when the client knows of it.
+            # The pause begins with accepting, which may be over when the client notices.
             with within(10, at_least=0.1 if exhausted else 0), await Raw.connect(server) as raw:
                 await raw.send(REQUEST)
                 assert (await raw.head()).status == 101
@@ -378,7 +379,7 @@ def test_accept_fails_for_now(
 def test_closing_while_accepting_waits(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timer that would try again is forgotten."""
+    """The timer that would try again is cancelled."""
     from wirespeed._serving import accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
@@ -399,7 +400,7 @@ def test_closing_while_accepting_waits(
 
 
 def test_settings_of_accepted_sockets(setting: Setting, run: Run) -> None:
-    """No delay of small packets, RFC 6455 says nothing about it and users suffer from it."""
+    """Small packets are not delayed: RFC 6455 does not mention it, but delays hurt users."""
     seen: list[int] = []
 
     async def handler(ws: Any) -> None:

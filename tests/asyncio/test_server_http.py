@@ -1,4 +1,4 @@
-"""What the server answers to who does not ask for a WebSocket, or asks badly."""
+"""The server's answers to requests that are not for a WebSocket, or invalid."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def answer(server: Any, data: bytes) -> Reply:
 
 
 def check(reply: Reply) -> None:
-    """A person can read why."""
+    """The body is readable text that gives the reason."""
     assert reply["Content-Type"] == "text/plain; charset=utf-8"
     assert reply["Connection"] in ("close", "close, Upgrade")
     assert reply["Content-Length"] == str(len(reply.body))
@@ -94,8 +94,8 @@ def test_refused(
 
 
 @pytest.mark.parametrize(("data", "status"), [row[1:3] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_application_is_asked_before(setting: Setting, run: Run, data: bytes, status: int) -> None:
-    """It may answer what would be refused, and cannot accept it, whatever it puts right."""
+def test_hook_runs_before_the_refusal(setting: Setting, run: Run, data: bytes, status: int) -> None:
+    """The hook may answer requests that would be refused, but cannot accept them by changing the request."""
 
     def answers(ws: Any, request: Any) -> Any:
         return ws.respond(200, "here I am\n")
@@ -127,7 +127,7 @@ UNSEEN: list[tuple[str, bytes, int]] = [
 
 
 @pytest.mark.parametrize(("data", "status"), [row[1:] for row in UNSEEN], ids=[row[0] for row in UNSEEN])
-def test_application_is_not_asked(setting: Setting, run: Run, data: bytes, status: int) -> None:
+def test_hook_is_not_called(setting: Setting, run: Run, data: bytes, status: int) -> None:
     def process_request(ws: Any, request: Any) -> None:
         pytest.fail("it is asked")
 
@@ -140,7 +140,7 @@ def test_application_is_not_asked(setting: Setting, run: Run, data: bytes, statu
 
 
 def test_hint_for_browsers(setting: Setting, run: Run) -> None:
-    """Who opens the address in a browser reads what it is; a client reads which version it should speak."""
+    """A browser that opens the address gets an explanation; a client gets the version that it should use."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:
@@ -155,7 +155,7 @@ def test_hint_for_browsers(setting: Setting, run: Run) -> None:
 
 
 def test_head(setting: Setting, run: Run) -> None:
-    """No body, but the length of the one of GET."""
+    """No body, but the length of that of GET."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:
@@ -169,7 +169,7 @@ def test_head(setting: Setting, run: Run) -> None:
 
 
 def test_keys_in_any_case(setting: Setting, run: Run) -> None:
-    """Names of fields, and the tokens of Upgrade and Connection; more tokens may be there."""
+    """Field names, and the tokens of Upgrade and Connection, are case-insensitive; more tokens are allowed."""
     data = (
         b"GET / HTTP/1.1\r\nHOST: x\r\nupgrade: foo, WebSocket\r\nConnection: keep-alive\r\nCONNECTION: UPGRADE\r\n"
         b"sec-websocket-key: %s\r\nsec-WEBSOCKET-version: 13\r\n\r\n" % serving.KEY.encode()
@@ -188,7 +188,7 @@ def test_keys_in_any_case(setting: Setting, run: Run) -> None:
     run(main)
 
 
-# Bytes that are not HTTP, or too many
+# Invalid or too many bytes
 
 GARBAGE: list[tuple[str, bytes, int]] = [
     ("bytes", b"\x00\xff\x01\xfe" * 10 + b"\r\n\r\n", 400),
@@ -211,7 +211,7 @@ GARBAGE: list[tuple[str, bytes, int]] = [
 
 @pytest.mark.parametrize(("data", "status"), [row[1:] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
 def test_garbage(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, status: int) -> None:
-    """Answered as soon as it is seen to be wrong, although the client keeps the connection open."""
+    """Garbage is answered as soon as it is detected, although the client keeps the connection open."""
 
     async def main() -> None:
         async with serve(setting, idle, open_timeout=0.2 if status == 0 else 5) as server:
@@ -239,8 +239,8 @@ def test_fields_of_refused_garbage(setting: Setting, run: Run, name: str) -> Non
     run(main)
 
 
-def test_flood_instead_of_a_head(setting: Setting, run: Run) -> None:
-    """A client that never stops is not read for long."""
+def test_endless_head(setting: Setting, run: Run) -> None:
+    """Reading from a client that never stops is limited."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:
@@ -255,7 +255,7 @@ def test_flood_instead_of_a_head(setting: Setting, run: Run) -> None:
 
 
 def test_flood_behind_a_refused_request(setting: Setting, run: Run) -> None:
-    """The client reads why, although it has sent more than was wanted."""
+    """The client receives the reason, although it has sent more than the request."""
 
     async def main() -> None:
         async with serve(setting, idle) as server:

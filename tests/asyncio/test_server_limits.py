@@ -1,4 +1,4 @@
-"""What the server does to clients that send too much, read too little, or do not answer."""
+"""Clients that send too much, read too little, or do not answer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_max_size(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, 
     assert logged(caplog) == []
 
 
-def test_bomb(setting: Setting, run: Run) -> None:
+def test_decompression_bomb(setting: Setting, run: Run) -> None:
     """20 MB that travel as 20 kB are not inflated."""
 
     async def main() -> None:
@@ -93,7 +93,7 @@ def test_max_fragments(setting: Setting, run: Run) -> None:
 
 
 def test_ping(setting: Setting, run: Run) -> None:
-    """A client that answers stays; the pings are those of the interval."""
+    """A client that answers stays; pings are sent at the interval."""
 
     async def main() -> None:
         async with serve(setting, idle, ping_interval=0.05, ping_timeout=0.5) as server:
@@ -111,7 +111,7 @@ def test_ping(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize("client", ["silent", "talks"])
 def test_ping_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, client: str) -> None:
-    """Messages are no answer to a ping."""
+    """Messages do not answer a ping."""
 
     async def main() -> None:
         async with serve(setting, echo, ping_interval=0.05, ping_timeout=0.1, close_timeout=0.1) as server:
@@ -184,8 +184,8 @@ def test_close_timeout(setting: Setting, run: Run, who: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [2**15, (2**20, 2**10), 0])
-def test_sending_to_whom_does_not_read(setting: Setting, run: Run, limit: Any) -> None:
-    """``send`` waits; what is kept is ``write_limit`` and what one turn of the loop puts together."""
+def test_sending_to_a_client_that_does_not_read(setting: Setting, run: Run, limit: Any) -> None:
+    """``send`` waits; the memory is ``write_limit`` plus the data that one turn of the loop combines."""
     sent: list[int] = []
     high = limit[0] if isinstance(limit, tuple) else limit
 
@@ -211,7 +211,7 @@ def test_sending_to_whom_does_not_read(setting: Setting, run: Run, limit: Any) -
 
 
 def test_handler_that_does_not_receive(setting: Setting, run: Run) -> None:
-    """The client cannot send any more; nothing is lost."""
+    """The client's sending blocks; nothing is lost."""
     go = asyncio.Event()
     received: list[int] = []
 
@@ -247,8 +247,8 @@ async def _send_all(raw: Raw, data: bytes, count: int) -> None:
         await raw.loop.sock_sendall(raw.sock, data)
 
 
-def test_others_are_not_held_up(setting: Setting, run: Run) -> None:
-    """A handler that waits for a deaf client waits alone."""
+def test_slow_client_does_not_block_others(setting: Setting, run: Run) -> None:
+    """Only the handler of the slow client waits."""
 
     async def handler(ws: Any) -> None:
         if ws.request.path == "/deaf":

@@ -29,7 +29,7 @@ Connect = Callable[..., Any]
 
 
 class Recorder(Listener):
-    """Writes down what it is told; all of them are in ``made``."""
+    """Records its callbacks; all instances are in ``made``."""
 
     made: list[Any] = []  # noqa: RUF012 - emptied by the fixture
 
@@ -200,7 +200,7 @@ def test_exception_in_on_close(setting: Setting, run: Run, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("how", ["raise", "type"])
 def test_factory_fails(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    """The client is not left waiting."""
+    """The client's connection is closed."""
 
     def factory() -> Any:
         if how == "raise":
@@ -262,7 +262,7 @@ def test_refused_client(setting: Setting, run: Run) -> None:
 
 
 def test_tasks_of_a_callback(setting: Setting, run: Run) -> None:
-    """What takes longer is a task's."""
+    """Long work of a callback runs in a task."""
 
     class Slow(Recorder):
         tasks: set[Any] = set()  # noqa: RUF012 - one for all

@@ -1,4 +1,4 @@
-"""Where the server listens: addresses, ports, sockets of others, Unix sockets."""
+"""Listening: addresses, ports, existing sockets, Unix sockets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ needs_ipv6 = pytest.mark.skipif(not can_ipv6(), reason="IPv6 is switched off her
 
 
 @pytest.mark.parametrize("port", [0, None])
-def test_port_of_the_system(setting: Setting, run: Run, port: int | None) -> None:
+def test_port_chosen_by_the_system(setting: Setting, run: Run, port: int | None) -> None:
     async def main() -> None:
         async with serve(setting, port=port) as server:
             assert len(server.sockets) == 1
@@ -156,7 +156,7 @@ def test_address_in_use(setting: Setting, run: Run) -> None:
         run(main)
 
 
-def test_closing_what_did_not_start(setting: Setting, run: Run) -> None:
+def test_closing_a_server_that_did_not_start(setting: Setting, run: Run) -> None:
     """There is nothing to wait for."""
 
     async def main() -> None:
@@ -171,7 +171,7 @@ def test_closing_what_did_not_start(setting: Setting, run: Run) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid"])
-def test_address_of_others(setting: Setting, run: Run, host: str) -> None:
+def test_foreign_address(setting: Setting, run: Run, host: str) -> None:
     async def main() -> None:
         with pytest.raises(OSError) as raised:
             await serve(setting, host=host)
@@ -182,8 +182,8 @@ def test_address_of_others(setting: Setting, run: Run, host: str) -> None:
         run(main)
 
 
-def test_address_that_is_not_there_beside_others(setting: Setting, run: Run, resolve: Resolve) -> None:
-    """As ::1 of localhost, where IPv6 is switched off."""
+def test_unavailable_address_beside_others(setting: Setting, run: Run, resolve: Resolve) -> None:
+    """Like ::1 of localhost, where IPv6 is switched off."""
     resolve(("192.0.2.1", 0), ("127.0.0.1", 0))
 
     async def main() -> None:
@@ -195,7 +195,7 @@ def test_address_that_is_not_there_beside_others(setting: Setting, run: Run, res
 
 
 def test_same_port_again_at_once(setting: Setting, run: Run) -> None:
-    """Although connections of the first server are not forgotten by the system."""
+    """The port is reusable although the system remembers connections of the first server."""
 
     async def main() -> None:
         port = 0
@@ -235,7 +235,7 @@ def test_reuse_port(setting: Setting, run: Run, connect: Connect) -> None:
 
 
 class Listening(socket.socket):
-    """A socket that keeps what ``listen`` was called with, and may fail."""
+    """A socket that records the arguments of ``listen``, and may fail."""
 
     calls: tuple[Any, ...] = ()
     error: OSError | None = None
@@ -315,7 +315,7 @@ def test_never_started_serving(setting: Setting, run: Run) -> None:
 
 
 def test_listening_fails(setting: Setting, run: Run) -> None:
-    """The port was free when it was bound, and is not when it is listened on."""
+    """The port was free at bind, and is not at listen."""
 
     async def main() -> None:
         with Listening() as sock:
@@ -362,7 +362,7 @@ def test_await_twice(setting: Setting, run: Run) -> None:
 
 
 def test_starting_is_cancelled(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While names are looked up: nothing is left."""
+    """Cancelled while names are resolved: nothing is left."""
     release = asyncio.Event()
 
     async def main() -> None:
@@ -389,7 +389,7 @@ async def _start(server: Any) -> Any:
 
 
 def test_closing_while_it_starts(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not begin to listen afterwards."""
+    """The server does not begin to listen afterwards."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -417,7 +417,7 @@ def test_closing_while_it_starts(setting: Setting, run: Run, monkeypatch: pytest
 
 
 def test_uri_of_helpers(setting: Setting, run: Run, connect: Connect) -> None:
-    """By name, as users write it."""
+    """By host name, as users write it."""
 
     async def main() -> None:
         async with serve(setting, host="localhost") as server:

@@ -1,4 +1,4 @@
-"""Keyword arguments of the server: who may connect, and what is agreed on."""
+"""Keyword arguments of the server: access and negotiation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Connect = Callable[..., Any]
 
 
 async def answer(server: Any, *fields: str) -> Any:
-    """The head of the answer to a request with these fields, and a body if it refuses."""
+    """Returns the head of the answer to a request with these fields, and a body if it refuses."""
     with await Raw.connect(server) as raw:
         await raw.send(serving.request("/", *fields))
         reply = await raw.head()
@@ -187,7 +187,7 @@ def test_select_subprotocol_without_an_offer(setting: Setting, run: Run) -> None
     async def main() -> None:
         async with serve(setting, idle, select_subprotocol=lambda ws, offered: calls.append(list(offered))) as server:
             assert (await answer(server)).status == 101
-            # What is no request for a WebSocket is answered as ever.
+            # A request that is not for a WebSocket is answered as usual.
             with await Raw.connect(server) as raw:
                 await raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert (await raw.reply()).status == 426
@@ -315,7 +315,7 @@ def test_logger(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) ->
 
 
 class Counting(ServerConnection):
-    """A connection with more attributes."""
+    """A connection with additional attributes."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -367,7 +367,9 @@ def _failing(how: str) -> Callable[..., Any]:
 def test_create_connection_fails(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
 ) -> None:
-    """The client is told that it failed, if nobody has taken its connection yet, and not why; the server goes on."""
+    """The client gets an error response without the reason, if its connection was not taken yet; the server
+    continues.
+    """
     called: list[Any] = []
 
     async def main() -> None:
@@ -415,7 +417,7 @@ def test_create_connection_fails_loudly(setting: Setting, run: Run, caplog: pyte
 
 
 def test_serve_keeps_its_arguments(setting: Setting, run: Run) -> None:
-    """What is changed in a list afterwards does not matter."""
+    """Later changes of a list argument have no effect."""
     names = ["a"]
 
     async def main() -> None:

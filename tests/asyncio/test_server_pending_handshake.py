@@ -1,4 +1,4 @@
-"""Accepted sockets from which nothing has come yet, and what comes first from them."""
+"""Accepted sockets that have sent nothing yet, and their first bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[..., Any]
 
 
 async def converse(raw: Raw) -> None:
-    """Have a message echoed by a connection that is open, and close it."""
+    """Has a message echoed by an open connection, and closes it."""
     await raw.send(masked(TEXT, b"x") + masked(8, b"\x03\xe8"))
     assert (await raw.frame()).payload == b"x"
     assert await raw.until_close() == ([], Close(1000))
@@ -55,12 +55,12 @@ def test_first_bytes(setting: Setting, run: Run, pause: float) -> None:
 
 
 def test_message_that_looks_like_the_end_of_a_head(setting: Setting, run: Run) -> None:
-    """What follows the request in one piece is the connection's, whatever its last bytes are."""
+    """Bytes after the request belong to the connection, for any last bytes."""
 
     async def main() -> None:
         async with serve(setting) as server:
             with await Raw.connect(server) as raw:
-                # The mask is nought, so that the payload stands there as it is.
+                # The mask is zero, so that the payload is unchanged.
                 await raw.send(request() + b"\x81\x84\0\0\0\0\r\n\r\n")
                 assert (await raw.head()).status == 101
                 assert (await raw.frame()).payload == b"\r\n\r\n"
@@ -70,8 +70,8 @@ def test_message_that_looks_like_the_end_of_a_head(setting: Setting, run: Run) -
         run(main)
 
 
-def test_silence_ends_one_after_the_other(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """Each when its own time is over, who speaks not at all."""
+def test_silent_clients_time_out_one_by_one(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Each silent client is closed when its own time is over."""
     caplog.set_level(logging.DEBUG, LOGGER)
     ends: list[float] = []
 
@@ -117,7 +117,7 @@ def test_no_time_limit(setting: Setting, run: Run) -> None:
 def test_server_closes_over_clients_without_limit(
     setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: str
 ) -> None:
-    """Without ``open_timeout`` it waits for requests all the same not for ever."""
+    """Without ``open_timeout`` closing still does not wait for requests forever."""
     from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
 
     monkeypatch.setattr(HandshakeLimiterBase, "closing_timeout", 0.4)
@@ -141,7 +141,7 @@ def test_server_closes_over_clients_without_limit(
 
 
 def test_server_closes_over_silent_clients(setting: Setting, run: Run) -> None:
-    """Who then speaks is refused, who does not is dropped when its time is over."""
+    """A client that then sends is refused, a silent one is dropped when its time is over."""
 
     async def main() -> None:
         async with serve(setting, open_timeout=0.5) as server:
@@ -160,7 +160,7 @@ def test_server_closes_over_silent_clients(setting: Setting, run: Run) -> None:
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_client_leaves_in_silence(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    """As scans of ports do: one line for who debugs."""
+    """Like port scans: one log record at level DEBUG."""
     caplog.set_level(logging.DEBUG, LOGGER)
 
     async def main() -> None:
@@ -180,8 +180,8 @@ def test_client_leaves_in_silence(setting: Setting, run: Run, caplog: pytest.Log
     assert not any("handshake failed" in text for text in logged(caplog, logging.DEBUG))
 
 
-def test_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """The loop no longer watches the descriptor: the next socket, which has its number, is served."""
+def test_connection_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """The loop no longer watches the descriptor: the next socket with its number is served."""
     broken = True
 
     def make(*arguments: Any, **options: Any) -> Any:
@@ -212,8 +212,8 @@ def test_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogC
 
 
 def test_many_at_once_with_few_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes last is served; who was silent is gone."""
-    from wirespeed._handshake import eviction
+    """The last client is served; silent ones were evicted."""
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 
@@ -237,7 +237,7 @@ def test_many_at_once_with_few_pending(setting: Setting, run: Run, monkeypatch: 
 
 
 def test_handler_cancelled_before_its_first_step(setting: Setting, run: Run) -> None:
-    """As a second signal may do: the server ends all the same, and so does the connection."""
+    """As after a second signal: the server and the connection end nevertheless."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -45,7 +45,7 @@ Wrap = Callable[..., Any]
 
 @pytest.fixture(params=["sync", "async"])
 def wrap(request: pytest.FixtureRequest) -> Wrap:
-    """Turn a function into what a user may pass: itself, or a coroutine function."""
+    """Turns a function into a hook: itself, or a coroutine function."""
     if request.param == "sync":
         return lambda function: function
 
@@ -69,7 +69,7 @@ async def answer(server: Any, data: bytes) -> Any:
 
 
 def test_request_accepts(setting: Setting, run: Run, connect: Connect, wrap: Wrap) -> None:
-    """With the connection, which the handler gets, and what is set on it."""
+    """The hook gets the connection that the handler gets, with attributes that the hook sets."""
     seen: list[Any] = []
 
     def process(ws: Any, request: Any) -> None:
@@ -121,7 +121,7 @@ def test_cannot_send_before_open(setting: Setting, run: Run, caplog: pytest.LogC
 
 @pytest.mark.parametrize("operation", ["send", "ping"])
 def test_sending_before_open(setting: Setting, run: Run, operation: str) -> None:
-    """It raises at once, and does not wait for what cannot come before ``process_request`` returns."""
+    """Sending raises immediately, because waiting inside ``process_request`` could never end."""
     outcome: list[Any] = []
 
     async def process(ws: Any, request: Any) -> None:
@@ -263,7 +263,7 @@ def test_request_returns_another_type(
 
 
 def test_request_raises(setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
-    """What is wrong is for the log, not for the client."""
+    """The reason is logged, not sent to the client."""
 
     def process(ws: Any, request: Any) -> Any:
         raise ZeroDivisionError("secret")
@@ -334,7 +334,7 @@ def test_client_leaves_while_the_request_is_processed(
 
 
 def test_custom_response(setting: Setting, run: Run, wrap: Wrap) -> None:
-    """Any body and fields; the framing of the message is the server's."""
+    """Any body and fields are allowed; the server frames the message."""
 
     def process(ws: Any, request: Any) -> Any:
         headers = Headers([("Content-Type", "image/png"), ("X-Two", "1"), ("X-Two", "2")])
@@ -371,8 +371,8 @@ def test_large_body(setting: Setting, run: Run) -> None:
         run(main)
 
 
-def test_answering_101_oneself(setting: Setting, run: Run) -> None:
-    """To what is no request for a WebSocket, it cannot be answered."""
+def test_hook_answers_101(setting: Setting, run: Run) -> None:
+    """A request that is not for a WebSocket cannot be answered with 101."""
 
     def process(ws: Any, request: Any) -> Any:
         return Response(101, "Switching Protocols", Headers(), cast(Any, None))
@@ -415,8 +415,8 @@ def test_check_of_credentials(setting: Setting, run: Run, kind: str, right: bool
     run(main)
 
 
-def test_check_that_is_not_awaited(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a coroutine function that has forgotten to await another: the coroutine is true."""
+def test_credentials_check_without_await(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A hook that forgets to await returns a coroutine, which is true."""
 
     async def forgotten() -> bool:
         return False
@@ -453,7 +453,7 @@ def test_response_is_changed(setting: Setting, run: Run, connect: Connect, wrap:
 
 
 def test_response_sees_refusals(setting: Setting, run: Run, wrap: Wrap) -> None:
-    """Its own, and those of the library."""
+    """Responses of the hook, and those of the library."""
     statuses: list[int] = []
 
     def process(ws: Any, request: Any, response: Any) -> None:
@@ -522,8 +522,8 @@ def test_response_chooses_the_subprotocol(setting: Setting, run: Run) -> None:
 
 
 @pytest.mark.parametrize("how", ["delete", "replace"])
-def test_response_takes_compression_back(setting: Setting, run: Run, how: str) -> None:
-    """What the client is told counts."""
+def test_response_removes_compression(setting: Setting, run: Run, how: str) -> None:
+    """The response that the client receives counts."""
 
     def process(ws: Any, request: Any, response: Any) -> Any:
         if how == "delete":
@@ -541,7 +541,7 @@ def test_response_takes_compression_back(setting: Setting, run: Run, how: str) -
     run(main)
 
 
-def test_both_run_before_the_handler(setting: Setting, run: Run) -> None:
+def test_hooks_run_before_the_handler(setting: Setting, run: Run) -> None:
     order: list[str] = []
 
     async def request_hook(ws: Any, request: Any) -> None:

@@ -1,4 +1,4 @@
-"""What ``process_request`` changes in the headers of a request takes effect, on either kind of server."""
+"""Changes of a request's headers by ``process_request`` take effect, on either kind of server."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_in_threads() -> None:
 
 
 @pytest.mark.parametrize(("supported", "chosen"), [(["c"], None), (None, None), (["b", "a"], "b")])
-def test_a_choice_that_changes_nothing_else(supported: list[str] | None, chosen: str | None) -> None:
-    """As without changes, a client whose subprotocols are not supported gets none."""
+def test_unsupported_subprotocol_after_changes(supported: list[str] | None, chosen: str | None) -> None:
+    """A client whose subprotocols are not supported gets none, as without changes."""
 
     def add(connection: Any, request: Any) -> None:
         request.headers["X-User"] = "me"
@@ -84,8 +84,8 @@ def test_a_choice_that_changes_nothing_else(supported: list[str] | None, chosen:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_a_choice_that_is_not_offered_any_more(caplog: pytest.LogCaptureFixture) -> None:
-    """The client did offer it, but the request that counts does not."""
+def test_subprotocol_removed_from_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    """The client offered it, but the changed request does not."""
 
     async def main() -> None:
         async def handler(ws: Any) -> None:

@@ -80,7 +80,7 @@ def start(setting: Setting) -> Iterator[Callable[..., tuple[Child, str]]]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal(start: Callable[..., tuple[Child, str]], number: int) -> None:
-    """Connections are closed, handlers end, and the process goes on by itself to its end."""
+    """Connections are closed, handlers end, and the process ends by itself."""
     child, where = start()
     with connect(where, proxy=None) as ws:
         ws.send("x")
@@ -102,7 +102,7 @@ def test_code_and_reason(start: Callable[..., tuple[Child, str]]) -> None:
 
 
 def test_second_signal(start: Callable[..., tuple[Child, str]]) -> None:
-    """It cancels the handlers that do not end."""
+    """The second signal cancels handlers that do not end."""
     child, where = start()
     with connect(where + "/stubborn", proxy=None) as ws, within(5):
         child.process.send_signal(signal.SIGTERM)
@@ -116,7 +116,9 @@ def test_second_signal(start: Callable[..., tuple[Child, str]]) -> None:
 
 @pytest.mark.parametrize("kind", ["listener", "handler"])
 def test_no_connection_is_left(run: Run, kind: str) -> None:
-    """Its client does not answer: with a listener the second signal ends it, else that which meets it closing."""
+    """The client does not answer: with a listener the second signal ends the connection, else the next signal while it
+    is closing.
+    """
 
     async def handler(ws: Any) -> None:
         await ws.wait_closed()
@@ -141,7 +143,7 @@ def test_no_connection_is_left(run: Run, kind: str) -> None:
 
 
 def test_chosen_signals(run: Run) -> None:
-    """Those that are named, and no others; they are as before when the server is closed."""
+    """Only the named signals are handled; their handlers are restored when the server is closed."""
 
     async def handler(ws: Any) -> None:
         await ws.wait_closed()
@@ -163,7 +165,7 @@ def test_chosen_signals(run: Run) -> None:
 
 
 def test_other_thread(setting: Setting) -> None:
-    """Signals are for the main thread."""
+    """Signal handlers need the main thread."""
     outcome: list[BaseException] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Hundreds of clients at the same moment: the system's queue is emptied for them, and they come in by and by."""
+"""Hundreds of clients at the same moment: the server empties the system's backlog and accepts them gradually."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = [
 ]
 
 CLIENTS = 600
-# As many come in in a turn of the loop, at most.
+# The maximum number of clients accepted in one turn of the loop.
 IN_A_TURN = 32
 
 
 def in_queue(server: Any) -> int:
-    """Return how many connections the system keeps for a server until they are accepted."""
-    # What is `tcpi_unacked` of a connection is that of a listening socket: see tcp(7) and tcp_get_info of Linux.
+    """Returns the number of connections in the system's backlog."""
+    # `tcpi_unacked` of a listening socket is its backlog: see tcp(7) and tcp_get_info of Linux.
     count: int = struct.unpack_from("I", server.sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 24)[0]
     return count
 
@@ -50,11 +50,11 @@ def storm(server: Any, count: int = CLIENTS) -> Iterator[list[Raw]]:
 
 
 def came_in() -> int:
-    """Return how many have come in: each has a task while it is served."""
+    """Returns the number of accepted clients: each has a task while it is served."""
     return len(asyncio.all_tasks()) - 1
 
 
-def test_the_queue_of_the_system_is_emptied_first(setting: Setting, run: Run) -> None:
+def test_backlog_is_emptied_first(setting: Setting, run: Run) -> None:
     async def main() -> None:
         async with serve(setting, echo) as server:
             with storm(server) as raws:
@@ -72,7 +72,7 @@ def test_the_queue_of_the_system_is_emptied_first(setting: Setting, run: Run) ->
         run(main)
 
 
-def test_who_was_accepted_counts_among_those_of_max_pending(setting: Setting, run: Run) -> None:
+def test_accepted_clients_count_for_max_pending(setting: Setting, run: Run) -> None:
     async def main() -> None:
         async with serve(setting, idle, max_pending=1) as server:
             with storm(server, 300) as raws:
@@ -87,7 +87,7 @@ def test_who_was_accepted_counts_among_those_of_max_pending(setting: Setting, ru
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 5])
-def test_closing_answers_all_that_were_accepted(setting: Setting, run: Run, turns: int) -> None:
+def test_closing_answers_all_accepted_clients(setting: Setting, run: Run, turns: int) -> None:
     async def main() -> None:
         async with serve(setting, echo, close_timeout=0.5) as server:
             with storm(server, 300) as raws:
@@ -98,7 +98,7 @@ def test_closing_answers_all_that_were_accepted(setting: Setting, run: Run, turn
                 await server.wait_closed()
                 answers = []
                 for raw in raws:
-                    # Whoever was not accepted is reset.
+                    # Clients that were not accepted are reset.
                     with contextlib.suppress(ConnectionResetError):
                         answers.append((await raw.head()).status)
                 assert len(answers) >= 300 - waiting
@@ -108,8 +108,8 @@ def test_closing_answers_all_that_were_accepted(setting: Setting, run: Run, turn
         run(main)
 
 
-def test_a_loop_that_is_closed_leaves_none_open(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirespeed.asyncio._listening._STARTED_AT_ONCE", 0)
+def test_closed_loop_leaves_no_socket_open(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wirespeed.asyncio._listening._LET_IN_AT_ONCE", 0)
     loop = new_loop(setting.loop)
 
     async def main() -> tuple[Any, contextlib.ExitStack]:
@@ -121,7 +121,7 @@ def test_a_loop_that_is_closed_leaves_none_open(setting: Setting, monkeypatch: p
             return server, stack.pop_all()
 
     server, stack = loop.run_until_complete(main())
-    # What is garbage and open warns, which is an error here.
+    # An open connection that becomes garbage warns, which is an error here.
     with stack, no_leaks():
         loop.close()
         server.close()

@@ -29,7 +29,7 @@ if IS_WIRESPEED:
 Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
-# What a client gets that is refused inside TLS.
+# Exceptions of a client that is refused inside TLS.
 REFUSED = (ssl.SSLError, OSError, EOFError, exceptions.InvalidHandshake)
 
 LARGE = os.urandom(1000) * 3000
@@ -46,7 +46,7 @@ def server_side(kind: str, certificates: Certificates, *, client: bool = False, 
 
 
 async def peer_of(server: Any, **options: Any) -> ssl.SSLObject:
-    """Make a TLS handshake, and return what is known then."""
+    """Makes a TLS handshake, and returns the negotiated parameters."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -77,7 +77,7 @@ def der(leaf: Any) -> bytes:
 def test_echo(
     setting: Setting, run: Run, connect: Connect, certificates: Certificates, tls: Settings, message: Any
 ) -> None:
-    """Each of the two on the server, against the other on the client."""
+    """Each of the two implementations on the server, against the other on the client."""
     other = Settings("context" if tls.kind == "native" else "native", certificates)
 
     async def main() -> None:
@@ -132,7 +132,7 @@ def test_request_and_frames_at_once(setting: Setting, run: Run, certificates: Ce
         run(main)
 
 
-def test_client_vanishes(
+def test_client_disappears(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, certificates: Certificates, tls: Settings
 ) -> None:
     codes: list[int] = []
@@ -266,7 +266,7 @@ def _files(folder: Path, leaf: Any) -> tuple[str, str]:
 
 
 def test_reload_files(setting: Setting, run: Run, connect: Connect, certificates: Certificates, tmp_path: Path) -> None:
-    """As after a renewal: who is connected stays connected."""
+    """As after a renewal: open connections stay open."""
     first, second = (certificates.ca.issue_cert("localhost") for _ in range(2))
     cert, key = _files(tmp_path, first)
 
@@ -290,7 +290,7 @@ def test_reload_files(setting: Setting, run: Run, connect: Connect, certificates
 
 @pytest.mark.parametrize("wrong", ["missing", "garbage", "other-key", "no-cert", "type", "empty"])
 def test_reload_fails(setting: Setting, run: Run, certificates: Certificates, tmp_path: Path, wrong: str) -> None:
-    """The old ones stay in use."""
+    """The old certificates stay in use."""
     leaf = certificates.ca.issue_cert("localhost")
     cert, key = _files(tmp_path, leaf)
     expected: Any = (ValueError, ssl.SSLError)
@@ -316,7 +316,7 @@ def test_reload_fails(setting: Setting, run: Run, certificates: Certificates, tm
                 server.reload_ssl(*arguments)
             assert await certificate_of(server) == der(leaf)
             if not arguments:
-                # And it can be tried again.
+                # Reloading can be repeated.
                 _files(tmp_path, leaf)
                 server.reload_ssl()
 
@@ -324,7 +324,7 @@ def test_reload_fails(setting: Setting, run: Run, certificates: Certificates, tm
 
 
 def test_reload_with_other_settings(setting: Setting, run: Run, certificates: Certificates) -> None:
-    """From the one kind to the other, and back."""
+    """From one kind to the other, and back."""
     leaf = certificates.ca.issue_cert("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     leaf.configure_cert(context)

@@ -1,4 +1,4 @@
-"""What the log says of clients that do not get a connection: who, why, and how often."""
+"""Log records about clients that do not get a connection: address, reason, and number."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ async def ask(server: Any, data: bytes, times: int) -> None:
     ],
     ids=["garbage", "origin", "hook", "tls"],
 )
-def test_once_for_a_cause(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, text: str) -> None:
-    """At once, and with a number at the end: not a line for each client."""
+def test_cause_is_logged_once(
+    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, text: str
+) -> None:
+    """The first failure is logged immediately, later ones as a number: not a record for each client."""
     caplog.set_level(logging.INFO, LOGGER)
 
     def process_request(ws: Any, request: Any) -> Any:
@@ -67,7 +69,7 @@ def test_once_for_a_cause(setting: Setting, run: Run, caplog: pytest.LogCaptureF
             await soon(lambda: any(text in line for line in lines(caplog)) and not server._tasks)
             first = len(lines(caplog))
             for number in range(10):
-                # What a client sends by chance is no other cause.
+                # Random data of a client does not make another reason.
                 await ask(server, data.replace(bytes(9), bytes([number] * 9)), 1)
             await soon(lambda: not server._tasks)
             assert len(lines(caplog)) == first
@@ -81,7 +83,7 @@ def test_once_for_a_cause(setting: Setting, run: Run, caplog: pytest.LogCaptureF
     assert "secret" not in caplog.text
 
 
-def test_other_causes_are_told(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_causes_are_logged(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
 
     async def main() -> None:
@@ -95,7 +97,7 @@ def test_other_causes_are_told(setting: Setting, run: Run, caplog: pytest.LogCap
 
 
 def hook_options(kind: str) -> dict[str, Any]:
-    """A server whose application fails for what a client sends."""
+    """A server whose application fails for certain data of a client."""
 
     def fail(*_arguments: Any, **_options: Any) -> Any:
         raise KeyError("oops")
@@ -120,7 +122,7 @@ def hook_options(kind: str) -> dict[str, Any]:
     ],
 )
 def test_hook_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, kind: str, text: str) -> None:
-    """Any client can have it called as often as it likes: a traceback for each would be a flood."""
+    """Any client can trigger the hook often: a traceback for each would flood the log."""
     caplog.set_level(logging.ERROR, LOGGER)
 
     async def main() -> None:
@@ -144,8 +146,10 @@ def test_hook_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureF
     assert not last.exc_info
 
 
-def test_hook_that_raises_for_other_reasons(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """Each place has its traceback, also where the exception comes from the same line of somebody else's function."""
+def test_hook_that_raises_at_other_places(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Each place in the code has its own traceback, even if the exception comes from the same line of a shared
+    function.
+    """
     caplog.set_level(logging.ERROR, LOGGER)
 
     def process_request(ws: Any, request: Any) -> None:
@@ -174,8 +178,8 @@ def test_hook_that_raises_for_other_reasons(setting: Setting, run: Run, caplog: 
     ]
 
 
-def test_scan_of_ports(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """A line each, for who debugs; nothing for others."""
+def test_port_scan(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """One record each at level DEBUG; none at higher levels."""
     caplog.set_level(logging.DEBUG, LOGGER)
 
     async def main() -> None:
@@ -190,7 +194,7 @@ def test_scan_of_ports(setting: Setting, run: Run, caplog: pytest.LogCaptureFixt
 
 
 class Lines:
-    """A gate that keeps what it is told."""
+    """A limiter that records its calls."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -202,8 +206,8 @@ class Lines:
         return True
 
 
-def test_socket_that_is_gone_already() -> None:
-    """What cannot be told of it any more is left out."""
+def test_socket_that_is_already_closed() -> None:
+    """Unknown parts, such as the address, are left out."""
     limiter = Lines()
     with socket.socket() as sock:
         pending = PendingHandshake(sock, ("192.0.2.1", 1234))
@@ -213,7 +217,7 @@ def test_socket_that_is_gone_already() -> None:
     ]
 
 
-def test_failure_without_words_has_the_name_of_its_kind() -> None:
+def test_failure_without_text_is_logged_by_type() -> None:
     limiter = Lines()
     with socket.socket() as sock:
         pending = PendingHandshake(sock, ("192.0.2.1", 1234))

@@ -1,4 +1,4 @@
-"""The server on Unix sockets, and what becomes of their files."""
+"""The server on Unix sockets, and the life of the socket files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def unix(setting: Setting, path: Any = None, handler: Any = echo, **options: Any
 
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode])
 def test_unix(setting: Setting, run: Run, unix_connect: Connect, tmp_path: Path, kind: Any) -> None:
-    """The file is there as long as the server."""
+    """The file exists as long as the server."""
     path = tmp_path / "socket"
     seen: list[Any] = []
 
@@ -74,10 +74,10 @@ def test_unix(setting: Setting, run: Run, unix_connect: Connect, tmp_path: Path,
 @pytest.mark.parametrize(
     "is_abstract", [False, pytest.param(True, marks=pytest.mark.skipif("sys.platform != 'linux'"))]
 )
-def test_unix_client_with_a_name_that_forges_lines(
+def test_unix_client_path_cannot_forge_log_lines(
     setting: Setting, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_abstract: bool
 ) -> None:
-    """It may bind its socket to any: in the log it is on one line, whatever becomes of the client."""
+    """A client may bind its socket to any path: the path stays on one log line."""
     caplog.set_level(logging.DEBUG, LOGGER)
     name = f"{'' if is_abstract else tmp_path}/x\nERROR forged"
     address = b"\0" + name.encode() if is_abstract else name
@@ -130,7 +130,7 @@ def test_unix_tls(
     run(main)
 
 
-def test_unix_path_of_the_last_run(setting: Setting, run: Run, tmp_path: Path) -> None:
+def test_unix_path_left_by_the_last_run(setting: Setting, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(path))
@@ -144,8 +144,8 @@ def test_unix_path_of_the_last_run(setting: Setting, run: Run, tmp_path: Path) -
         run(main)
 
 
-def test_unix_path_is_a_file_of_somebody(setting: Setting, run: Run, tmp_path: Path) -> None:
-    """It is no socket: it stays."""
+def test_unix_path_is_a_regular_file(setting: Setting, run: Run, tmp_path: Path) -> None:
+    """The file is not a socket: it stays."""
     path = tmp_path / "precious"
     path.write_text("data")
 
@@ -159,7 +159,7 @@ def test_unix_path_is_a_file_of_somebody(setting: Setting, run: Run, tmp_path: P
 
 
 def test_unix_path_was_taken_over(setting: Setting, run: Run, tmp_path: Path) -> None:
-    """The file that another server has put there meanwhile stays."""
+    """A file that another server has created meanwhile stays."""
     path = tmp_path / "socket"
 
     async def main() -> None:
@@ -191,7 +191,7 @@ def test_unix_path_was_removed(setting: Setting, run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("length", [20, 300])
-def test_unix_path_cannot_be(setting: Setting, run: Run, tmp_path: Path, length: int) -> None:
+def test_unix_path_is_invalid(setting: Setting, run: Run, tmp_path: Path, length: int) -> None:
     path = str(tmp_path / "missing" / ("x" * length))
 
     async def main() -> None:
@@ -233,8 +233,8 @@ def test_unix_abstract(setting: Setting, run: Run, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["close", "abort"])
-def test_unix_file_goes_after_the_loop(tmp_path: Path, close: bool) -> None:
-    """Closed where nothing can be waited for, the server leaves neither its file nor its sockets."""
+def test_unix_file_is_removed_after_the_loop(tmp_path: Path, close: bool) -> None:
+    """A server that is closed where nothing can be awaited leaves neither its file nor its sockets."""
     path = tmp_path / "socket"
 
     async def start() -> Any:

@@ -1,4 +1,6 @@
-"""Who waits for the end of a server: its own handlers too, which wait for the others and not for each other."""
+"""Waiters for the end of a server: its own handlers may wait, too; they wait for other handlers, but not for waiting
+ones.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ Run = Callable[..., Any]
 
 
 def test_by_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """It waits until the others have returned, and goes on then."""
+    """The handler waits until the other handlers have returned, and then continues."""
     steps: list[str] = []
 
     async def handler(ws: Any) -> None:
@@ -28,7 +30,7 @@ def test_by_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixtu
             ws.server.close()
             await ws.server.wait_closed()
             steps.append("stopped")
-            # Again, with nobody left but itself.
+            # It can wait again when no other handler is left.
             await ws.server.wait_closed()
             await asyncio.sleep(0.02)
         else:
@@ -54,7 +56,7 @@ def test_by_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixtu
 
 
 def test_by_many_handlers(setting: Setting, run: Run) -> None:
-    """Who waits before the server closes, and who waits then, do not wait for each other."""
+    """Handlers that wait before and after the server closes do not wait for each other."""
     ended: list[int] = []
 
     async def handler(ws: Any) -> None:
@@ -80,7 +82,7 @@ def test_by_many_handlers(setting: Setting, run: Run) -> None:
 
 
 def test_by_a_handler_that_gives_up(setting: Setting, run: Run) -> None:
-    """It is waited for again."""
+    """A handler that cancels its wait is waited for again."""
     steps: list[str] = []
 
     async def handler(ws: Any) -> None:
@@ -100,7 +102,7 @@ def test_by_a_handler_that_gives_up(setting: Setting, run: Run) -> None:
     async def main() -> None:
         async with serve(setting, handler) as server:
             clients = [await dial(uri(server, path)) for path in ("/gives-up", "/waits")]
-            # Somebody holds it up, so that the one has given up before it would be told.
+            # Another handler delays the end, so that the wait was cancelled before it would end.
             holding = asyncio.create_task(asyncio.sleep(0.08))
             server._tasks.add(holding)
             holding.add_done_callback(server._tasks.discard)
@@ -135,7 +137,7 @@ def test_by_a_hook(setting: Setting, run: Run, hook: str) -> None:
 
 
 def test_by_a_task_of_a_handler(setting: Setting, run: Run) -> None:
-    """It waits for the handler, as everybody does who is none."""
+    """The task is not a handler, so it waits for the handler."""
     steps: list[str] = []
 
     async def wait(server: Any) -> None:
@@ -164,7 +166,7 @@ def test_by_a_task_of_a_handler(setting: Setting, run: Run) -> None:
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12 has eager tasks")
 @pytest.mark.parametrize("hooks", [False, True])
 def test_by_a_handler_in_an_eager_task(setting: Setting, run: Run, hooks: bool) -> None:
-    """It waits before whoever has made its task has that."""
+    """The handler waits before the code that makes its task has the task."""
 
     async def process(ws: Any, request: Any) -> None:
         pass
@@ -187,7 +189,9 @@ def test_by_a_handler_in_an_eager_task(setting: Setting, run: Run, hooks: bool) 
 
 
 def test_with_the_limit_of_requests(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without ``open_timeout``, who has sent half a request is closed after a time, and the handler goes on."""
+    """Without ``open_timeout``, a client that has sent half a request is closed after a time, and the handler
+    continues.
+    """
     steps: list[str] = []
 
     async def handler(ws: Any) -> None:
@@ -212,7 +216,7 @@ def test_with_the_limit_of_requests(setting: Setting, run: Run, monkeypatch: pyt
 
 
 def test_cancelled_from_outside(setting: Setting, run: Run) -> None:
-    """That a waiter from outside gives up concerns nobody else."""
+    """A cancelled outside waiter does not affect others."""
 
     async def handler(ws: Any) -> None:
         await ws.server.wait_closed()

@@ -1,4 +1,4 @@
-"""Tasks that nobody but the library refers to."""
+"""Tasks that only the library refers to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.wirespeed_only("the tasks are ours")
 
 
 def test_tasks_of_closed_loops_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """An application stops a loop and begins another: what a stream left in the first is not kept any longer."""
+    """An application stops a loop and starts another: the tasks of a stream in the first are no longer kept."""
 
     def leave() -> weakref.ref[asyncio.Task[None]]:
         async def main() -> weakref.ref[asyncio.Task[None]]:
@@ -34,4 +34,4 @@ def test_tasks_of_closed_loops_are_not_kept(caplog: pytest.LogCaptureFixture) ->
     gc.collect()
     assert first() is None
     assert second() is not None
-    assert [record.name for record in caplog.records] == ["asyncio"]  # which says that it was pending
+    assert [record.name for record in caplog.records] == ["asyncio"]  # it reports that the task was pending

@@ -1,4 +1,4 @@
-"""A WebSocket as a stream of bytes: what is written, and what is read."""
+"""A WebSocket as a stream of bytes: writing and reading."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stream(setting: Setting) -> Open:
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
-    """Accept, read until the close frame, answer it."""
+    """Accepts, reads until the close frame, answers it."""
     wire.accept()
     frames, received = wire.read_until_close()
     wire.send(close(1000))
@@ -164,7 +164,7 @@ def test_only_bytes_are_written(server: WebSocketsServer, run: Run, stream: Open
 
 
 def test_message_boundaries_have_no_meaning(scripted: Scripted, run: Run, stream: Open) -> None:
-    """Nor have kinds of messages, fragments, empty messages and pings between them."""
+    """Neither do message types, fragments, empty messages and pings between them."""
     server = scripted(
         sending(
             binary(b"ab"),
@@ -208,7 +208,7 @@ def test_lines(scripted: Scripted, run: Run, stream: Open) -> None:
 
 
 async def outcome(call: Any) -> Any:
-    """What a call returns or raises, in a form that compares."""
+    """Returns the result or exception of a call in a form that compares."""
     try:
         return await call
     except (EOFError, asyncio.LimitOverrunError, ValueError) as exc:
@@ -226,7 +226,7 @@ def operations(rng: random.Random) -> list[Callable[[Any], Any]]:
 
 
 class Pieces:
-    """The receiving side of a connection, as a list of messages that come one at a time."""
+    """The receiving side of a connection, as a list of messages that arrive one at a time."""
 
     connection: Any
 
@@ -245,9 +245,9 @@ class Pieces:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_same_as_asyncio(seed: int) -> None:
-    """Results, exceptions, what they carry and what they leave behind: with the standard library's reader as oracle.
+    """Results, exceptions with their attributes, and remaining data are compared with the standard library's reader.
 
-    ``read`` returns what has arrived, which depends on time; it ends the comparison.
+    ``read`` returns the bytes that have arrived, which depends on time; it ends the comparison.
     """
     rng = random.Random(seed)
     pieces = [bytes(rng.choices(b"ab\r\n;", k=rng.randint(0, 12))) for _ in range(20)]
@@ -261,7 +261,7 @@ def test_same_as_asyncio(seed: int) -> None:
         for call in calls:
             expected = asyncio.ensure_future(outcome(call(oracle)))
             await spin(2)
-            # A piece at a time, as late as it is needed.
+            # One piece at a time, as late as it is needed.
             while not expected.done():
                 if left:
                     oracle.feed_data(left.pop(0))

@@ -1,4 +1,4 @@
-"""How a stream of bytes ends, what it holds, and its options."""
+"""The end of a stream of bytes, its resources, and its options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stream(setting: Setting) -> Open:
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
-    """Accept, read until the close frame, answer it."""
+    """Accepts, reads until the close frame, answers it."""
     wire.accept()
     frames, received = wire.read_until_close()
     wire.send(close(1000))
@@ -90,7 +90,7 @@ def test_clean_end_with_nothing_to_send_is_no_error(scripted: Scripted, run: Run
     ids=["1011", "4000", "lost", "protocol"],
 )
 def test_end_with_an_error(scripted: Scripted, run: Run, stream: Open, end: bytes, code: int) -> None:
-    """It is raised after what was received before, again and again, and is a ConnectionResetError too."""
+    """The error is raised after the received data, repeatedly, and is a ConnectionResetError too."""
 
     def script(wire: Wire) -> None:
         wire.accept(then=binary(b"one\ntwo") + end)
@@ -175,7 +175,7 @@ def test_closing_does_not_need_the_writer(scripted: Scripted, run: Run, stream: 
 
 
 def test_write_eof(scripted: Scripted, run: Run, stream: Open) -> None:
-    """The server may say something after it has read our close frame and before its own."""
+    """The server may send data after it has read our close frame and before its own."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -248,7 +248,7 @@ def test_forgotten_stream_warns(server: WebSocketsServer, run: Run, stream: Open
 
 
 def test_failure_keeps_no_frames(scripted: Scripted, run: Run, stream: Open) -> None:
-    """Exceptions that are kept must not keep what the frames that they passed refer to."""
+    """Stored exceptions must not keep objects of the frames that they passed."""
     server = scripted(sending(close(1011)))
 
     class Big:
@@ -316,7 +316,7 @@ def test_wrong_options(run: Run, stream: Open, options: dict[str, Any], expected
 def test_compression(
     server: WebSocketsServer, run: Run, stream: Open, options: dict[str, Any], negotiated: bytes
 ) -> None:
-    """None unless asked for: most streams are encrypted or compressed already."""
+    """Off by default: most streams are encrypted or compressed already."""
 
     async def main() -> None:
         reader, writer = await stream(f"{server.uri}/negotiated", **options)

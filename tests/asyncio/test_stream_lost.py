@@ -1,4 +1,4 @@
-"""What a stream that has ended says of bytes that were written: it raises if some were lost, and only then."""
+"""Errors of an ended stream about written bytes: it raises only if some were lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def stream(setting: Setting) -> Open:
 
 
 async def fill(writer: Any) -> int:
-    """Write until the system takes no more; return how much. The connection has the rest, as it has room for that."""
+    """Writes until the system's buffer is full; returns the number of bytes. The connection has the rest in its own
+    buffer.
+    """
     for number in range(1, 2000):
         writer.write(PIECE)
         await spin(3)
@@ -46,19 +48,19 @@ def resets(wire: Wire) -> None:
 
 
 def closes(wire: Wire) -> None:
-    """Properly, but without having read what was sent."""
+    """Closes properly without having read the sent data."""
     wire.send(close(1000))
 
 
 def reads(wire: Wire) -> None:
-    """All of it, and then it closes."""
+    """Reads everything, and then closes."""
     wire.read_until_close()
     wire.send(close(1000))
 
 
 @pytest.fixture
 def ending(scripted: Scripted) -> Ending:
-    """Servers that read nothing until the test releases them, and then end the connection in their way."""
+    """Servers that read nothing until the test releases them, and then end the connection in different ways."""
 
     def serve(end: Callable[[Wire], None]) -> ScriptedServer:
         def script(wire: Wire) -> None:
@@ -74,7 +76,7 @@ def ending(scripted: Scripted) -> Ending:
 
 @pytest.mark.parametrize("eof", [False, True])
 def test_closed_while_the_server_reads_nothing(ending: Ending, run: Run, stream: Open, eof: bool) -> None:
-    """What it has not taken when ``close_timeout`` is over is lost."""
+    """Data that the server has not read when ``close_timeout`` is over is lost."""
     server = ending(resets)
 
     async def main() -> None:
@@ -115,7 +117,7 @@ def test_ended_by_a_server_that_reads_nothing(
 @pytest.mark.parametrize("closing", [False, True])
 @pytest.mark.parametrize("full", [False, True])
 def test_aborted(ending: Ending, run: Run, stream: Open, full: bool, closing: bool) -> None:
-    """By the user: what was written in the same turn of the loop is lost, and what waits to be sent."""
+    """After an abort by the user, data written in the same turn of the loop and queued data is lost."""
     server = ending(resets)
 
     async def main() -> None:
@@ -136,8 +138,8 @@ def test_aborted(ending: Ending, run: Run, stream: Open, full: bool, closing: bo
         server.release.set()
 
 
-def test_after_a_drain_that_failed(ending: Ending, run: Run, stream: Open) -> None:
-    """And after one that was cancelled, of which nobody has heard."""
+def test_after_a_failed_drain(ending: Ending, run: Run, stream: Open) -> None:
+    """And after a cancelled drain, whose error was never raised."""
     server = ending(resets)
 
     async def main() -> None:
@@ -161,7 +163,7 @@ def test_after_a_drain_that_failed(ending: Ending, run: Run, stream: Open) -> No
 
 @pytest.mark.parametrize("draining", [False, True])
 def test_read_late(ending: Ending, run: Run, stream: Open, draining: bool) -> None:
-    """The server takes its time, and takes all."""
+    """The server reads late, but reads everything."""
     server = ending(reads)
 
     async def main() -> None:
@@ -176,8 +178,8 @@ def test_read_late(ending: Ending, run: Run, stream: Open, draining: bool) -> No
     run(main)
 
 
-def test_closed_by_the_server_that_has_read_all(scripted: Scripted, run: Run, stream: Open) -> None:
-    """Late; nobody has waited for that."""
+def test_closed_by_the_server_after_reading(scripted: Scripted, run: Run, stream: Open) -> None:
+    """The server closes late; no task has waited for the writes."""
     sizes: list[int] = []
 
     def script(wire: Wire) -> None:
@@ -201,7 +203,9 @@ def test_closed_by_the_server_that_has_read_all(scripted: Scripted, run: Run, st
 
 
 def test_answer_to_the_last_message(scripted: Scripted, run: Run, stream: Open) -> None:
-    """It leaves although the close frame of the server has arrived with that message: all in one turn of the loop."""
+    """The answer is sent although the close frame of the server has arrived with that message: all in one turn of the
+    loop.
+    """
 
     def script(wire: Wire) -> bytes:
         wire.accept()
@@ -225,8 +229,8 @@ def test_answer_to_the_last_message(scripted: Scripted, run: Run, stream: Open) 
     assert run(main) == (server.result == b"")
 
 
-def test_no_tasks_once_it_is_read(ending: Ending, run: Run, stream: Open) -> None:
-    """There is one while the server does not take what was written, and none before and after."""
+def test_no_tasks_after_reading(ending: Ending, run: Run, stream: Open) -> None:
+    """One task exists while the server does not read the written data, and none before and after."""
     server = ending(reads)
 
     async def main() -> None:

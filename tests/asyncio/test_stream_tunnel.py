@@ -38,11 +38,11 @@ def stream(setting: Setting) -> Open:
     return functools.partial(open_stream, io_backend=setting.io_backend)
 
 
-# A tunnel: TCP client - our stream - somebody's WebSocket server - TCP server
+# A tunnel: TCP client - our stream - third-party WebSocket server - TCP server
 
 
 async def copy(reader: Any, writer: Any) -> None:
-    """What every relay does. It knows nothing of WebSockets."""
+    """Copies bytes like every relay, without knowledge of WebSockets."""
     with contextlib.suppress(ConnectionResetError):
         while data := await reader.read(65_536):
             writer.write(data)
@@ -79,7 +79,7 @@ async def far_end(target: int) -> AsyncIterator[int]:
 
         task = asyncio.ensure_future(outwards())
         with contextlib.suppress(ConnectionClosed, ConnectionResetError):
-            # Sizes that fit nothing, so that boundaries of messages are everywhere.
+            # Odd sizes, so that boundaries of messages are everywhere.
             while data := await reader.read(random.randint(1, 100_000)):
                 await ws.send(data)
         await ws.close()
@@ -90,9 +90,10 @@ async def far_end(target: int) -> AsyncIterator[int]:
 
 
 class Target:
-    """A TCP server that hashes what it gets and sends what its client asks for.
+    """A TCP server that hashes the bytes it gets and sends the bytes that its client requests.
 
-    The client says how many bytes follow and how many it wants; at the end it gets the digest of those that followed.
+    The client announces how many bytes follow and how many it wants; at the end it gets the digest of those that
+    followed.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -120,7 +121,7 @@ class Target:
 
 
 async def client(port: int, content: bytes, wanted: int) -> tuple[bytes, bytes]:
-    """Send and receive at once, and return the digests of what was received and of what the other end got."""
+    """Sends and receives at once, and returns the digests of the bytes received at each end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"%d %d\n" % (len(content), wanted))
 
@@ -145,7 +146,7 @@ async def client(port: int, content: bytes, wanted: int) -> tuple[bytes, bytes]:
 
 @contextlib.contextmanager
 def in_thread(server: Callable[[], Any]) -> Iterator[Any]:
-    """Run a server in a thread with a loop of its own, until the context is left."""
+    """Runs a server in a thread with a loop of its own, until the context is left."""
     loop = asyncio.new_event_loop()
     stop: asyncio.Future[None] = loop.create_future()
     entered: list[Any] = []
@@ -214,7 +215,7 @@ def test_drain_waits_for_a_stalled_server(server: WebSocketsServer, run: Run, st
         writing = asyncio.ensure_future(write())
         await settled(lambda: written)
         assert not writing.done()
-        # As much as the kernel takes, and hardly more.
+        # About as much as the kernel buffers.
         assert writer.connection.stats()["send_queue_bytes"] < 1 * MEBIBYTE
         server.release()
         found = hashlib.sha256()
@@ -232,7 +233,7 @@ def test_drain_waits_for_a_stalled_server(server: WebSocketsServer, run: Run, st
 
 
 def test_writing_without_drain_loses_nothing(server: WebSocketsServer, run: Run, stream: Open) -> None:
-    """As with asyncio it is kept, and follows when there is room."""
+    """As with asyncio the data is queued, and sent when there is room."""
     sent = random.Random(4).randbytes(24 * MEBIBYTE)
 
     async def main() -> None:
@@ -378,7 +379,7 @@ def test_unread_bytes_stop_the_server(scripted: Scripted, run: Run, stream: Open
 
 
 def test_write_eof_drops_nothing(scripted: Scripted, run: Run, stream: Open) -> None:
-    """A server may take its close frame as late as it likes: everything before it is read, slowly too."""
+    """A server may read the close frame late and slowly: everything before it is read."""
     block = random.Random(8).randbytes(10_000)
 
     def script(wire: Wire) -> None:
@@ -404,7 +405,7 @@ def test_write_eof_drops_nothing(scripted: Scripted, run: Run, stream: Open) -> 
     run(main)
 
 
-def test_close_timeout_is_not_taken_for_the_end(scripted: Scripted, run: Run, stream: Open) -> None:
+def test_close_timeout_raises_instead_of_end_of_stream(scripted: Scripted, run: Run, stream: Open) -> None:
     """A reader that is too slow after write_eof() gets an error: a part must not look like the whole."""
 
     def script(wire: Wire) -> None:

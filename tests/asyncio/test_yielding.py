@@ -1,4 +1,4 @@
-"""Whatever is awaited again and again, without a pause: the event loop has its turns."""
+"""Calls that are awaited repeatedly without a pause let the event loop turn."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Run = Callable[..., Any]
 Connect = Callable[..., Any]
 Repeated = Callable[[], Awaitable[Any]]
 
-# Seconds for which something is repeated, and turns of the loop in that time. On a busy machine that may be few calls:
-# it is repeated so often at least, unless there were turns before. A callback ends after 256 KiB at most, of which a
-# message of 8 bytes counts for 40: after 6,554 of them. A turn may have three: the task's own, one that the socket
-# brings, and one that we have asked for.
+# Seconds for which a call is repeated, and turns of the loop in that time. On a busy machine that may be few calls, so
+# there is a minimum number of calls, unless there were turns before. A callback ends after 256 KiB at most, of which a
+# message of 8 bytes counts for 40: after 6,554 of them. A message may take three turns: the task's own, one by the
+# socket, and one that we have requested.
 WINDOW = 0.2
 TURNS = 2
 CALLS = 3 * 6_554 * (TURNS + 1)
 
 
 async def turns(repeated: Repeated) -> int:
-    """Repeat something for a while and return how many turns another task had."""
+    """Repeats a call for a while and returns the number of turns of another task."""
     count = 0
 
     async def tick() -> None:
@@ -119,7 +119,7 @@ async def _exhaust(ws: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SENDING)
-def test_sending(name: str, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
+def test_sending_yields(name: str, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
     async def main() -> None:
         async with connect(native_echo.uri + "/sink", max_queue=None) as ws:
             assert await turns(SENDING[name](ws)) >= TURNS
@@ -129,7 +129,7 @@ def test_sending(name: str, native_echo: NativeEcho, connect: Connect, run: Run)
 
 @pytest.mark.parametrize("size", [8, 8192])
 @pytest.mark.parametrize("name", RECEIVING)
-def test_receiving(name: str, size: int, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
+def test_receiving_yields(name: str, size: int, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
     async def main() -> None:
         async with connect(f"{native_echo.uri}/blast?size={size}", close_timeout=1) as ws:
             assert await turns(RECEIVING[name](ws)) >= TURNS
@@ -139,7 +139,7 @@ def test_receiving(name: str, size: int, native_echo: NativeEcho, connect: Conne
 
 
 @pytest.mark.parametrize("name", ["recv_json", "recv_msgpack"])
-def test_receiving_values(name: str, run: Run, connect: Connect) -> None:
+def test_receiving_values_yields(name: str, run: Run, connect: Connect) -> None:
     async def handler(ws: Any) -> None:
         with contextlib.suppress(wirespeed.ConnectionClosed):
             while True:
@@ -165,7 +165,7 @@ def test_closed(name: str, native_echo: NativeEcho, connect: Connect, run: Run) 
     run(main)
 
 
-def test_pings_that_are_answered(native_echo: NativeEcho, connect: Connect, run: Run) -> None:
+def test_awaiting_pongs_yields(native_echo: NativeEcho, connect: Connect, run: Run) -> None:
     async def main() -> None:
         async with connect(native_echo.uri) as ws:
 
@@ -215,7 +215,7 @@ async def _write(writer: Any) -> None:
 
 
 @pytest.mark.parametrize("name", STREAM)
-def test_stream(name: str, native_echo: NativeEcho, run: Run) -> None:
+def test_stream_yields(name: str, native_echo: NativeEcho, run: Run) -> None:
     async def main() -> None:
         reader, writer = await wirespeed.open_stream(native_echo.uri + "/sink")
         assert await turns(STREAM[name](reader, writer)) >= TURNS
@@ -226,7 +226,7 @@ def test_stream(name: str, native_echo: NativeEcho, run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", STREAM_ENDED)
-def test_stream_ended(name: str, native_echo: NativeEcho, run: Run) -> None:
+def test_ended_stream_yields(name: str, native_echo: NativeEcho, run: Run) -> None:
     async def main() -> None:
         reader, writer = await wirespeed.open_stream(native_echo.uri)
         writer.close()

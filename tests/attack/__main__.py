@@ -1,4 +1,4 @@
-"""Runs attacks from the command line: ``PYTHONPATH=python:tests python -m attack``; ``--help`` tells the rest."""
+"""Runs attacks from the command line: ``PYTHONPATH=python:tests python -m attack``; ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .table import KINDS, ROWS, chosen
 
 
 def main() -> int:
-    """Run what the arguments say; return the exit status: 0, or 1 if a bound was exceeded."""
+    """Runs the attacks that the arguments select; returns the exit status: 0, or 1 if a bound was exceeded."""
     options = _arguments()
     if options.list:
         for row in ROWS:

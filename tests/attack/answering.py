@@ -1,6 +1,6 @@
-"""How the programs of this package are asked: a line of JSON on standard input, and one that begins with ``= `` back.
+"""The protocol of this package's programs: a line of JSON on standard input, and an answer that begins with ``= ``.
 
-They end with their input.
+The programs end with their input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Log", "answer", "ask", "heard", "questions", "serve_questions", "tri
 
 
 class Log(logging.Handler):
-    """Counts what is logged of attackers, and keeps what is told of defects."""
+    """Counts log records about attackers, and keeps records about defects."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -31,18 +31,18 @@ class Log(logging.Handler):
         threading.excepthook = self._tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        # What uvicorn says for itself, of each bad request, is its own business.
+        # Records of uvicorn itself about bad requests are ignored.
         self.count += not record.name.startswith("uvicorn")
         if record.levelno >= logging.ERROR:
             self.errors.append(logging.Formatter().format(record))
 
     def _tell(self, ended: threading.ExceptHookArgs) -> None:
-        """A thread that an exception has ended."""
+        """Records the exception that has ended a thread."""
         assert ended.exc_value is not None
         logging.getLogger("attack").error("a thread ended", exc_info=ended.exc_value)
 
     def told(self) -> dict[str, Any]:
-        """How many lines there were since somebody asked, and some of the errors among them."""
+        """Returns the number of records since the last call, and some of the errors among them."""
         count, errors, self.count, self.errors = self.count, self.errors, 0, []
         return {"logged": count, "errors": errors[:3]}
 
@@ -57,14 +57,14 @@ def questions() -> Iterator[dict[str, Any]]:
 
 
 def serve_questions(state: Callable[[], dict[str, Any]]) -> None:
-    """Tell how it stands whenever somebody asks."""
+    """Answers each question with the current state."""
     for _ in questions():
         trim()
         answer(state())
 
 
 def trim() -> None:
-    """Give back what is free: what the allocator keeps for later is no leak, and not what is looked for."""
+    """Returns free memory to the system: memory that the allocator keeps is not a leak."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -77,6 +77,6 @@ def ask(child: Child, question: dict[str, Any] | None = None) -> None:
 
 
 def heard(child: Child, timeout: float) -> dict[str, Any]:
-    """What it has answered; what else it has printed before is in the error only."""
+    """Returns the program's answer; earlier output appears only in the error."""
     said: dict[str, Any] = json.loads(child.read_until("= ", timeout))
     return said

@@ -1,4 +1,6 @@
-"""The attacker's process: ``child.py attacker ROW KIND PORT``. It begins when asked, and ends when asked again."""
+"""The attacker's process: ``child.py attacker ROW KIND PORT``. It begins at the first question, and ends at
+the second.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def main(row: str, kind: str, port: str) -> None:
     raise_descriptors(10_000)
     attack = attack_of(row)
     target = Target(kind, int(port))
-    # What takes long to make is made.
+    # Slow preparations are done now.
     steps = attack(target)
     answer({"ready": True})
     json.loads(sys.stdin.readline())
@@ -36,7 +38,7 @@ def main(row: str, kind: str, port: str) -> None:
                 next(steps)
                 target.tally["steps"] += 1
             except OSError:
-                # It was thrown out, and comes again.
+                # The client was disconnected, and connects again.
                 target.tally["thrown_out"] += 1
                 steps = attack(target)
     finally:

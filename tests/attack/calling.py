@@ -1,8 +1,8 @@
-"""Clients that are attacked, in a process of their own, beside honest servers: ``child.py calling KIND``.
+"""Attacked clients, in a process of their own, beside honest servers: ``child.py calling KIND``.
 
-Kinds are ``client-sync``, ``client-asyncio-fd`` and ``client-asyncio-transport``. Each question says where the honest
-server is, and the hostile one if there is one, and for how long: ``honest``, ``hostile``, ``seconds``, and ``how`` the
-latter is used: ``receive``, ``idle``, ``send``, ``close`` or ``reconnect``. What is measured is the honest traffic.
+Kinds are ``client-sync``, ``client-asyncio-fd`` and ``client-asyncio-transport``. Each question gives the address of
+the honest server, of the hostile one if there is one, and the duration: ``honest``, ``hostile``, ``seconds``, and
+``how`` the latter is used: ``receive``, ``idle``, ``send``, ``close`` or ``reconnect``. The honest traffic is measured.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .honest import LONG, PAUSE, Measured
 
 __all__ = ["OPEN_TIMEOUT", "main"]
 
-# How many clients the hostile server has at the same time.
+# The number of clients of the hostile server at the same time.
 CLIENTS = 4
 
 OPEN_TIMEOUT = 1.0
-# What ends whoever is not answered.
+# Exceptions of a client that is not answered.
 DEADLINES: dict[str, Any] = {
     "open_timeout": OPEN_TIMEOUT, "close_timeout": 0.5, "ping_interval": 0.5, "ping_timeout": 0.5, "proxy": None,
 }  # fmt: skip
 
-# All that a server can cause. Anything else is a defect.
+# All exceptions that a server can cause. Any other is a defect.
 EXPECTED = (WebSocketException, OSError, TimeoutError)
 
 DATA = bytes(60_000)
@@ -57,7 +57,7 @@ def options(question: dict[str, Any]) -> dict[str, Any]:
 
 
 class OnLoop:
-    """The clients of an event loop, by one way to the socket."""
+    """The clients of an event loop, with one I/O backend."""
 
     def __init__(self, question: dict[str, Any], port: str) -> None:
         self.question = question
@@ -211,7 +211,7 @@ class InThreads:
             if how == "send":
                 ws.send(DATA)
             else:
-                # Idle: as much is taken as one message now and then.
+                # Idle: one message is received now and then.
                 time.sleep(0.2 if how == "idle" else 0)
                 ws.recv(0.2)
 

@@ -1,4 +1,4 @@
-"""What the files of tests share."""
+"""Helpers that the test files share."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from .measuring import Attacked, complaints, defects
 from .report import one_line
 from .table import row_of
 
-__all__ = ["hold"]
+__all__ = ["check_bounds"]
 
-# An attack is repeated for longer while its bound seems exceeded: a busy machine needs more time to show its effect.
+# An attack continues longer while its bound seems exceeded: a busy machine needs more time to show its effect.
 SECONDS = (0.5, 1.0, 2.0)
 
 
-def hold(attacked: Attacked, slug: str) -> None:
-    """Attack, and find all bounds kept."""
+def check_bounds(attacked: Attacked, slug: str) -> None:
+    """Attacks, and checks that all bounds check_bounds."""
     row = row_of(slug)
     if row.port == "tls" and "renegotiations" in slug and OPENSSL is None:
         pytest.skip("openssl is not installed")
-    # What other programs do on the machine meanwhile may look like the attack's work, but not each time.
+    # Load by other programs may look like an effect of the attack, but not every time.
     found: list[str] = []
     for seconds in SECONDS:
         figures = attacked.run(row, seconds)

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-# In the place of this folder, whose modules have the names of others.
+# Replaces this folder on the path, whose modules have names that are used elsewhere.
 sys.path[0] = str(Path(__file__).parents[1])
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Each file of this folder attacks some kinds, each of them in one process; ``attack.table`` says with what."""
+"""Each file of this folder attacks some kinds, each of them in one process; ``attack.table`` lists the attacks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from interop.certificates import Certificates
 from interop.samples import Share
 
-# What knows the implementation under test is imported late: this file may be loaded before the choice is
-# made.
+# Modules that know the implementation under test are imported late: this file may be loaded before the choice is made.
 if TYPE_CHECKING:
     from attack.measuring import Attacked
 

@@ -21,7 +21,7 @@ OPENSSL = shutil.which("openssl")
 
 
 def hello() -> bytes:
-    """The first message of a client, in its record."""
+    """Returns the first message of a client, in its record."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     outgoing = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -36,7 +36,7 @@ def half_hellos(target: Target) -> Iterator[None]:
 
 
 def garbage(target: Target) -> Iterator[None]:
-    """What is no TLS, or breaks it after a good beginning; the requests of those who do not encrypt."""
+    """Bytes that are not TLS, or break it after a good beginning; and plain requests."""
     good = hello()
     record = b"\x16\x03\x03"
     wrong = [
@@ -48,7 +48,7 @@ def garbage(target: Target) -> Iterator[None]:
     for data in itertools.cycle(wrong):
         with target.connect() as sock:
             target.push(sock, data, 0.3)
-            # Who gets no answer within it was waited for, and goes.
+            # Clients without an answer in this time have been waited for, and leave.
             sock.settimeout(0.3)
             with contextlib.suppress(OSError):
                 while sock.recv(65_536):
@@ -58,7 +58,7 @@ def garbage(target: Target) -> Iterator[None]:
 
 
 def renegotiations(target: Target) -> Iterator[None]:
-    """Sessions of TLS that are to be begun anew, or to have new keys, again and again."""
+    """TLS sessions that request renegotiations or key updates repeatedly."""
     assert OPENSSL is not None
     for number in itertools.count():
         version, letter = (("-tls1_2", b"R"), ("-tls1_3", b"K"))[number % 2]
@@ -72,7 +72,7 @@ def renegotiations(target: Target) -> Iterator[None]:
                 child.stdin.write(head())
                 child.stdin.flush()
                 for _ in range(100):
-                    # A command is a letter that comes alone, in one reading.
+                    # A command is a letter that arrives alone, in one read.
                     os.write(child.stdin.fileno(), letter + b"\n")
                     time.sleep(0.002)
                     yield

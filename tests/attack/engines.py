@@ -1,13 +1,13 @@
 """Engines with small limits, in a process of their own: ``child.py engines KIND CERT KEY KEYS``.
 
-Of the kind ``engine-batches`` a thread takes the events, of ``engine-async`` an event loop calls handlers. Each port is
-an engine: ``plain``, ``tls``; ``guarded`` asks for tokens, ``keyed`` for those of a file of keys; ``limited`` counts
-the sessions of an address, and believes proxies, at 127.0.0.3 and 127.0.0.4; ``watched`` has metrics and a page.
+In ``engine-batches`` a thread takes the events, in ``engine-async`` an event loop calls handlers. Each port is an
+engine: ``plain``, ``tls``; ``guarded`` requires tokens, ``keyed`` those of a key file; ``limited`` counts the sessions
+of an address, and trusts proxies at 127.0.0.3 and 127.0.0.4; ``watched`` has metrics and a page.
 
-Paths: ``/big`` answers each message with a large one, ``/news`` sends each message to all that are there, ``/topics``
-subscribes to what it is told, ``/slowed`` and ``/dropped`` have a limit of messages, ``/rooms/{topic}`` is a relay,
-``/echo`` one without Python; ``/feed`` gets what is published without a pause; ``/hangs`` takes JSON, and is stuck with
-the first message for a while; others echo.
+Paths: ``/big`` answers each message with a large one, ``/news`` sends each message to all sessions, ``/topics``
+subscribes to the received topics, ``/slowed`` and ``/dropped`` have a message rate limit, ``/rooms/{topic}`` is a
+relay, ``/echo`` one without Python; ``/feed`` sends continuously published messages; ``/hangs`` takes JSON, and its
+handler blocks on the first message for a while; others echo.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, RATE, SECRET
 __all__ = ["main"]
 
 
-# Seconds for which a handler is stuck: longer than an attack.
+# Seconds for which a handler blocks: longer than an attack.
 HANGING = 5.0
 
 
-# What is published without a pause.
+# The continuously published message.
 FEED = bytes(16_000)
 
-# Messages that came to Python where there is a limit on their rate, or that were published on the feed. Of all engines
-# one is asked for them.
+# Messages that reached Python where their rate is limited, or that were published on the feed. Only one engine reports
+# them.
 PASSED = collections.Counter[str]()
 
 
@@ -73,7 +73,7 @@ def connected(session: Any) -> None:
 
 
 def answer_to(engine: Engine, session: Any, data: Any) -> Any:
-    """Do what a message asks for; what it is answered with, if anything."""
+    """Performs the request of a message; returns the answer, if any."""
     if session.path in ("/slowed", "/dropped"):
         PASSED.update(["passed"])
     if session.path == "/news":
@@ -88,7 +88,7 @@ def answer_to(engine: Engine, session: Any, data: Any) -> Any:
 
 
 def feed(engine: Engine) -> None:
-    """Publish as fast as those who read take it, while there are any."""
+    """Publishes as fast as the readers receive, while there are any."""
     with contextlib.suppress(InvalidState):
         while True:
             if engine.publish("feed", FEED) == 0:
@@ -130,7 +130,7 @@ def call(engine: Engine) -> None:
 
 
 def main(kind: str, cert: str, key: str, keys: str) -> None:
-    # What it says of its attackers is a warning; of a defect it tells.
+    # Records about attackers are warnings; records about defects are errors.
     log = Log()
     logging.getLogger("wirespeed.engine").setLevel(logging.WARNING)
     engines = {

@@ -1,7 +1,7 @@
-"""Clients that mean well: ``child.py honest`` measures how late their echoes are, whenever it is asked.
+"""Honest clients: ``child.py honest`` measures the latency of their echoes at each question.
 
-Some stay, others come anew all the time. Each question says where and for how long: ``uris``, ``seconds``, and perhaps
-``headers``, ``ca`` and ``hosts``, addresses to connect from.
+Some stay connected, others reconnect all the time. Each question gives the addresses and the duration: ``uris``,
+``seconds``, and optionally ``headers``, ``ca`` and ``hosts``, addresses to connect from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONG = 30.0
 
 
 class Measured:
-    """What was measured by several threads or tasks; times are in seconds."""
+    """Measurements of several threads or tasks; times are in seconds."""
 
     def __init__(self) -> None:
         self.late: list[float] = []
@@ -74,7 +74,7 @@ class Clients:
     def stay(self, number: int) -> None:
         with self.dial(number) as ws:
             turn = 0
-            # One at least, however late.
+            # At least one, however late.
             while not turn or not self.is_over():
                 turn += 1
                 self.converse(ws, f"{number} {turn}")

@@ -1,4 +1,4 @@
-"""Servers that mean harm to their clients: ``child.py hostile ROW`` is one, with a thread for each connection."""
+"""Hostile servers: ``child.py hostile ROW`` is one, with a thread for each connection."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = [
     "huge_head", "interims", "never_close", "never_read", "pings", "redirect",
 ]  # fmt: skip
 
-# Of all that is accepted, and of twenty times that.
+# A message of the maximum size, and one of twenty times that.
 SMALL_BOMB, LARGE_BOMB = bomb(2**20 - 100), bomb(20 * 2**20)
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Visitor:
-    """A client that has come."""
+    """A client that has connected."""
 
     def __init__(self, sock: socket.socket, tally: collections.Counter[str], enough: threading.Event) -> None:
         self.sock = sock
@@ -58,7 +58,7 @@ class Visitor:
         self.tally["sessions"] += 1
 
     def push(self, data: bytes) -> None:
-        """Send it again and again, and read nothing, until the client has gone."""
+        """Sends the data repeatedly, and reads nothing, until the client has gone."""
         view = memoryview(data)
         while not self.enough.is_set():
             rest = view
@@ -69,7 +69,7 @@ class Visitor:
                     rest = rest[sent:]
 
     def hold(self) -> None:
-        """Neither read nor write until it is enough."""
+        """Neither reads nor writes until the attack ends."""
         self.enough.wait()
 
 
@@ -101,7 +101,7 @@ def interims(visitor: Visitor) -> None:
 
 
 def bodies(visitor: Visitor) -> None:
-    """A refusal whose reasons have no end."""
+    """A refusal with an endless body."""
     visitor.request()
     visitor.sock.sendall(b"HTTP/1.1 403 No\r\nTransfer-Encoding: chunked\r\n\r\n")
     visitor.push(b"fffe\r\n" + b"x" * 0xFFFE + b"\r\n")
@@ -132,7 +132,7 @@ def flood(visitor: Visitor) -> None:
 
 
 def announce(visitor: Visitor) -> None:
-    """The length of a message that never comes: as much as is accepted, or 2**62 bytes."""
+    """Announces a message that never comes: of the maximum length, or 2**62 bytes."""
     visitor.accept()
     length = (2**20, 2**62)[visitor.tally["sessions"] % 2]
     visitor.sock.sendall(b"\x82\x7f" + length.to_bytes(8, "big") + bytes(1_000))
@@ -145,7 +145,7 @@ def never_read(visitor: Visitor) -> None:
 
 
 def never_close(visitor: Visitor) -> None:
-    """What is sent is read, but a close frame is not answered."""
+    """Reads all data, but does not answer a close frame."""
     visitor.accept()
     while not visitor.enough.is_set():
         with contextlib.suppress(TimeoutError):
@@ -161,7 +161,7 @@ def redirect(visitor: Visitor) -> None:
 
 
 def close_at_once(visitor: Visitor) -> None:
-    """Welcome, and goodbye; or neither."""
+    """Accepts and closes immediately, or only closes."""
     if visitor.tally["connections"] % 3 == 0:
         return
     visitor.accept()
@@ -172,7 +172,7 @@ def close_at_once(visitor: Visitor) -> None:
 
 
 def encrypt_nothing(visitor: Visitor) -> None:
-    """Bytes in the place of TLS."""
+    """Sends other bytes instead of TLS."""
     wrong = [os.urandom(5_000), b"\x16\x03\x03\xff\xff" + bytes(70_000), b"\x16\x03\x03\x00\x00" * 2_000]
     visitor.sock.recv(65_536)
     visitor.push(wrong[visitor.tally["connections"] % len(wrong)])
@@ -187,9 +187,9 @@ def main(row: str) -> None:
     threads: list[threading.Thread] = []
 
     def visit(sock: socket.socket) -> None:
-        # Sockets that their clients have closed make errors of all kinds.
+        # Sockets that their clients have closed raise errors of all kinds.
         with sock, contextlib.suppress(OSError):
-            # It looks up now and then whether it is enough.
+            # The thread checks now and then whether the attack has ended.
             sock.settimeout(0.1)
             harm(Visitor(sock, tally, enough))
         tally["closed"] += 1
@@ -205,7 +205,7 @@ def main(row: str) -> None:
         thread = threading.Thread(target=serve, args=[listener])
         thread.start()
         answer({"port": listener.getsockname()[1]})
-        # One to begin, one to end.
+        # One question to begin, one to end.
         sys.stdin.readline()
         sys.stdin.readline()
         enough.set()

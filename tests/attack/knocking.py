@@ -1,4 +1,4 @@
-"""Attacks that only an engine knows: on tokens, limits, proxies, topics, and what it answers over HTTP."""
+"""Attacks that concern only the engine: tokens, limits, proxies, topics, and HTTP endpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .talking import BINARY, repeat
 from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, SECRET, Several, Target, head
 
 __all__ = [
-    "crowds", "good_token", "limited_floods", "liars", "origins", "proxy_headers", "relay_floods",
+    "too_many_sessions", "good_token", "limited_floods", "invalid_tokens", "origins", "proxy_headers", "relay_floods",
     "part", "subscriptions", "unknown_keys", "without_token",
 ]  # fmt: skip
 
@@ -28,7 +28,7 @@ def part(data: bytes) -> str:
 
 
 def signed(header: dict[str, object], claims: dict[str, object], secret: str = SECRET) -> str:
-    """A token, signed as HS256 whatever its header says."""
+    """Returns a token signed with HS256, for any header."""
     text = ".".join(part(json.dumps(piece).encode()) for piece in (header, claims))
     return f"{text}.{part(hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest())}"
 
@@ -39,16 +39,16 @@ def good_token(key: str | None = None) -> str:
 
 
 def refused(target: Target, path: str, *fields: str) -> None:
-    """Ask for a session, which must be refused."""
+    """Requests a session, which must be refused."""
     with target.connect() as sock:
         data = target.ask(sock, head(path, *fields))
-        # No bytes at all: it was closed as one of too many.
+        # No bytes at all: the connection was closed because of a limit.
         if data and not data.startswith((b"HTTP/1.1 40", b"HTTP/1.1 42", b"HTTP/1.1 43")):
             raise AssertionError(f"answered with {data[:200]!r}")
 
 
-def liars(target: Target) -> Iterator[None]:
-    """Tokens of all kinds that are none, that are of others, and that are over."""
+def invalid_tokens(target: Target) -> Iterator[None]:
+    """Invalid, foreign and expired tokens of all kinds."""
     claims: dict[str, object] = {"sub": "x", "exp": 2**33}
     none = part(b'{"alg":"none"}')
     tokens = [
@@ -65,7 +65,7 @@ def liars(target: Target) -> Iterator[None]:
 
 
 def unknown_keys(target: Target) -> Iterator[None]:
-    """Each names a key that is in no file."""
+    """Each token names a key that no file contains."""
     claims: dict[str, object] = {"sub": "x"}
     for number in itertools.count():
         kid = f"key-{number}" if number % 2 else os.urandom(2_000).hex()
@@ -75,15 +75,15 @@ def unknown_keys(target: Target) -> Iterator[None]:
 
 
 def origins(target: Target) -> Iterator[None]:
-    """Pages of others, and what is no origin."""
+    """Foreign and invalid origins."""
     for number in itertools.count():
         origin = ("https://elsewhere.example", "null", "https://localhost.example", "x" * 8_000)[number % 4]
         refused(target, "/", f"Origin: {origin}")
         yield
 
 
-def crowds(target: Target) -> Iterator[None]:
-    """More sessions of one address than it may have, in the name of others whom they invent."""
+def too_many_sessions(target: Target) -> Iterator[None]:
+    """More sessions than an address may have, with forged addresses."""
     with Several() as socks:
         for number in itertools.count():
             fields = [f"X-Forwarded-For: 10.1.{number // 250 % 250}.{number % 250}", "Forwarded: for=10.2.3.4"]
@@ -98,7 +98,7 @@ def crowds(target: Target) -> Iterator[None]:
 
 
 def proxy_headers(target: Target) -> Iterator[None]:
-    """PROXY headers of whom nobody believes, and endless ones of a proxy that is believed."""
+    """PROXY headers of untrusted peers, and endless ones of a trusted proxy."""
     line = b"PROXY TCP4 10.1.2.3 10.1.2.4 1000 80\r\n"
     signature = b"\r\n\r\n\x00\r\nQUIT\n"
     believed = [
@@ -120,7 +120,7 @@ def proxy_headers(target: Target) -> Iterator[None]:
 
 
 def subscriptions(target: Target) -> Iterator[None]:
-    """Topics without end: many, long ones, deep ones, all that wildcards can make, and what is no topic."""
+    """Endless topics: many, long, deep ones, all kinds of wildcards, and invalid ones."""
     codec = target.codec
     numbers = itertools.count()
 
@@ -144,7 +144,7 @@ def subscriptions(target: Target) -> Iterator[None]:
 
 
 def relay_floods(target: Target) -> Iterator[None]:
-    """A hundred in a room; five of them send without end, and nobody reads."""
+    """A hundred clients in a room; five of them send without end, and none reads."""
     data = target.codec.frame(BINARY, b"x" * 4_000) * 100
     with Several() as socks:
         for number in itertools.count():
@@ -161,7 +161,7 @@ def limited_floods(target: Target) -> Iterator[None]:
 
 
 def without_token(target: Target) -> Iterator[None]:
-    """Requests for the metrics and the page, by who does not know what they ask for; for the health, by anybody."""
+    """Requests for the metrics and the page without the token; for health checks from any client."""
     wrong = [
         "",
         "Authorization: Bearer x",

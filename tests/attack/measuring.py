@@ -1,4 +1,4 @@
-"""One attack: the three processes, what is measured of them, and whether that is within the bounds."""
+"""Runs one attack: three processes, measurements, and comparison with the bounds."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = ["Attacked", "Figures", "complaints", "defects"]
 LATE = 0.5
 OPENED = 3.0
 
-# Lines in the log of one attack, at most, and memory that may be left, in MiB, for stocks of buffers.
+# Log records for one attack, at most, and memory that may remain, in MiB, for buffer pools.
 LINES = 60
 LEFT = 32.0
 
-# What a process may have more than before, when all is over.
+# Resources that a process may have more than before, after the attack.
 FEW = 3
 
-# What honest ones say of it.
+# Results of the honest process.
 LATENESS = "TimeoutError"
 
-# How long an answer may take at most beside what was asked for.
+# The maximum time of an answer beyond the requested duration.
 LONG = 60.0
 
 
 @dataclasses.dataclass
 class Usage:
-    """What a process takes: MiB, descriptors, threads."""
+    """Resources of a process: MiB, descriptors, threads."""
 
     memory: float
     descriptors: int
@@ -59,7 +59,7 @@ def usage(pid: int) -> Usage:
 
 
 class Peak(threading.Thread):
-    """The most that a process takes while the block runs."""
+    """The peak usage of a process during the block."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(name="peak")
@@ -91,7 +91,7 @@ class Peak(threading.Thread):
 
 @dataclasses.dataclass
 class Figures:
-    """What was measured of an attack; times in seconds, memory in MiB."""
+    """Measurements of an attack; times in seconds, memory in MiB."""
 
     row: str
     kind: str
@@ -118,10 +118,10 @@ def start(*arguments: str) -> Child:
 
 
 class Attacked:
-    """A process that is attacked, time and again, and an honest one beside it.
+    """A process that is attacked repeatedly, and an honest one beside it.
 
     Args:
-        kind: Which.
+        kind: The kind of process.
         certificates: Of the server.
     """
 
@@ -146,7 +146,7 @@ class Attacked:
                 self.child = stack.enter_context(start(*arguments))
                 self.honest = stack.enter_context(start("honest"))
                 self.ports = heard(self.child, LONG)["ports"]
-            # What each port takes for its own.
+            # Resources that each port needs itself.
             for port in self.ports:
                 self.measure(port, 0.1)
             self._stack = stack.pop_all()
@@ -178,12 +178,12 @@ class Attacked:
         if port in ("guarded", "keyed"):
             question["headers"] = {"Authorization": f"Bearer {good_token('honest' if port == 'keyed' else None)}"}
         if port == "limited":
-            # At that of the attacker there is no place.
+            # The attacker's address has no free place.
             question["hosts"] = ["127.0.0.2"]
         return question
 
     def measure(self, port: str, seconds: float, **more: Any) -> dict[str, Any]:
-        """How late honest traffic is, for a time."""
+        """Measures the latency of honest traffic for a time."""
         teller = self.child if self._is_client else self.honest
         ask(teller, {**self._question(port, seconds), **more})
         return heard(teller, patience(seconds + LONG))
@@ -195,12 +195,12 @@ class Attacked:
         return heard(self.child, LONG)
 
     def run(self, row: Row, seconds: float, *, compare: bool = False) -> Figures:
-        """Have it attacked for some seconds.
+        """Attacks the process for some seconds.
 
         Args:
-            row: How.
-            seconds: How long.
-            compare: Whether to measure the honest ones beforehand as well.
+            row: The attack.
+            seconds: The duration.
+            compare: Whether to measure the honest traffic beforehand as well.
         """
         pid = self.child.process.pid
         before = self.measure(row.port, seconds) if compare else {}
@@ -236,7 +236,7 @@ class Attacked:
         )  # fmt: skip
 
     def _settle(self, at_first: Usage, said: list[dict[str, Any]]) -> tuple[dict[str, Any], Usage]:
-        """Wait until it is as before; return how it stands, and what it takes more; add what it has said."""
+        """Waits until the usage is as before; returns the usage and the increase; adds the log records."""
         deadline = time.monotonic() + patience(10)
         while True:
             state, now = self._state(), usage(self.child.process.pid)
@@ -244,7 +244,7 @@ class Attacked:
             left = Usage(
                 now.memory - at_first.memory, now.descriptors - at_first.descriptors, now.threads - at_first.threads
             )
-            # What has come before its clients went is handled.
+            # Data that arrived before the clients left is handled.
             is_over = not state["connections"] and not state.get("events_waiting")
             is_settled = is_over and left.descriptors <= FEW and left.threads <= FEW
             if (is_settled and left.memory < LEFT) or time.monotonic() > deadline:
@@ -253,7 +253,7 @@ class Attacked:
 
 
 def defects(figures: Figures) -> Iterator[str]:
-    """What no machine is too busy for."""
+    """Violations that no load of the machine excuses."""
     yield from (f"an honest client: {problem}" for problem in figures.honest["problems"] if LATENESS not in problem)
     yield from (f"logged: {error}" for error in figures.errors)
     if figures.panics:
@@ -263,7 +263,7 @@ def defects(figures: Figures) -> Iterator[str]:
 
 
 def complaints(row: Row, figures: Figures) -> Iterator[str]:
-    """What exceeds its bound, and may seem to because of what other programs do."""
+    """Exceeded bounds, possibly caused by the load of other programs."""
     honest, tally = figures.honest, figures.tally
     yield from (f"an honest client: {problem}" for problem in honest["problems"] if LATENESS in problem)
     if not honest["count"] or not honest["opened"]:
@@ -284,7 +284,7 @@ def complaints(row: Row, figures: Figures) -> Iterator[str]:
     yield from (f"nothing was {name}: {tally}" for name in row.meets if not tally.get(name))
     if honest.get("longest_opening", 0) > patience(OPEN_TIMEOUT + 2):
         yield f"an opening took {honest['longest_opening']:.1f} s"
-    # A second at once is what a limit lets pass; another one is for how long it took to look.
+    # The rate limit passes a burst of one second; another second allows for the time of the measurement.
     if row.passes and not 0 < figures.passed <= row.passes * (figures.seconds + 2):
         yield f"{figures.passed} messages got through in {figures.seconds:.1f} s, of {row.passes} a second"
     if row.least and figures.passed < row.least * figures.seconds:

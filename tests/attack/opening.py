@@ -1,4 +1,4 @@
-"""Attacks on the opening handshake: connections that never become one, and those that become too many."""
+"""Attacks on the opening handshake: connections that never complete it, and too many connections."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ __all__ = [
     "storms", "tails",
 ]  # fmt: skip
 
-# What an attacker has open at most.
+# The maximum number of open connections of an attacker.
 HELD = 1500
 
 
 def halves(target: Target, texts: list[bytes], host: Callable[[], str | None]) -> Iterator[None]:
-    """They say a part of what is due, then nothing, or a byte now and then."""
+    """Clients that send a part of the handshake, then nothing, or a byte now and then."""
     with Several() as socks:
         try:
             yield from _come(socks, target, texts, host)
         finally:
-            # The newest may all have waited in the system's queue until now: somebody is closed when time is over.
+            # The newest clients may all have waited in the system's backlog until now: one is closed when its time is
+            # over.
             end = time.monotonic() + 2 * OPEN_TIMEOUT
             while not target.tally["closed"] and time.monotonic() < end:
                 socks.reap(target)
@@ -65,7 +66,7 @@ def half_open_everywhere(target: Target) -> Iterator[None]:
 
 
 def huge_heads(target: Target) -> Iterator[None]:
-    """Megabytes of header fields, as fast as they are taken."""
+    """Megabytes of header fields, sent as fast as possible."""
     many = b"X-Field: " + b"x" * 1_000 + b"\r\n"
     for number in itertools.count():
         with target.connect() as sock:
@@ -78,7 +79,7 @@ def huge_heads(target: Target) -> Iterator[None]:
 
 
 def endless_heads(target: Target) -> Iterator[None]:
-    """Each sends a byte whenever it has its turn, of a head that never ends."""
+    """Each client sends a byte in turn, of an endless head."""
     with Several() as socks:
         while True:
             if len(socks) < 200:
@@ -94,7 +95,7 @@ def endless_heads(target: Target) -> Iterator[None]:
 
 
 def many_fields(target: Target) -> Iterator[None]:
-    """As many header fields, and as long a query, as are accepted, and more."""
+    """The maximum number of header fields and length of the query, and more."""
     accepted = ["X: " + "x" * 80] * 120
     refused = ["X: x"] * 2_000
     for number in itertools.count():
@@ -105,7 +106,7 @@ def many_fields(target: Target) -> Iterator[None]:
 
 
 def storms(target: Target) -> Iterator[None]:
-    """They come, and are gone before anybody has looked."""
+    """Clients connect and leave before they are accepted."""
     while True:
         socks = [target.connect() for _ in range(50)]
         for number, sock in enumerate(socks):
@@ -117,7 +118,7 @@ def storms(target: Target) -> Iterator[None]:
 
 
 def come_and_go(target: Target) -> Iterator[None]:
-    """Whole handshakes, one after the other: closed at once, reset, or left open without a word."""
+    """Complete handshakes, one after the other: closed at once, reset, or left open without data."""
     with Several() as left:
         for number in itertools.count():
             sock = target.dial()
@@ -133,14 +134,14 @@ def come_and_go(target: Target) -> Iterator[None]:
 
 
 def pipelines(target: Target) -> Iterator[None]:
-    """Thousands of requests at once, of which no answer is read."""
+    """Thousands of requests at once, whose answers are not read."""
     get = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
     post = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\nxxxxx\r\n" * 2_000
     return _pushes(target, lambda number: (get * 2_000, post * 20)[number % 2])
 
 
 def tails(target: Target) -> Iterator[None]:
-    """A request that is accepted, and much behind it that are no frames; no answer is read."""
+    """An accepted request followed by many invalid frames; no answer is read."""
     return _pushes(target, lambda _: head() + b"no frame" * 10_000)
 
 

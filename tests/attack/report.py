@@ -11,7 +11,7 @@ __all__ = ["markdown", "one_line"]
 
 COLUMNS = ["attack", "bound", "at", "late before, during", "opened in", "memory", "refused, closed"]
 
-# What a family of servers is called.
+# The displayed names of the families of servers.
 AT = {
     SERVERS: "all servers", OURS: "all but uvicorn", SENDERS: "engine, asyncio", ENGINES: "engine",
     ENGINES[1:]: "engine, handlers", LOOPS: "asyncio",
@@ -38,7 +38,7 @@ def at(row: Row) -> str:
 
 
 def row_of_markdown(row: Row, all_figures: Sequence[Figures]) -> str:
-    """The worst of those that it met, each figure by itself."""
+    """Returns the worst measurement over all kinds, for each figure."""
     before = max((figures.p99_before for figures in all_figures if figures.p99_before is not None), default=None)
     during = max(figures.honest.get("p99", 0.0) for figures in all_figures)
     opened = max(figures.honest["opened_last"] for figures in all_figures)

@@ -1,8 +1,8 @@
 """Servers with small limits, in a process of their own: ``child.py serving KIND CERT KEY``.
 
 Kinds are ``asyncio-fd`` and ``asyncio-transport``, ``listener-fd`` and ``listener-transport``, ``sync`` and
-``uvicorn``. Paths: ``/big`` answers each message with a large one, ``/news`` sends each message to all that are there,
-others echo. On the port ``tls`` is the same, encrypted.
+``uvicorn``. Paths: ``/big`` answers each message with a large one, ``/news`` sends each message to all connections,
+others echo. The port ``tls`` serves them encrypted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .target import CLOSE_TIMEOUT, OPEN_TIMEOUT
 
 __all__ = ["BIG", "LIMITS", "main"]
 
-# Of the opening handshake: how many, and for how long.
+# Limits of the opening handshake: number and time.
 LIMITS: dict[str, Any] = {"open_timeout": OPEN_TIMEOUT, "close_timeout": CLOSE_TIMEOUT}
 PENDING = 50
 
@@ -57,7 +57,7 @@ class Listener(wirespeed.Listener):
             else:
                 ws.send_nowait(BIG if self.path == "/big" else message)
         except BlockingIOError:
-            # Who does not read is of no use.
+            # Clients that do not read are dropped.
             ws.abort()
 
     def on_close(self, ws: Any, code: int, reason: str) -> None:

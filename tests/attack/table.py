@@ -1,4 +1,4 @@
-"""Which attack meets whom, and what its bound is: one list. ``SECURITY.md`` has a row for each of its rows."""
+"""The list of attacks, targets and bounds. ``SECURITY.md`` has a row for each of its rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["KINDS", "ROWS", "Row", "attack_of", "chosen", "harm_of", "row_of"]
 ENGINES = ("engine-batches", "engine-async")
 LOOPS = ("asyncio-fd", "asyncio-transport", "listener-fd", "listener-transport")
 SERVERS = (*ENGINES, *LOOPS, "sync", "uvicorn")
-# Those that have an audience.
+# Kinds that broadcast.
 SENDERS = (*ENGINES, *LOOPS)
-# uvicorn itself has the opening handshake until its request is whole.
+# uvicorn itself handles the opening handshake until its request is complete.
 OURS = (*ENGINES, *LOOPS, "sync")
 CLIENTS = ("client-sync", "client-asyncio-fd", "client-asyncio-transport")
 
@@ -29,21 +29,20 @@ class Row:
     """An attack.
 
     Args:
-        name: What it is called, in one list and the other.
-        does: What the attacker does.
-        bound: What keeps it from doing more.
-        kinds: Whom it meets.
-        attack: What an attacking client does.
-        harm: What an attacking server does to a client, and
-        how: what that client wants of it.
-        port: Which port of a server is attacked.
-        memory: What it may cost at most, in MiB.
-        descriptors: How many more of them there may be meanwhile.
-        meets: Whether it must be met by refusals, or by connections that are closed.
-        attempts: How often an attacked client may have tried, at most.
-        lasts: Seconds that it takes at least, where the bound is a time.
-        passes: Messages a second that may get through, of all its connections.
-        least: Messages a second that must get through to others.
+        name: The name, in this list and in SECURITY.md.
+        does: The attacker's actions.
+        bound: The limit that stops it.
+        kinds: The attacked kinds.
+        attack: Function of an attacking client.
+        harm: Function of an attacking server, and the action of its client.
+        port: The attacked port of a server.
+        memory: The maximum memory cost, in MiB.
+        descriptors: The maximum number of additional descriptors meanwhile.
+        meets: Whether there must be refusals or closed connections.
+        attempts: The maximum number of attempts of an attacked client.
+        lasts: The minimum duration in seconds, where the bound is a time.
+        passes: Messages a second that may get through, over all its connections.
+        least: Messages a second that must reach other clients.
     """
 
     name: str
@@ -67,8 +66,7 @@ class Row:
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
 
-# Of clients in the opening handshake, and of those that wait for it, there are 16 times `max_pending` at most: 50, in
-# these servers.
+# At most 16 times `max_pending` clients are in the opening handshake or wait for it; it is 50 in these servers.
 CROWD = 16 * 50 + 150
 
 ROWS = [
@@ -210,7 +208,7 @@ ROWS = [
         "peers that never read: fan-out",
         "50 read nothing of what some of them send to all",
         "`broadcast` leaves out who is slow; engine: `outbox_limit`, one copy for all, `total_outbox_limit`",
-        SENDERS, talking.deaf_news,
+        SENDERS, talking.slow_broadcast_readers,
     ),
     # The engine
     Row(
@@ -223,7 +221,7 @@ ROWS = [
         "floods of bad tokens",
         "no tokens, unsigned, expired, those of others, 9 kB of dots",
         "401 before anything is kept; `max_token`",
-        ENGINES, knocking.liars, port="guarded", meets=("refused",),
+        ENGINES, knocking.invalid_tokens, port="guarded", meets=("refused",),
     ),
     Row(
         "floods of unknown keys",
@@ -241,7 +239,7 @@ ROWS = [
         "crowds from one address",
         "more sessions than it may have, with invented `X-Forwarded-For`",
         "`max_connections_per_address`: 429; only `trusted_proxies` are believed",
-        ENGINES, knocking.crowds, port="limited", meets=("refused",),
+        ENGINES, knocking.too_many_sessions, port="limited", meets=("refused",),
     ),
     Row(
         "forged and endless PROXY headers",
@@ -279,7 +277,7 @@ ROWS = [
         "401; after 10 wrong tokens of an address 429",
         ENGINES, knocking.without_token, port="watched", meets=("refused",),
     ),
-    # Servers that mean harm
+    # Hostile servers
     Row(
         "decompression bombs of a server", "as those of clients", "`max_size` after decompression",
         CLIENTS, harm=hostile.bombs,
@@ -358,7 +356,7 @@ def harm_of(slug: str) -> Callable[[Any], None]:
     return harm
 
 
-# Kinds that differ most: of each of these a row meets one, which changes from row to row.
+# The kinds that differ most: each of these rows attacks one of them, which changes from row to row.
 FAMILIES = (
     ENGINES,
     ("asyncio-fd", "asyncio-transport", "sync", "listener-fd", "uvicorn", "listener-transport"),
@@ -367,11 +365,11 @@ FAMILIES = (
 
 
 def chosen(kind: str, matrix: str) -> list[Row]:
-    """The rows that a kind meets.
+    """Returns the rows that attack a kind.
 
     Args:
         kind: One of ``KINDS``.
-        matrix: ``short``: each row meets one kind; ``default``: one of each family; ``all``: all that it concerns.
+        matrix: ``short``: each row attacks one kind; ``default``: one of each family; ``all``: all kinds of the row.
     """
     rows = [row for row in ROWS if kind in row.kinds]
     if matrix == "all":

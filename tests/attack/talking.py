@@ -1,4 +1,4 @@
-"""Attacks by clients that are in: frames of every bad kind, and too many of the good ones."""
+"""Attacks by connected clients: invalid frames of every kind, and too many valid ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from liveness.wire import CLOSE, CONT, PING, TEXT
 from .target import Several, Target
 
 __all__ = [
-    "announcers", "bombs", "breakers", "closes", "deaf_big", "deaf_echo", "deaf_news", "drips", "floods", "fragments",
-    "growers", "pings", "silent_subscribers",
+    "announcers", "bombs", "breakers", "closes", "deaf_big", "deaf_echo", "drips", "floods", "fragments",
+    "growers", "pings", "silent_subscribers", "slow_broadcast_readers",
 ]  # fmt: skip
 
 BINARY = 2
@@ -30,7 +30,7 @@ def bomb(size: int) -> bytes:
 
 
 def breakers(target: Target) -> Iterator[None]:
-    """Frames that RFC 6455 forbids, and no frames at all."""
+    """Frames that RFC 6455 forbids, and bytes that are not frames."""
     codec = target.codec
     wrong = [
         codec.frame(3, b"reserved"), codec.frame(TEXT, b"x", rsv=2), codec.frame(TEXT, b"\xff\xfe"),
@@ -45,7 +45,7 @@ def breakers(target: Target) -> Iterator[None]:
 
 
 def announcers(target: Target) -> Iterator[None]:
-    """Messages of which the header says more than comes, as much as is accepted, and more than that."""
+    """Messages whose header announces more than arrives: the maximum size, and more than that."""
     key = bytes(4)
     accepted = b"\x82\xff" + (2**20).to_bytes(8, "big") + key
     refused = b"\x82\xff" + (2**40).to_bytes(8, "big") + key
@@ -62,7 +62,7 @@ def announcers(target: Target) -> Iterator[None]:
 def repeat(
     target: Target, many: bytes, *fields: str, paths: tuple[str, ...] = ("/",), seconds: float = 0.1
 ) -> Iterator[None]:
-    """The same bytes on four connections in turn, of which nothing is read; those that are closed come again."""
+    """Sends the same bytes on four connections in turn, without reading; closed connections are reopened."""
     with Several() as socks:
         for number in range(4):
             socks.append(target.dial(paths[number % len(paths)], *fields))
@@ -74,12 +74,14 @@ def repeat(
 
 
 def paths_of(target: Target) -> tuple[str, ...]:
-    """Where messages are echoed: the engine has an own echo."""
+    """Paths that echo messages: the engine has a separate echo."""
     return ("/", "/echo") if target.kind.startswith("engine") else ("/",)
 
 
 def alternate(target: Target, accepted: bytes, refused: bytes, *fields: str) -> Iterator[None]:
-    """On three connections what is accepted, on and on, and nothing is read; on new ones what is not, one by one."""
+    """Sends valid messages continuously on three connections without reading; and invalid ones on new connections, one
+    by one.
+    """
     paths = paths_of(target)
     with Several() as socks:
         socks += [target.dial(paths[number % len(paths)], *fields) for number in range(3)]
@@ -93,7 +95,9 @@ def alternate(target: Target, accepted: bytes, refused: bytes, *fields: str) -> 
 
 
 def bombs(target: Target) -> Iterator[None]:
-    """Messages of a kibibyte that become all that is accepted, on and on; and ones that become twenty times that."""
+    """Messages of a kibibyte that inflate to the maximum size, continuously; and ones that inflate to twenty times
+    that.
+    """
     accepted = target.codec.frame(TEXT, bomb(2**20 - 100), rsv=4) * 50
     refused = target.codec.frame(TEXT, bomb(20 * 2**20), rsv=4)
     offer = "Sec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover"
@@ -101,7 +105,7 @@ def bombs(target: Target) -> Iterator[None]:
 
 
 def pings(target: Target) -> Iterator[None]:
-    """Thousands of pings, of which no pong is read."""
+    """Thousands of pings, whose pongs are not read."""
     return repeat(target, target.codec.frame(PING, b"x" * 125) * 2_000, paths=paths_of(target))
 
 
@@ -111,13 +115,13 @@ def floods(target: Target) -> Iterator[None]:
 
 
 def growers(target: Target) -> Iterator[None]:
-    """Documents of which a codec makes forty times as much, for handlers that do not return."""
+    """Documents that a codec expands forty times, for handlers that do not return."""
     document = b"[" + b",".join([b"{}"] * 60_000) + b"]"
     return repeat(target, target.codec.frame(TEXT, document), paths=("/hangs",), seconds=0.02)
 
 
 def fragments(target: Target) -> Iterator[None]:
-    """Messages of thousands of fragments, of no byte or one; and some of more than that, which never end."""
+    """Messages of thousands of fragments, with no byte or one; and some with too many, which never end."""
     codec = target.codec
     first, end = codec.frame(TEXT, b"", fin=False), codec.frame(CONT, b"")
     accepted = first + codec.frame(CONT, b"x", fin=False) * 4_000 + end
@@ -125,7 +129,7 @@ def fragments(target: Target) -> Iterator[None]:
 
 
 def closes(target: Target) -> Iterator[None]:
-    """Close frames by the thousand, from clients that then neither read nor go."""
+    """Thousands of close frames, from clients that then neither read nor leave."""
     codec = target.codec
     many = codec.frame(CLOSE, b"\x03\xe8" + b"x" * 123) * 2_000
     with Several() as socks:
@@ -139,7 +143,7 @@ def closes(target: Target) -> Iterator[None]:
 
 
 def drips(target: Target) -> Iterator[None]:
-    """Messages that come a byte at a time."""
+    """Messages that arrive a byte at a time."""
     data = target.codec.frame(TEXT, b"x" * 100)
     with Several() as socks:
         socks += [target.dial() for _ in range(50)]
@@ -149,8 +153,8 @@ def drips(target: Target) -> Iterator[None]:
             yield
 
 
-def deaf(target: Target, path: str, data: bytes) -> Iterator[None]:
-    """Clients that ask, and read nothing; sixteen of them."""
+def slow_readers(target: Target, path: str, data: bytes) -> Iterator[None]:
+    """Sixteen clients that send requests and read nothing."""
     with Several() as socks:
         for number in itertools.count():
             socks.reap(target)
@@ -161,15 +165,15 @@ def deaf(target: Target, path: str, data: bytes) -> Iterator[None]:
 
 
 def deaf_echo(target: Target) -> Iterator[None]:
-    return deaf(target, "/", target.codec.frame(TEXT, b"x" * 60_000) * 200)
+    return slow_readers(target, "/", target.codec.frame(TEXT, b"x" * 60_000) * 200)
 
 
 def deaf_big(target: Target) -> Iterator[None]:
-    return deaf(target, "/big", target.codec.frame(TEXT, b"x") * 1_000)
+    return slow_readers(target, "/big", target.codec.frame(TEXT, b"x") * 1_000)
 
 
 def silent_subscribers(target: Target) -> Iterator[None]:
-    """Beside a client that reads what a topic has, one at a time that reads nothing; they come anew all the time."""
+    """Beside a client that reads a topic, one at a time that reads nothing; they reconnect all the time."""
     with target.dial("/feed") as reader:
         reading = threading.Thread(target=read_all, args=[reader])
         reading.start()
@@ -189,8 +193,8 @@ def read_all(sock: socket.socket) -> None:
             pass
 
 
-def deaf_news(target: Target) -> Iterator[None]:
-    """Fifty that read nothing of what one of them sends to all."""
+def slow_broadcast_readers(target: Target) -> Iterator[None]:
+    """Fifty clients that do not read the messages that one of them sends to all."""
     data = target.codec.frame(BINARY, b"x" * 16_000) * 20
     with Several() as socks:
         for number in itertools.count():

@@ -1,4 +1,4 @@
-"""What every attack has to hand: connections to the attacked server, and a tally of what became of them."""
+"""Helpers of all attacks: connections to the attacked server, and counts of their outcomes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
     "reset",
 ]
 
-# What the attacked engine asks for.
+# Credentials that the attacked engine requires.
 SECRET = "a secret of at least thirty-two bytes"
 METRICS_TOKEN = "who-may-look-at-the-metrics"
 PAGE_TOKEN = "who-may-look-at-the-page-and-end-sessions"
@@ -40,11 +40,11 @@ PAGE_TOKEN = "who-may-look-at-the-page-and-end-sessions"
 PER_ADDRESS = 20
 RATE = 500
 
-# Seconds that attacked servers have for an opening, and for a closing handshake.
+# Seconds that attacked servers allow for an opening, and for a closing handshake.
 OPEN_TIMEOUT = 2.0
 CLOSE_TIMEOUT = 1.0
 
-# Longer than a server that works may take for anything.
+# Longer than any answer of a working server.
 LONG = 20.0
 
 
@@ -59,8 +59,8 @@ class Target:
     """An attacked server.
 
     Args:
-        kind: Which.
-        port: Of its ports, the one of the attack.
+        kind: The kind of server.
+        port: The attacked one of its ports.
     """
 
     def __init__(self, kind: str, port: int) -> None:
@@ -71,7 +71,7 @@ class Target:
         self._hosts = itertools.count()
 
     def connect(self, host: str | None = None) -> socket.socket:
-        """A TCP connection, from an address if it is given."""
+        """Opens a TCP connection, from an address if it is given."""
         sock = socket.socket()
         try:
             sock.settimeout(LONG)
@@ -85,11 +85,11 @@ class Target:
         return sock
 
     def another_host(self) -> str:
-        """An address that nobody has come from for a long time."""
+        """Returns an address that was not used for a long time."""
         return spread(next(self._hosts) % 60_000)
 
     def ask(self, sock: socket.socket, request: bytes) -> bytes:
-        """The head of what a request is answered with, or what there is of it."""
+        """Returns the head of the response to a request, or the received part."""
         data = b""
         try:
             sock.sendall(request)
@@ -101,13 +101,13 @@ class Target:
         return data
 
     def dial(self, path: str = "/", *fields: str, host: str | None = None) -> socket.socket:
-        """A connection after its handshake, or with its refusal."""
+        """Returns a connection after its handshake, or with its refusal."""
         sock = self.connect(host)
         self.ask(sock, head(path, *fields))
         return sock
 
     def push(self, sock: socket.socket, data: bytes, seconds: float) -> bool:
-        """Send as much as is taken within a time; false: the connection is over, and counted."""
+        """Sends as much as possible within a time; false: the connection is over, and counted."""
         end = time.monotonic() + seconds
         view = memoryview(data)
         sock.setblocking(False)
@@ -124,7 +124,7 @@ class Target:
         return True
 
     def read_out(self, sock: socket.socket) -> int:
-        """Read until the server has closed; return how much it was."""
+        """Reads until the server has closed; returns the number of bytes."""
         sock.settimeout(LONG)
         count = 0
         try:
@@ -137,7 +137,7 @@ class Target:
 
 
 class Several(list[socket.socket]):
-    """Sockets that are closed in the end."""
+    """Sockets that are closed at the end."""
 
     def __enter__(self) -> Several:  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
@@ -147,7 +147,7 @@ class Several(list[socket.socket]):
             sock.close()
 
     def reap(self, target: Target) -> None:
-        """Close, and count, those that the server has closed; what they have not read stays so."""
+        """Closes and counts the sockets that the server has closed; unread data is not read."""
         poll = select.poll()
         by_number = {sock.fileno(): sock for sock in self}
         for number in by_number:
@@ -159,16 +159,16 @@ class Several(list[socket.socket]):
             target.tally["closed"] += 1
 
     def renew(self, number: int, sock: socket.socket) -> None:
-        """Put another one in the place of one."""
+        """Replaces one socket."""
         self[number].close()
         self[number] = sock
 
 
 def reset(sock: socket.socket) -> None:
-    """Close so that the server gets a reset, and no end of the stream."""
+    """Closes so that the server gets a reset instead of the end of the stream."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
 Attack: TypeAlias = Callable[[Target], Iterator[None]]
-"""It makes a step each time that it is asked for one, for ever."""
+"""An endless generator that makes one step at a time."""

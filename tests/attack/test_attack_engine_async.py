@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.wirespeed_only("websockets has no engine"), pytest.mar
 KINDS = ("engine-async",)
 
 
-def test_bounds_hold(attacked: Attacked, slug: str) -> None:
-    from attack.checks import hold
+def test_attack_stays_within_bounds(attacked: Attacked, slug: str) -> None:
+    from attack.checks import check_bounds
 
-    hold(attacked, slug)
+    check_bounds(attacked, slug)

@@ -1,4 +1,4 @@
-"""The table of ``SECURITY.md`` and the one that is tested are the same attacks, with the same bounds."""
+"""The table of ``SECURITY.md`` and the tested one have the same attacks and bounds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SECURITY = Path(__file__).parents[2] / "SECURITY.md"
 
 
 def documented() -> list[tuple[str, str]]:
-    """Names and bounds of the section about attacks."""
+    """Returns the names and bounds of the section about attacks."""
     text = SECURITY.read_text(encoding="utf-8")
     section = text.partition("## Attacks, measured\n")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
     return [(row[0].removeprefix("| "), row[1]) for row in rows[1:]]
 
 
-def test_rows_are_the_same() -> None:
+def test_documented_rows_match_the_tested_ones() -> None:
     from attack.table import ROWS
 
     assert documented() == [(row.name, row.bound) for row in ROWS]
@@ -34,5 +34,5 @@ def test_names_and_kinds() -> None:
     assert sorted(met) == sorted(row.slug for row in ROWS)
     assert set(met) == {row.slug for kind in KINDS for row in chosen(kind, "default")}
     assert all((row.attack is None) != (row.harm is None) for row in ROWS)
-    # Each kind meets an attack that concerns it.
+    # Each kind is the target of an attack that concerns it.
     assert all(chosen(kind, matrix) for kind in KINDS for matrix in ("short", "default"))

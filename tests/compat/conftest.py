@@ -1,4 +1,4 @@
-"""Both packages, by name, and clients and servers of either."""
+"""Both packages by name, and clients and servers of either."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = {"ours": "wirespeed.compat.websockets", "theirs": "websockets"}
 
 
 class Package:
-    """One of the two: ``package.asyncio.client`` and so on import what they name."""
+    """One of the two packages: attributes such as ``package.asyncio.client`` import the module of that name."""
 
     def __init__(self, name: str, path: str = "") -> None:
         self._name = name
@@ -33,19 +33,19 @@ class Package:
 
 @pytest.fixture(params=["ours", "theirs"])
 def client(request: pytest.FixtureRequest) -> Package:
-    """The package that connects."""
+    """The package of the client."""
     return Package(request.param)
 
 
 @pytest.fixture(params=["ours", "theirs"])
 def server(request: pytest.FixtureRequest) -> Package:
-    """The package that serves."""
+    """The package of the server."""
     return Package(request.param)
 
 
 @pytest.fixture(params=["ours", "theirs"])
 def package(request: pytest.FixtureRequest) -> Package:
-    """The package for both."""
+    """The package of both ends."""
     return Package(request.param)
 
 

@@ -1,4 +1,4 @@
-"""A client and a server, of the same package or not, and a server that says nothing."""
+"""A client and a server of the same or different packages, and a server that sends nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["connected", "connected_blocking", "run", "silent_server"]
 
 
 def run(main: Callable[[], Any]) -> None:
-    """Run a coroutine function, for 20 s at most."""
+    """Runs a coroutine function for at most 20 s."""
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
 @contextlib.asynccontextmanager
 async def connected(client: Any, server: Any, handler: Any, path: str = "/", **options: Any) -> AsyncIterator[Any]:
-    """The connection of a client to a server, of either package each."""
+    """Yields a client's connection to a server, each of either package."""
     async with server.asyncio.server.serve(handler, "127.0.0.1", 0) as running:
         uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}{path}"
         async with client.asyncio.client.connect(uri, **options) as ws:
@@ -30,7 +30,7 @@ async def connected(client: Any, server: Any, handler: Any, path: str = "/", **o
 
 @contextlib.contextmanager
 def connected_blocking(client: Any, server: Any, handler: Any, **options: Any) -> Iterator[Any]:
-    """The same with threads."""
+    """Yields a client's connection to a server, with threads."""
     with server.sync.server.serve(handler, "127.0.0.1", 0) as running:
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
@@ -45,7 +45,9 @@ def connected_blocking(client: Any, server: Any, handler: Any, **options: Any) -
 
 @contextlib.contextmanager
 def silent_server(*, close_code: int | None = None) -> Iterator[str]:
-    """A server that accepts and then says nothing more but a close frame, if a code is given, and closes nothing."""
+    """A server that accepts and then sends only a close frame, if a code is given, and does not close the
+    connection.
+    """
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)

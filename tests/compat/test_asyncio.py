@@ -1,4 +1,4 @@
-"""The same code on both packages, as client and as server, on asyncio."""
+"""Equal code on both packages, as client and as server, on asyncio."""
 
 from __future__ import annotations
 
@@ -386,8 +386,8 @@ def test_origins(client: Any, server: Any) -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://A/", "a", "https://a:443", "*", "https://a?b"])
-def test_origins_that_no_browser_sends(client: Any, server: Any, origin: str) -> None:
-    """They are compared as they are."""
+def test_unusual_origins(client: Any, server: Any, origin: str) -> None:
+    """Such origins are compared literally."""
 
     async def main() -> None:
         async with serve(server, origins=[origin]) as running:
@@ -487,7 +487,7 @@ def test_broadcast_does_not_look_at_buffers(server: Any) -> None:
         async def handler(ws: Any) -> None:
             await ws.wait_closed()
 
-        # A client that does not read: there is no limit on what waits for it.
+        # A client that does not read: its queue has no limit.
         async with serve(server, handler, close_timeout=0.1, compression=None) as running:
             reader, writer = await asyncio.open_connection(*running.sockets[0].getsockname())
             writer.write(
@@ -834,7 +834,7 @@ def test_cancelled_recv_loses_nothing(client: Any, server: Any) -> None:
     run(main)
 
 
-def test_waiting_in_a_handler_for_what_listens_to_close(server: Any, client: Any) -> None:
+def test_handler_waits_for_the_listener_to_close(server: Any, client: Any) -> None:
     async def main() -> None:
         returned = 0
 

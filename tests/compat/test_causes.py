@@ -1,4 +1,4 @@
-"""Why connecting failed: the exceptions of both packages and their causes."""
+"""Failures of connecting: the exceptions of both packages and their causes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("asyncio", "sync")
 
 @contextlib.contextmanager
 def answering(*answers: bytes) -> Iterator[int]:
-    """Listen, and answer what one client sends with these, one after the other."""
+    """Listens, and answers what one client sends with these replies, one after the other."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
 
@@ -45,7 +45,7 @@ def answering(*answers: bytes) -> Iterator[int]:
 
 
 def failing(package: Any, kind: str, uri: str, **options: Any) -> Exception:
-    """Return what connecting raises."""
+    """Returns the exception of connecting."""
 
     options = {"open_timeout": 10, **options}
 
@@ -63,7 +63,7 @@ def failing(package: Any, kind: str, uri: str, **options: Any) -> Exception:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_junk_from_a_server(package: Any, kind: str) -> None:
+def test_invalid_data_from_a_server(package: Any, kind: str) -> None:
     with answering(b"220 smtp.invalid ESMTP Postfix\r\n\r\n") as port:
         exc = failing(package, kind, f"ws://127.0.0.1:{port}", proxy=None)
     assert isinstance(exc, package.exceptions.InvalidMessage)
@@ -72,7 +72,7 @@ def test_junk_from_a_server(package: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_from_a_server(package: Any, kind: str) -> None:
+def test_silent_server(package: Any, kind: str) -> None:
     with answering() as port:
         exc = failing(package, kind, f"ws://127.0.0.1:{port}", proxy=None)
     assert isinstance(exc, package.exceptions.InvalidMessage)
@@ -80,7 +80,7 @@ def test_nothing_from_a_server(package: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_junk_from_a_proxy(package: Any, kind: str) -> None:
+def test_invalid_data_from_a_proxy(package: Any, kind: str) -> None:
     with answering(b"220 smtp.invalid ESMTP Postfix\r\n\r\n") as port:
         exc = failing(package, kind, "ws://127.0.0.1:1", proxy=f"http://127.0.0.1:{port}")
     assert isinstance(exc, package.exceptions.InvalidProxyMessage)
@@ -129,15 +129,15 @@ def test_a_server_hostname_without_tls(package: Any, how: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_hostname_without_tls_that_has_no_effect(package: Any, kind: str) -> None:
-    """asyncio is not asked where a proxy opens the connection, nor by threads."""
+    """asyncio does not check it where a proxy opens the connection, and threads do not either."""
     with answering(b"HTTP/1.1 404 Not Found\r\n\r\n") as port:
         exc = failing(package, kind, URI, server_hostname="example.com", proxy=f"http://127.0.0.1:{port}")
     assert isinstance(exc, package.exceptions.InvalidProxyStatus)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tls_for_a_proxy_without(package: Any, kind: str) -> None:
-    """It is refused before anybody is asked."""
+def test_tls_options_for_a_plain_proxy(package: Any, kind: str) -> None:
+    """Refused before any connection is made."""
     exc = failing(package, kind, "ws://127.0.0.1:1", proxy="http://127.0.0.1:1", proxy_ssl=ssl.create_default_context())
     assert isinstance(exc, ValueError)
     assert "proxy_ssl argument is incompatible with an http:// proxy" in str(exc)

@@ -1,4 +1,4 @@
-"""Close frames as exceptions hold them: those of both packages at once."""
+"""Close frames in exceptions: those of both packages at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_close_frames_of_exceptions(client: Any, server: Any) -> None:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_ours_stay_what_they_are() -> None:
+def test_own_close_frames_are_unchanged() -> None:
     frame = Close(1000, "x")
     assert hash(frame) == hash(Close(1000, "x"))
     assert pickle.loads(pickle.dumps(frame)) == frame

@@ -1,4 +1,4 @@
-"""Closing as in websockets: codes, time limits, and what ends connections from elsewhere."""
+"""Closing as in websockets: codes, time limits, and ends from elsewhere."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_close_timeout_that_a_thread_changes(package: Any) -> None:
 
 
 def test_a_close_timeout_that_is_negative(package: Any) -> None:
-    """It is over before it begins."""
+    """The time is over before it begins."""
 
     async def main() -> None:
         with silent_server() as uri:
@@ -146,7 +146,7 @@ def test_a_close_timeout_that_is_raised(package: Any, longer: float | None) -> N
 
 
 def test_a_peer_that_does_not_end_tcp(package: Any) -> None:
-    """The closing handshake is complete, and the close timeout ends the connection all the same."""
+    """The closing handshake is complete, and the close timeout ends the connection nevertheless."""
 
     async def main() -> None:
         with silent_server(close_code=1001) as uri:
@@ -171,7 +171,7 @@ def test_a_peer_that_does_not_end_tcp_towards_a_thread(package: Any) -> None:
 
 @pytest.mark.parametrize("code", [1006, 1011])
 def test_failing_by_the_protocol(server: Any, code: int) -> None:
-    """As libraries do that have lost patience with a peer. That of websockets waits for the next write."""
+    """As libraries do that give up a peer. websockets waits for the next write."""
 
     async def main() -> None:
         closed = asyncio.get_running_loop().create_future()
@@ -206,7 +206,7 @@ def test_failing_by_the_protocol_of_a_thread(server: Any) -> None:
 
 
 def test_the_code_of_a_connection_that_is_not_closed_yet(package: Any) -> None:
-    """The close frame is there, TCP is not over: there is no code before there is all of the end."""
+    """The close frame has arrived, TCP is still open: the code exists only after the complete end."""
 
     async def main() -> None:
         with silent_server(close_code=1001) as uri:

@@ -1,4 +1,4 @@
-"""Closing as in websockets, where the native core sees to it."""
+"""Closing as in websockets, in cases that the native core handles."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_cause_after_a_close_timeout_of_a_thread(package: Any) -> None:
 
 
 def test_sending_while_another_thread_closes(client: Any) -> None:
-    """It waits for the end, and raises how that was."""
+    """Sending waits for the end, and raises how the connection ended."""
     from wirespeed.compat import websockets as ours
 
     closing = threading.Event()
@@ -105,7 +105,7 @@ def test_sending_while_another_thread_closes(client: Any) -> None:
         sync = ours.sync
 
     def handler(ws: Any) -> None:
-        # It answers the close only when it receives: ours has no thread that would.
+        # It answers the close only when it receives: ours has no thread for that.
         assert closing.wait(10)
         time.sleep(0.2)
         with pytest.raises(ours.ConnectionClosedOK):

@@ -1,4 +1,4 @@
-"""Rows of docs/compat.md, of what differs from websockets, that no other test is about: what each of both does."""
+"""Rows of docs/compat.md about differences from websockets that no other test covers: the behaviour of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def echo(ws: Any) -> None:
 
 
 async def error_of(awaitable: Awaitable[object]) -> type[BaseException] | None:
-    """The class of what is raised; `None`: nothing is."""
+    """The class of the raised exception; `None`: none."""
     try:
         await awaitable
     except Exception as error:
@@ -36,7 +36,7 @@ async def error_of(awaitable: Awaitable[object]) -> type[BaseException] | None:
     return None
 
 
-def test_binary_that_is_decoded_and_is_no_text(package: Any) -> None:
+def test_decoding_binary_that_is_not_utf8(package: Any) -> None:
     async def main() -> None:
         async with connected(package, THEIRS, echo) as ws:
             await ws.send(b"\xff")
@@ -199,7 +199,7 @@ def test_the_file_of_a_unix_socket(server: Any) -> None:
     async def main(path: str) -> None:
         async with server.asyncio.server.unix_serve(echo, path):
             assert os.path.exists(path)
-        # From 3.13 on, loops of the standard library do it for whoever listens.
+        # From 3.13 on, loops of the standard library do it for listening sockets.
         removed = repr(server) == "ours" or sys.version_info >= (3, 13)
         assert os.path.exists(path) is not removed
 
@@ -228,11 +228,11 @@ def test_what_process_response_sees(server: Any, when: str) -> None:
     run(main)
 
 
-# What a server answers that is not one
+# Responses that are not WebSocket handshakes
 
 
 async def answering(answer: bytes, main: Callable[[str], Awaitable[None]]) -> int:
-    """With a server that gives everybody this answer; how many came."""
+    """Runs a server that gives every client this answer; yields the number of clients."""
     came = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -303,13 +303,13 @@ def test_redirects_to_http(client: Any) -> None:
     ],
     ids=["a beginning of no HTTP", "no HTTP", "403 without its body", "503 without its body", "no final status"],
 )
-def test_whether_connecting_goes_on(client: Any, answer: bytes, theirs: bool, ours: bool) -> None:
+def test_retried_errors(client: Any, answer: bytes, theirs: bool, ours: bool) -> None:
     async def main(uri: str) -> None:
         async def connect() -> None:
             async for _ in client.asyncio.client.connect(uri):
                 break
 
-        # Who goes on waits for 3 s, on average, and for that long again.
+        # Retrying waits for 3 s on average, and for that long again.
         ended, waiting = await asyncio.wait([asyncio.ensure_future(connect())], timeout=1)
         for task in waiting:
             task.cancel()

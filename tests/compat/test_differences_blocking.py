@@ -1,4 +1,4 @@
-"""Rows of docs/compat.md, of what differs from websockets, on blocking connections and on redirects."""
+"""Rows of docs/compat.md about differences from websockets, on blocking connections and on redirects."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from compat.conftest import PACKAGES
 
 Scripted = Callable[..., ScriptedServer]
 
-# Seconds in which what is to happen happens, and in which what is not to happen would.
+# Seconds in which expected events happen, and in which unexpected ones would happen.
 LIMIT = 20.0
 PAUSE = 0.4
 
 
 def until_closed(wire: Wire) -> None:
-    """Answer nothing but a close frame."""
+    """Answers only a close frame."""
     wire.accept()
     wire.read_until_close()
     wire.send(close(1000))
 
 
 def quiet(wire: Wire, seconds: float) -> bool:
-    """Whether neither data nor the end of the stream comes."""
+    """Returns whether neither data nor the end of the stream arrives."""
     return not wire.buffer and not select.select([wire.sock], [], [], seconds)[0]
 
 
@@ -97,7 +97,7 @@ def test_process_redirect_of_an_exception_of_the_application(client: Any, script
     if repr(client) == "ours":
         with pytest.raises(invalid_status) as caught:
             connecting.connect()
-        # Those of ours are of a class derived from it.
+        # Exceptions of ours are of a derived class.
         assert type(caught.value) is invalid_status
     elif location == "/new":
         with connecting as ws:
@@ -140,7 +140,7 @@ def test_more_redirects_than_are_followed(package: Any, scripted: Scripted) -> N
         assert server.results == ["/1", "/0", "/2", "/1", "/3", "/2"]
 
 
-# What a thread of each connection does in websockets
+# Work of each connection's thread in websockets
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_more_redirects_than_are_followed(package: Any, scripted: Scripted) -> N
     [(b"", PING), (ping(b"x"), PONG), (close(4000), CLOSE)],
     ids=["keepalive", "pong", "close frame"],
 )
-def test_what_is_sent_while_no_thread_is_in_a_call(client: Any, scripted: Scripted, sent: bytes, answer: int) -> None:
+def test_data_received_without_a_call(client: Any, scripted: Scripted, sent: bytes, answer: int) -> None:
     ours = repr(client) == "ours"
 
     def script(wire: Wire) -> bool:
@@ -174,7 +174,7 @@ def test_what_is_sent_while_no_thread_is_in_a_call(client: Any, scripted: Script
 
 
 def test_wait_closed(client: Any, scripted: Scripted) -> None:
-    """The pong tells who receives, and when."""
+    """The pong shows which thread receives, and when."""
     ours = repr(client) == "ours"
 
     def script(wire: Wire) -> bool:
@@ -298,7 +298,7 @@ def test_the_time_limit_of_the_socket_of_a_send(client: Any, scripted: Scripted)
 
 
 def test_failing_by_the_protocol(client: Any, scripted: Scripted) -> None:
-    """The thread of theirs writes what is queued when something comes."""
+    """The thread of websockets writes queued data when something arrives."""
     ours = repr(client) == "ours"
 
     def script(wire: Wire) -> tuple[bool, Close | None]:
@@ -324,7 +324,7 @@ def test_the_socket_of_tls(client: Any, scripted: Scripted, certificates: Certif
 
     server = scripted(script, ssl_context=certificates.server_context())
     context = certificates.client_context()
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # test_tls.py says why theirs needs it
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # test_tls.py explains why websockets needs it
     with client.sync.client.connect(server.secure_uri, ssl=context, ping_interval=None) as ws:
         sock = ws.socket
         assert isinstance(sock, ssl.SSLSocket) is (repr(client) == "theirs")

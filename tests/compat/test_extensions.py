@@ -1,4 +1,4 @@
-"""``extensions=``: settings of permessage-deflate; anything else says that it is not there."""
+"""``extensions=``: settings of permessage-deflate; other extensions raise an error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_no_compression(client: Any, server: Any) -> None:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_other_extensions_are_not_there() -> None:
+def test_other_extensions_are_refused() -> None:
     class Mine:
         name = "x-mine"
 
@@ -81,14 +81,14 @@ def test_other_extensions_are_not_there() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"strategy": 2}, {"zdict": b"x"}])
-def test_other_settings_are_not_there(settings: dict[str, Any]) -> None:
+def test_other_settings_are_refused(settings: dict[str, Any]) -> None:
     from wirespeed.compat.websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
     with pytest.raises(NotImplementedError, match="level and memLevel"):
         deflate_of([ClientPerMessageDeflateFactory(compress_settings=settings)], None)
 
 
-def test_ours_are_taken() -> None:
+def test_own_extension_settings_are_accepted() -> None:
     deflate = wirespeed.Deflate(level=1)
     assert deflate_of(None, deflate) is deflate
     assert deflate_of([], "deflate") == "deflate"

@@ -1,4 +1,4 @@
-"""Iterating over connections: what ``iter`` and ``aiter`` return, on both packages."""
+"""Iterating over connections: the results of ``iter`` and ``aiter``, on both packages."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_an_iterator_as_a_generator(package: Any) -> None:
     run(main)
 
 
-def test_what_is_thrown_into_an_iterator() -> None:
-    """An exception, or a class with one, and a traceback: as generators take it, in old programs."""
+def test_throwing_into_an_iterator() -> None:
+    """An exception, or a class with one, and a traceback: the forms that generators accept, in old programs."""
     from wirespeed.compat.websockets._iteration import Messages
 
     def thrown(*arguments: Any) -> tuple[BaseException, set[Any]]:
@@ -170,7 +170,7 @@ def test_blocking_iterators_use_a_recv_that_was_replaced(package: Any) -> None:
 
 
 def test_no_python_function_runs_for_each_message() -> None:
-    """Iterating stays as fast as it is natively."""
+    """Iterating stays as fast as the native code."""
     for kind in (ours.ClientConnection, ours_blocking.ClientConnection):
         name = "__next__" if hasattr(kind, "__next__") else "__anext__"
         assert not hasattr(getattr(kind, name), "__code__")

@@ -1,4 +1,4 @@
-"""The pings of the drop-in: ``ping_interval`` and ``ping_timeout`` mean what they mean in the package."""
+"""The pings of the drop-in: ``ping_interval`` and ``ping_timeout`` behave as in the package."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def silent(wire: Wire) -> Any:
 
 @contextlib.contextmanager
 def dialled(address: tuple[str, int]) -> Iterator[tuple[Wire, float]]:
-    """A client's end, open, and a time before that of the server was."""
+    """Yields a client's open end, and a time before the server's end was open."""
     with socket.create_connection(address) as sock:
         wire = Wire(sock)
         start = time.monotonic()

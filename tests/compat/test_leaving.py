@@ -1,4 +1,4 @@
-"""Leaving early: generators that are closed, loops that are left. Of both packages, towards a peer that is slow."""
+"""Leaving early: closed generators and loops of both packages, towards a slow peer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Peer:
         return None
 
     async def fill(self, ws: Any) -> None:
-        """Send until it waits for the peer."""
+        """Sends until it waits for the peer."""
         with contextlib.suppress(asyncio.TimeoutError):
             while True:
                 await asyncio.wait_for(ws.send(bytes(SIZE)), 0.2)
@@ -54,7 +54,7 @@ class Peer:
         while not self.server.results:
             await asyncio.sleep(0.005)
         assert self.server.result == Close(1011)
-        # What a send() has sent that was cancelled then is not counted.
+        # Messages of a send() that was cancelled then are not counted.
         assert self.received >= self.accepted > 10
 
 
@@ -108,7 +108,7 @@ async def cancel(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("leave", [close_a_generator, drop_a_generator, break_, return_, cancel])
-def test_leaving(peer: Peer, leave: Callable[[Peer], Any]) -> None:
+def test_leaving_early(peer: Peer, leave: Callable[[Peer], Any]) -> None:
     async def main() -> None:
         await leave(peer)
         await peer.check()

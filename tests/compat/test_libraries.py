@@ -1,6 +1,6 @@
 """Libraries from PyPI that build on websockets, under ``wirespeed.patch()``, against peers of websockets.
 
-Each runs in a process of its own. What the peers need is taken from websockets before it is patched.
+Each runs in a process of its own. Objects that the peers need are imported from websockets before it is patched.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def test_openai_asyncio() -> None:
 
 
 def test_openai_blocking() -> None:
-    """The same without a loop."""
+    """A client of a speech service, without a loop."""
     run(
         "openai",
         REALTIME
@@ -142,7 +142,7 @@ def test_openai_blocking() -> None:
 
 
 def test_ocpp() -> None:
-    """Charging stations and their central system, both on ours."""
+    """Charging stations and their central system, both on our library."""
     run(
         "ocpp",
         """

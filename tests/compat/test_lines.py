@@ -1,4 +1,4 @@
-"""What servers write to their logs, on both packages."""
+"""Log records of servers, on both packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lines(logging.Handler):
 
     def emit(self, record: Any) -> None:
         if hasattr(record, "websocket"):
-            # Ours name the connection behind what happened to it.
+            # Our records name the connection after the event.
             line = record.getMessage().replace(f" ({getattr(record.websocket, '_label', None)})", "")
             self.found.setdefault(record.websocket.id, []).append(line)
         if record.getMessage() == "connection closed":
@@ -53,7 +53,7 @@ EXPECTED = [
 
 
 def by_connection(lines: Lines) -> list[list[str]]:
-    """Return the lines of each connection. How a failing handler and the end come together is left open."""
+    """Returns the records of each connection. The relative order of a failing handler and the end is ignored."""
     return [[first, *sorted(rest, reverse=True)] for first, *rest in lines.found.values()]
 
 
@@ -61,7 +61,7 @@ def options(server: Any) -> dict[str, Any]:
     return {"process_request": process_request, "origins": [None], "compression": None}
 
 
-def test_lines_of_an_event_loop(server: Any, lines: Lines) -> None:
+def test_log_records_of_an_event_loop(server: Any, lines: Lines) -> None:
     async def handler(ws: Any) -> None:
         if ws.request.path == "/failing":
             raise ZeroDivisionError
@@ -82,7 +82,7 @@ def test_lines_of_an_event_loop(server: Any, lines: Lines) -> None:
     assert by_connection(lines) == EXPECTED
 
 
-def test_lines_of_threads(server: Any, lines: Lines) -> None:
+def test_log_records_of_threads(server: Any, lines: Lines) -> None:
     def handler(ws: Any) -> None:
         if ws.request.path == "/failing":
             raise ZeroDivisionError
@@ -112,7 +112,9 @@ def test_lines_of_threads(server: Any, lines: Lines) -> None:
 
 @pytest.mark.parametrize("kind", ["event loop", "threads"])
 def test_hooks_that_raise(caplog: pytest.LogCaptureFixture, kind: str) -> None:
-    """The first has its traceback, and tells the connection; here the others are a number, which websockets has not."""
+    """The first record has the traceback and the connection; later ones here are a number, which websockets does not
+    have.
+    """
     from wirespeed.compat.websockets.asyncio.server import serve
     from wirespeed.compat.websockets.exceptions import InvalidStatus
     from wirespeed.compat.websockets.sync.client import connect
@@ -150,7 +152,7 @@ def test_hooks_that_raise(caplog: pytest.LogCaptureFixture, kind: str) -> None:
 
 
 def test_a_quiet_log_costs_nothing(server: Any) -> None:
-    """With the logger at WARNING, as it is by default, no response is made to be logged."""
+    """With the logger at WARNING, the default, no response is formatted for the log."""
     from wirespeed.compat.websockets._lines import Logged
 
     class Base:

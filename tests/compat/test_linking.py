@@ -1,4 +1,4 @@
-"""Exceptions of both packages: ``except`` clauses that name either catch what ours raises."""
+"""Exceptions of both packages: ``except`` clauses that name either class catch exceptions of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ exceptions = pytest.importorskip("websockets.exceptions")
 
 
 @pytest.mark.parametrize("name", [name for name in wirespeed.exceptions.__all__ if name != "StreamClosedError"])
-def test_theirs_are_bases_of_ours(name: str) -> None:
+def test_websockets_exceptions_are_bases(name: str) -> None:
     ours, theirs = getattr(wirespeed.exceptions, name), getattr(exceptions, name)
     assert issubclass(ours, theirs)
     assert issubclass(ours, wirespeed.WebSocketException)
@@ -24,13 +24,13 @@ def test_theirs_are_bases_of_ours(name: str) -> None:
     assert not issubclass(theirs, ours)
 
 
-def test_that_of_streams_is_one_of_theirs() -> None:
-    """They have no streams, and what it derives from."""
+def test_stream_error_is_a_websockets_exception() -> None:
+    """websockets has no streams; the exception is linked with its base class."""
     assert not hasattr(exceptions, "StreamClosedError")
     assert issubclass(wirespeed.StreamClosedError, exceptions.ConnectionClosedError)
 
 
-def test_linking_again_changes_nothing() -> None:
+def test_linking_is_idempotent() -> None:
     from wirespeed.compat.websockets._installed import link_exceptions
 
     before = {name: getattr(wirespeed, name).__mro__ for name in wirespeed.exceptions.__all__}
@@ -65,12 +65,12 @@ def test_ours_stay_what_they_are(exc: Any) -> None:
     assert (type(copied), str(copied), repr(copied), copied.__dict__) == (type(exc), str(exc), repr(exc), exc.__dict__)
 
 
-def test_what_native_code_raises() -> None:
+def test_exceptions_raised_by_native_code() -> None:
     async def handler(ws: Any) -> None:
         await ws.close(4000, "why")
 
     async def main() -> None:
-        # No drop-in is used: the connection is ours.
+        # No drop-in is used: the connection is of wirespeed.
         async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
             address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             for kind in (exceptions.ConnectionClosedError, wirespeed.ConnectionClosedError):
@@ -79,7 +79,7 @@ def test_what_native_code_raises() -> None:
                     await ws.recv()
                 assert caught.value.rcvd is not None
                 assert caught.value.rcvd.code == 4000
-                assert caught.value.code == 4000  # no warning: it is ours
+                assert caught.value.code == 4000  # no warning: it is a class of wirespeed
             assert isinstance(caught.value, exceptions.WebSocketException)
 
     asyncio.run(main())

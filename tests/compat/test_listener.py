@@ -1,4 +1,4 @@
-"""What listens for a server: ``Server.server``, and a name that servers had."""
+"""The listening object of a server: ``Server.server``, and a former name of the servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def echo(ws: Any) -> None:
         await ws.send(message)
 
 
-def test_what_listens(package: Any) -> None:
+def test_listening_object(package: Any) -> None:
     async def main() -> None:
         async with package.asyncio.server.serve(echo, "127.0.0.1", 0) as running:
             listener = running.server
@@ -31,7 +31,7 @@ def test_what_listens(package: Any) -> None:
                 assert list(listener.sockets) == []
                 with pytest.raises(OSError):
                     await package.asyncio.client.connect(uri)
-                # Who is connected stays so.
+                # Open connections stay open.
                 await ws.send("x")
                 assert await ws.recv() == "x"
             await listener.wait_closed()
@@ -40,7 +40,7 @@ def test_what_listens(package: Any) -> None:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_serving_by_what_listens(package: Any) -> None:
+def test_serving_by_the_listening_object(package: Any) -> None:
     async def main() -> None:
         async with package.asyncio.server.serve(echo, "127.0.0.1", 0, start_serving=False) as running:
             assert not running.server.is_serving()
@@ -59,7 +59,7 @@ def test_the_old_name_of_blocking_servers(package: Any) -> None:
         assert package.sync.server.WebSocketServer is package.sync.server.Server
 
 
-def test_serving_for_ever_by_what_listens(package: Any) -> None:
+def test_serving_forever_by_the_listening_object(package: Any) -> None:
     async def main() -> None:
         async with package.asyncio.server.serve(echo, "127.0.0.1", 0, start_serving=False) as running:
             uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
@@ -95,7 +95,7 @@ async def gathered(waiting: Coroutine[Any, Any, None]) -> None:
 
 @pytest.mark.parametrize("wait", [plainly, with_a_limit, shielded, gathered])
 def test_waiting_in_a_handler_by_another_task(package: Any, wait: Callable[[Any], Any]) -> None:
-    """What listens waits for connections, and not for handlers."""
+    """The listening object waits for connections, not for handlers."""
 
     async def main() -> None:
         returned = asyncio.Event()
@@ -147,7 +147,7 @@ def test_waiting_in_a_handler_with_an_open_connection() -> None:
 
 
 def test_waiting_for_connections() -> None:
-    """As ``asyncio.Server`` does from Python 3.12 on."""
+    """Like ``asyncio.Server`` from Python 3.12 on."""
     from wirespeed.compat.websockets.asyncio.client import connect
     from wirespeed.compat.websockets.asyncio.server import serve
 

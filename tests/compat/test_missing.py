@@ -1,4 +1,4 @@
-"""What the drop-in does not have says so."""
+"""Features that the drop-in lacks raise a clear error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_methods_that_would_not_be_called() -> None:
         serve(echo, create_connection=Server)
 
 
-def test_attributes_of_the_machinery() -> None:
+def test_internal_attributes() -> None:
     async def main(server: Any, host: str) -> None:
         async with connect(f"ws://{host}") as ws:
             for owner, name in (
@@ -94,7 +94,7 @@ def test_arguments_of_serve() -> None:
 
 
 def test_arguments_of_the_other_serve(package: Any) -> None:
-    """Those that ``create_server`` of the loop, or of ``socket``, does not take are none of either package."""
+    """Arguments that ``create_server`` of the loop, or of ``socket``, does not take are refused by both packages."""
 
     async def main() -> None:
         await package.asyncio.server.serve(echo, "127.0.0.1", 0, dualstack_ipv6=True)
@@ -123,7 +123,7 @@ def test_names() -> None:
 
 @pytest.mark.parametrize("kind", ["http", "socks5"])
 def test_proxies(proxy: Callable[..., Any], kind: str) -> None:
-    """Those of wirespeed."""
+    """Proxies are those of wirespeed."""
     through = proxy(kind).url()
 
     async def main(server: Any, host: str) -> None:

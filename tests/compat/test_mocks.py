@@ -42,7 +42,7 @@ def test_mocks(package: Any, how: Any) -> None:
 
 def test_connections_have_the_native_methods() -> None:
     class Plain(client.ClientConnection):
-        """Nothing of its own."""
+        """A class without methods of its own."""
 
     class Counting(server.ServerConnection):
         async def recv(self, decode: bool | None = None) -> Any:
@@ -57,7 +57,7 @@ def test_connections_have_the_native_methods() -> None:
     assert not hasattr(Counting.send, "__code__")
 
 
-def test_an_instance_of_what_users_name(package: Any) -> None:
+def test_isinstance_of_public_classes(package: Any) -> None:
     async def main() -> None:
         async def handler(ws: Any) -> None:
             assert type(ws).__name__ == "ServerConnection"

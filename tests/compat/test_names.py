@@ -1,4 +1,4 @@
-"""Every public name of websockets, with its signature and its defaults; what differs is listed with its reason."""
+"""Every public name of websockets, with its signature and its defaults; differences are listed with their reasons."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ LACKING = {
 for _kind in ("asyncio", "sync"):
     LACKING[f"{_kind} ServerConnection"] = LACKING[f"{_kind} ClientConnection"]
 
-# Parameters that are here and not there, or there and not here, or have another default.
+# Parameters that exist in only one of the packages, or have another default.
 PARAMETERS = {
     ("asyncio", "send", "compress"): "compression of single messages",
     ("sync", "send", "compress"): "compression of single messages",
@@ -102,7 +102,7 @@ def parameters(function: Any, *, skip: set[str] = frozenset()) -> list[tuple[str
 
 
 def members(kind: type) -> dict[str, Any]:
-    """Of a class of either, the public ones, those of asyncio left out."""
+    """Returns the public members of a class of either package, without those of asyncio."""
     names = [name for name in dir(kind) if not name.startswith("_")]
     return {name: inspect.getattr_static(kind, name) for name in names}
 
@@ -189,7 +189,7 @@ except AttributeError as exc:
     print(exc)
 """
 
-# What only the installed package has.
+# Names that only the installed package has.
 NEEDS_WEBSOCKETS = [
     "ClientProtocol",
     "Frame",
@@ -199,7 +199,7 @@ NEEDS_WEBSOCKETS = [
 
 
 def test_names_without_the_package() -> None:
-    """All but what has no I/O, which says so."""
+    """All names except modules without I/O, which raise a clear error."""
     names = [f":{name}" for name in websockets.__all__]
     names += [f"{module}:{name}" for module in APIS for name in theirs(module).__all__]
     names += [f"exceptions:{name}" for name in theirs("exceptions").__all__]

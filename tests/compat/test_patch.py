@@ -110,7 +110,7 @@ def test_unpatch_restores_everything() -> None:
     """)
 
 
-def test_names_taken_before_go_on_working() -> None:
+def test_names_imported_before_keep_working() -> None:
     run("""
         import asyncio
         from websockets.asyncio.client import connect
@@ -157,7 +157,7 @@ def test_unpatch_without_the_package() -> None:
     )
 
 
-def test_protocol_without_io_and_legacy_api_stay_theirs() -> None:
+def test_sans_io_and_legacy_modules_stay_unpatched() -> None:
     run(
         """
         import websockets.client, websockets.server, websockets.http11, websockets.frames
@@ -225,7 +225,7 @@ def test_connections_outlive_unpatch() -> None:
 
 
 def test_names_that_the_package_deprecates() -> None:
-    """Release 14.0 has some exceptions under names that warn; linking them is no use of them."""
+    """Release 14.0 has some exceptions under names that warn; linking does not count as use."""
     run("""
         import warnings
         import websockets.asyncio.client, websockets.asyncio.server, websockets.sync.client, websockets.sync.server
@@ -307,8 +307,8 @@ del sys.meta_path[0]
 """
 
 
-def test_failure_leaves_nothing() -> None:
-    """Neither modules nor names, and another call does all of it."""
+def test_failure_changes_nothing() -> None:
+    """Neither modules nor names are changed, and another call works completely."""
     code = """
 import websockets.asyncio.client, websockets.sync.client
 def seen():

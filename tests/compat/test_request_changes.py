@@ -1,4 +1,4 @@
-"""What ``process_request`` changes in the headers of a request, on both packages."""
+"""Changes of a request's headers by ``process_request``, on both packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ("asyncio", "sync")
 
 @contextlib.contextmanager
 def serving(package: Any, kind: str, change: Callable[[Any], None], handler: Any, **options: Any) -> Iterator[str]:
-    """Serve in a thread, with a ``process_request`` that calls ``change`` with the headers."""
+    """Serves in a thread, with a ``process_request`` that calls ``change`` with the headers."""
     ready: Any = threading.Event()
     found: dict[str, Any] = {}
 

@@ -1,4 +1,6 @@
-"""What the documentation of websockets shows: programs that must print the same on websockets and under ``patch()``."""
+"""Snippets of the documentation of websockets: programs that must print the same on websockets and under
+``patch()``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from wirespeed import patch
 patch()
 """
 
-# That it is ours is looked at from within, in whatever the snippet calls a connection.
+# The class of the connection is checked inside, under whichever name the snippet gives it.
 COMMON = """
 import asyncio, http, json, logging, os, signal, tempfile, threading
 logging.getLogger("websockets").setLevel(logging.CRITICAL)
@@ -423,7 +425,7 @@ def test_snippet(name: str, patched: bool) -> None:
     if "werkzeug" in code:
         pytest.importorskip("werkzeug", reason="werkzeug is not installed: it is in the dependency group test")
     code = textwrap.dedent(code)
-    # The same program, but for this line.
+    # The same program without this line.
     ours = "import websockets.asyncio.client, websockets.sync.client\n" + "\n".join(
         f"assert websockets.{kind}.client.connect.__module__.startswith('wirespeed.') is {patched}"
         for kind in ("asyncio", "sync")

@@ -1,4 +1,4 @@
-"""The same code on both packages, as client and as server, with threads."""
+"""Equal code on both packages, as client and as server, with threads."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ def test_shutdown(client: Any, server: Any) -> None:
     with client.sync.client.connect(uri(run)) as ws:
         ws.send("x")
         assert ws.recv() == "x"
-        # Theirs waits for the close frame of the client, which a thread of its own sends; ours has none.
+        # websockets waits for the close frame of the client, which a thread sends; ours has no thread.
         closing = threading.Thread(target=run.shutdown, kwargs={"code": 1012, "reason": "restart"})
         closing.start()
         with pytest.raises(client.exceptions.ConnectionClosedError):
@@ -375,7 +375,7 @@ def test_shutdown(client: Any, server: Any) -> None:
 
 
 def test_time_limits_of_sockets(client: Any, server: Any) -> None:
-    """Those who set one find it again; receiving has limits of its own."""
+    """The value that was set is returned; receiving has limits of its own."""
     with serve(server) as run, client.sync.client.connect(uri(run)) as ws:
         assert ws.socket.gettimeout() is None
         ws.socket.settimeout(0.01)

@@ -48,7 +48,7 @@ def test_asyncio(client: Any, server: Any, certificates: Certificates) -> None:
 
 
 def test_server_hostname_and_redirect(client: Any, server: Any, certificates: Certificates) -> None:
-    """The name is that of every host, as the machines of a cluster may share a certificate."""
+    """Every host has that name, as the machines of a cluster may share a certificate."""
 
     def process_request(connection: Any, request: Any) -> Any:
         if request.path == "/new":
@@ -82,7 +82,7 @@ def test_threads(client: Any, server: Any, certificates: Certificates) -> None:
 
     context = certificates.client_context()
     if repr(client) == "theirs":
-        # It reads and writes one TLS connection from two threads. While one thread reads a session ticket of
+        # websockets reads and writes one TLS connection from two threads. While one thread reads a session ticket of
         # TLS 1.3, OpenSSL counts as inside the handshake, and a write of the other thread fails or blocks.
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     with server.sync.server.serve(handler, "127.0.0.1", 0, ssl=certificates.server_context()) as running:
@@ -101,7 +101,7 @@ def test_threads(client: Any, server: Any, certificates: Certificates) -> None:
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "sync"])
-def test_advice_names_arguments_that_there_are(certificates: Certificates, kind: str) -> None:
+def test_advice_names_existing_arguments(certificates: Certificates, kind: str) -> None:
     async def main() -> None:
         async with websockets.serve(echo, "127.0.0.1", 0, ssl=certificates.server_context()) as running:
             uri = f"wss://localhost:{running.sockets[0].getsockname()[1]}"
@@ -135,7 +135,7 @@ def test_advice_for_a_server_that_requires_a_certificate(
 
 
 def told(certificates: Certificates, *, cipher: str = "TLS_AES_128_GCM_SHA256", verified: bool = True) -> Any:
-    """Return what the views ask of a connection with native TLS to a server."""
+    """Returns the views' results for a connection with native TLS to a server."""
     pem = certificates.server.cert_chain_pems[0].bytes().decode()
     chain = (ssl.PEM_cert_to_DER_cert(pem),)
     protocol = SimpleNamespace(side=websockets.protocol.Side.CLIENT, _server_hostname="localhost")
@@ -209,7 +209,7 @@ def connecting(certificates: Certificates) -> ssl.SSLContext:
 
 
 def checked(tls: Any, name: str) -> bool:
-    """Return whether what an ssl.SSLObject or SSLSocket tells is what it should."""
+    """Returns whether the results of an ssl.SSLObject or SSLSocket are right."""
     return bool(
         tls.version() == "TLSv1.3"
         and tls.cipher()[1:] in (("TLSv1.3", 128), ("TLSv1.3", 256))
@@ -227,7 +227,7 @@ def test_both_certificates(client: Any, server: Any, certificates: Certificates)
             assert info("peercert")["subjectAltName"] == (("email", "client@example.com"),)
             assert info("sslcontext") is context
             await ws.send("right")
-            await ws.wait_closed()  # the client looks while the connection is open
+            await ws.wait_closed()  # the client checks while the connection is open
 
         context = serving(certificates)
         async with server.asyncio.server.serve(handler, "127.0.0.1", 0, ssl=context) as running:
@@ -247,7 +247,7 @@ def test_both_certificates_in_threads(client: Any, server: Any, certificates: Ce
     def handler(ws: Any) -> None:
         assert checked(ws.socket, "client@example.com")
         ws.send("right")
-        # The client looks while the connection is open.
+        # The client checks while the connection is open.
         with contextlib.suppress(server.exceptions.ConnectionClosedOK):
             ws.recv(timeout=10)
 

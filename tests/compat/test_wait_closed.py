@@ -25,7 +25,7 @@ Scripted = Callable[..., ScriptedServer]
 
 
 def frames_until_close(wire: Any, answer: bool = True) -> int:
-    """Answer pings until the connection is closed; return how many there were."""
+    """Answers pings until the connection is closed; returns their number."""
     pings = 0
     with contextlib.suppress(Disconnected):
         while (received := wire.read_frame()).opcode != CLOSE:
@@ -49,7 +49,7 @@ def test_wait_closed_sends_nothing(scripted: Scripted) -> None:
 
 
 def test_wait_closed_sends_pings_that_are_due(scripted: Scripted) -> None:
-    """A peer that answers nothing is found out."""
+    """A peer that answers nothing is detected."""
 
     def script(wire: Any) -> None:
         wire.accept()
@@ -64,7 +64,7 @@ def test_wait_closed_sends_pings_that_are_due(scripted: Scripted) -> None:
 
 
 def test_wait_closed_without_time(scripted: Scripted) -> None:
-    """It takes what is there."""
+    """Data that has arrived is processed."""
 
     def script(wire: Any) -> None:
         wire.accept()
@@ -132,8 +132,8 @@ def test_wait_closed_beside_send(scripted: Scripted) -> None:
     sending.join()
 
 
-def test_wait_closed_does_not_overshoot(scripted: Scripted) -> None:
-    """Neither with a peer that answers nothing, nor with one that sends all the time."""
+def test_wait_closed_keeps_its_time_limit(scripted: Scripted) -> None:
+    """The time limit holds with a peer that answers nothing and with one that sends all the time."""
 
     def silent(wire: Any) -> None:
         wire.accept()
@@ -152,7 +152,7 @@ def test_wait_closed_does_not_overshoot(scripted: Scripted) -> None:
         peer.join()
 
 
-def test_wait_closed_sees_what_comes_before_the_end(scripted: Scripted) -> None:
+def test_wait_closed_processes_data_before_the_end(scripted: Scripted) -> None:
     """In one packet, and later; messages are kept."""
 
     def together(wire: Any) -> None:
@@ -200,7 +200,7 @@ def test_wait_closed_while_messages_fill_the_queue(scripted: Scripted) -> None:
 
 @pytest.mark.parametrize("ack_on_close", [True, False])
 def test_pong_and_the_end_of_the_connection(scripted: Scripted, ack_on_close: bool) -> None:
-    """Nobody waits for the pong, and the event tells all the same."""
+    """No thread waits for the pong, and the event is set nevertheless."""
 
     def script(wire: Any) -> None:
         wire.accept()

@@ -1,1 +1,1 @@
-"""Our protocol beside other people's: the same bytes and calls, and what becomes of them has to be the same."""
+"""Our protocol beside other implementations: equal bytes and calls must lead to equal results."""

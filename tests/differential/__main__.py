@@ -23,7 +23,7 @@ WHAT = ["protocol", "heads", "ends"]
 
 
 def main() -> int:
-    """Run what the arguments say; return the exit status: 0, or 1 after a difference."""
+    """Runs the comparisons that the arguments select; returns the exit status: 0, or 1 after a difference."""
     parser = argparse.ArgumentParser(
         prog="differential", description="Random bytes and calls, through ours and theirs."
     )

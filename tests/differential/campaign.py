@@ -1,4 +1,4 @@
-"""Many cases, one after the other, and what they have found."""
+"""Runs many cases and collects the findings."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .core import Core
 from .generate import draw
 from .shrink import shrink
 
-__all__ = ["LogThrottle", "campaign", "smaller"]
+__all__ = ["Tally", "campaign", "smaller"]
 
 
 @dataclasses.dataclass
-class LogThrottle:
-    """What was counted.
+class Tally:
+    """Counts of a campaign.
 
     Attributes:
-        cases: How many were run.
-        alike: How many came out the same without any decision.
-        decisions: How often each decision was taken, and how often it alone made the difference.
-        events: How many cases had each kind of event, so that nobody compares nothing.
-        failures: What differs, told in full.
+        cases: The number of cases.
+        alike: The number of cases with equal results without any decision.
+        decisions: The number of uses of each decision, and of cases in which it alone made the difference.
+        events: The number of cases with each kind of event, which proves that something was compared.
+        failures: The differences, in full.
     """
 
     cases: int = 0
@@ -60,15 +60,15 @@ class LogThrottle:
 
 def campaign(
     core: Core, seeds: Iterator[str], seconds: float | None = None, *, side: str | None = None, stop: bool = True
-) -> LogThrottle:
-    """Run the cases of seeds.
+) -> Tally:
+    """Runs the cases of seeds.
 
     Args:
-        seconds: How long; without it, until the seeds end.
-        side: Only those in which our end is this one.
+        seconds: The duration; without it, until the seeds end.
+        side: Only cases in which our end is this one.
         stop: Whether to stop at the first failure.
     """
-    tally = LogThrottle()
+    tally = Tally()
     end = None if seconds is None else time.monotonic() + seconds
     for seed in seeds:
         if end is not None and time.monotonic() > end:
@@ -89,7 +89,7 @@ def campaign(
 
 
 def smaller(core: Core, result: Result, seconds: float = 20) -> Result:
-    """The smallest case that differs, though perhaps in another way."""
+    """Returns the smallest case that differs, possibly in another way."""
 
     def fails(case: Case) -> bool:
         return bool(compare(core, case).difference)

@@ -1,4 +1,4 @@
-"""What a case is: options and steps. It can be printed, written as JSON and read again; it knows no implementation."""
+"""A case: options and steps. It can be printed, written as JSON and read again; it knows no implementation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Step = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Deflate:
-    """Parameters of permessage-deflate, seen from our side.
+    """Parameters of permessage-deflate, from our side.
 
     Attributes:
         local_bits: The window of our compressor, 8 to 15.
-        remote_bits: That of the peer's.
-        local_reset: Our compressor forgets each message.
-        remote_reset: The peer's does.
+        remote_bits: The window of the peer's compressor.
+        local_reset: Our compressor is reset for each message.
+        remote_reset: The peer's compressor is reset for each message.
     """
 
     local_bits: int = 15
@@ -38,11 +38,11 @@ class Case:
     """One connection.
 
     Attributes:
-        side: Which end is ours.
-        fragments: Whether messages are handed out frame by frame.
+        side: Our end.
+        fragments: Whether messages are delivered frame by frame.
         message_size: The limit of a message, in bytes.
-        fragment_size: That of a frame.
-        most_fragments: Of a message.
+        fragment_size: The limit of a frame.
+        most_fragments: The limit of fragments of a message.
     """
 
     side: str
@@ -75,7 +75,7 @@ class Case:
         return cls(steps=tuple(steps), deflate=Deflate(**deflate) if deflate else None, **value)
 
     def as_request(self) -> dict[str, Any]:
-        """What ``wirespeed-sans-io`` takes."""
+        """Returns the input of ``wirespeed-sans-io``."""
         return {
             "do": "connection",
             "side": self.side,
@@ -101,5 +101,5 @@ class Case:
 
 
 def received(case: Case) -> bytes:
-    """All that our end receives."""
+    """Returns all bytes that our end receives."""
     return b"".join(step[1] for step in case.steps if step[0] == "receive")

@@ -1,4 +1,4 @@
-"""One case through both, and what the difference is."""
+"""Runs one case through both implementations and finds the difference."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Result", "compare", "report"]
 
 @dataclasses.dataclass
 class Result:
-    """What the comparison of a case has found.
+    """The result of comparing a case.
 
     Attributes:
-        difference: What is not the same, and no decision explains; empty: nothing.
-        decisions: The names of those that explain what is not the same.
+        difference: The difference that no decision explains; empty: none.
+        decisions: The names of those that explain a difference.
     """
 
     case: Case
@@ -30,7 +30,7 @@ class Result:
 
 
 def compare(core: Core, case: Case) -> Result:
-    """Run a case through both."""
+    """Runs a case through both implementations."""
     try:
         ours = core.run(case)
     except Violation as exc:
@@ -55,7 +55,7 @@ def compare(core: Core, case: Case) -> Result:
 
 
 def first_difference(ours: Outcome, theirs: Outcome) -> str:
-    """Name where two outcomes differ first; empty: nowhere."""
+    """Returns where two outcomes differ first; empty: nowhere."""
     for number, (our, their) in enumerate(zip(ours.steps, theirs.steps, strict=True)):
         for field in ("events", "frames", "refused"):
             if getattr(our, field) != getattr(their, field):
@@ -67,7 +67,7 @@ def first_difference(ours: Outcome, theirs: Outcome) -> str:
 
 
 def report(result: Result, seed: str) -> str:
-    """All that is needed to understand and to repeat a difference."""
+    """Returns everything needed to understand and repeat a difference."""
     decisions = f" (decisions taken: {', '.join(sorted(result.decisions))})" if result.decisions else ""
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""Our own protocol, from Rust: ``wirespeed-sans-io`` in a process of its own, and its answers as outcomes."""
+"""Our own protocol in Rust: ``wirespeed-sans-io`` in a process of its own, and its answers as outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CoreMissing(Exception):
 
 
 class Core:
-    """The process. It is stopped when it is left."""
+    """The process. It is stopped when the context is left."""
 
     def __init__(self) -> None:
         binary = find_sans_io()
@@ -35,12 +35,12 @@ class Core:
         self.child = Child(self.command)
 
     def restart(self) -> None:
-        """Begin again, after a crash."""
+        """Restarts the process after a crash."""
         self.child.stop()
         self.child = Child(self.command)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Hand a case in, return the answer.
+        """Writes a case, returns the answer.
 
         Raises:
             EOFError: The process has ended: it panicked.
@@ -60,11 +60,11 @@ class Core:
         return answer
 
     def run(self, case: Case) -> Outcome:
-        """Return what becomes of a case."""
+        """Returns the outcome of a case."""
         answer = self.ask(case.as_request())
         reader = Sent(masked=case.side == "client", deflate=case.deflate)
         outcome = Outcome()
-        # What a connection ends with comes last in the events: a close frame, or a fault.
+        # The last event is the end of a connection: a close frame, or a protocol error.
         close: list[Any] | None = answer["received"]
         fault = answer["fault"] if close is None else None
         for step in answer["steps"]:

@@ -1,7 +1,7 @@
-"""Where we differ from ``websockets``, on purpose: the same oracle, with each of our decisions put in by name.
+"""Our intended differences from ``websockets``: the same oracle, with each of our decisions inserted by name.
 
-A case in which both agree never gets here. One in which they differ is run again with these, must then come out the
-same to the byte, and tells which decisions it took. docs/conformance.md explains each to users.
+A case with equal results never gets here. Any other case is run again with these decisions, must then have equal bytes,
+and reports which decisions it used. docs/conformance.md explains each to users.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Unexplained(Exception):
 
 
 class _Inflater:
-    """A decompressor that goes on behind a final block, and has the largest window whatever was agreed on.
+    """A decompressor that continues after a final block, and has the largest window, whichever was negotiated.
 
     Attributes:
-        ended: Whether a block was final: from then on theirs inflates nothing.
-        beyond: Whether something referred to more than the agreed window: what theirs makes of it depends on the sizes
-            of its buffers.
-        forgot: Whether it has forgotten where it was inside a block, which no message may end in.
+        ended: Whether a block was final: from then on the one of websockets inflates nothing.
+        beyond: Whether data referred to more than the negotiated window: the result of websockets then depends on the
+            sizes of its buffers.
+        forgot: Whether it has lost its position inside a block, at which no message may end.
     """
 
     def __init__(self, bits: int) -> None:
@@ -74,10 +74,10 @@ class _Inflater:
         self.window = bytearray()
 
     def forget(self) -> None:
-        """Keep the agreed window only."""
+        """Keeps only the negotiated window."""
         if self.stream.eof:
             self.restart()
-        # Between blocks, and there alone, an empty final one ends the stream.
+        # Only between blocks does an empty final one end the stream.
         between = self.stream.copy()
         try:
             out = between.decompress(b"\x01\x00\x00\xff\xff")
@@ -88,7 +88,7 @@ class _Inflater:
         self.stream, self.strict = zlib.decompressobj(-15, zdict=window), zlib.decompressobj(-self.bits, zdict=window)
 
     def feed(self, data: bytes, room: int | None) -> Iterator[bytes]:
-        """Yield what each byte inflates to: ``room`` bytes and one more at most.
+        """Yields the inflated data for each byte: at most ``room`` bytes and one more.
 
         Raises:
             zlib.error: The data cannot be inflated.
@@ -111,11 +111,11 @@ class _Inflater:
         self.ended |= self.stream.eof
 
     def compare(self, piece: bytes, size: int) -> None:
-        """Tell whether a decompressor with the agreed window takes the same."""
+        """Returns whether a decompressor with the negotiated window accepts the same."""
         if self.beyond:
             return
         try:
-            # Small buffers: what is still in one could be referred to.
+            # Small buffers: data that is still in one could be referred to.
             out = self.strict.decompress(piece, min(size, 1) or 1)
             while len(out) < size and (more := self.strict.decompress(self.strict.unconsumed_tail, 1)):
                 out += more
@@ -128,7 +128,7 @@ class _Incoming:
 
     Attributes:
         out: Its bytes as the application gets them.
-        plain: As they are on the wire, unmasked.
+        plain: The bytes as they are on the wire, unmasked.
     """
 
     def __init__(self, header: Header, text: codecs.IncrementalDecoder | None, inflater: _Inflater | None) -> None:
@@ -138,11 +138,11 @@ class _Incoming:
         self.before = None if text is None else text.getstate()
         self.out = bytearray()
         self.plain = bytearray()
-        # It ends inside a block.
+        # The frame ends inside a block.
         self.cut = False
 
     def feed(self, data: bytes, limit: int | None) -> int | None:
-        """Take bytes; the code of the fault that they show, if they do."""
+        """Processes bytes; returns the code of the protocol error that they show, if any."""
         self.plain += data
         try:
             if self.inflater is None:
@@ -163,13 +163,13 @@ class _Incoming:
         if self.text is None:
             return
         self.text.decode(data)
-        # Their decoder waits for the third byte where the second can be no part of a character.
+        # The decoder of websockets waits for the third byte where the second cannot be part of a character.
         pending = self.text.getstate()[0]
         if len(pending) > 1:
             (pending + b"\x80" * (2 - len(pending) + (pending[0] >= 0xE0) + (pending[0] >= 0xF0))).decode()
 
     def finish(self) -> int | None:
-        """Take the end of the message; the fault that it is, if it is one."""
+        """Processes the end of the message; returns the protocol error, if any."""
         if self.inflater is not None:
             try:
                 self.cut = any(self.inflater.feed(_TAIL, 0))
@@ -186,13 +186,13 @@ class _Incoming:
 
 
 class Decided(Oracle):
-    """Theirs, with our decisions; ``fired`` are the names of those that made a difference."""
+    """The oracle with our decisions; ``fired`` are the names of those that made a difference."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self.fired: set[str] = set()
         self.protocol.max_message_size = self.protocol.max_fragment_size = None
-        # Compression is done here; theirs is kept in step, to tell what it would have said.
+        # Compression is done here; the oracle's is kept in step, to find out what it would have returned.
         self.sending, self.protocol.extensions = self.protocol.extensions, []
         self.theirs: PerMessageDeflate | None = None
         self.inflater: _Inflater | None = None
@@ -200,7 +200,7 @@ class Decided(Oracle):
             self.theirs = extension(case.deflate)
             self.inflater = _Inflater(case.deflate.remote_bits)
         self.over = False
-        # Which step it is; in which the second byte of the header came, and the end of its length.
+        # The index of the step; the steps in which the second byte of the header arrived, and the end of its length.
         self.number = self.began = self.measured = 0
         self.header: Header | None = None
         self.control = bytearray()
@@ -279,16 +279,18 @@ class Decided(Oracle):
                 self.fired.add("header-when-complete")
 
     def is_told(self, header: Header) -> bool:
-        """Whether theirs fails for the first two bytes of a header."""
+        """Returns whether websockets fails for the first two bytes of a header."""
         return header.masked != (self.case.side == "server") or header.opcode not in _OPCODES
 
     def is_large(self, header: Header) -> bool:
-        """Whether theirs fails for the length in it, whatever the frame is."""
+        """Returns whether websockets fails for the length in it, for any kind of frame."""
         limit = self.their_limit()
         return header.length is not None and limit is not None and header.length > limit
 
     def inflates_too_large(self, header: Header, payload: bytes) -> bool:
-        """Whether theirs, which inflates a frame before it judges its header, fails for what that makes."""
+        """Returns whether websockets, which inflates a frame before it checks its header, fails for the
+        inflated size.
+        """
         if self.theirs is None or header.opcode not in (1, 2) or header.rsv != 4 or self.protocol.current_size is None:
             return False
         assert header.length is not None
@@ -307,15 +309,15 @@ class Decided(Oracle):
         return key[at % 4 :] + key[: at % 4]
 
     def take_header(self, behind: bytes) -> None:
-        """Judge a header, complete or as far as it has come.
+        """Checks a header, complete or partial.
 
         Args:
-            behind: What has come with it and is not taken yet.
+            behind: Bytes that arrived after it and are not processed yet.
         """
         header = Header(self.head)
         self.began = self.number if len(self.head) == 2 else self.began
         self.measured = self.number if len(self.head) == header.length_end else self.measured
-        # Theirs judges a header that breaks a rule at the second byte, at the end of the length, or of the frame.
+        # websockets rejects an invalid header at the second byte, at the end of the length, or of the frame.
         told, large = self.is_told(header), self.is_large(header)
         waits = header.length is None or len(behind) < header.size - len(self.head) + header.length
         if len(self.head) == header.size and not (told or large or waits):
@@ -346,7 +348,7 @@ class Decided(Oracle):
             self.take_data_header(header)
 
     def their_limit(self) -> int | None:
-        """How long the next frame may be for theirs, and inflated for ours, too."""
+        """Returns the maximum length of the next frame for websockets, including our limit of inflated data."""
         limits = [limit for limit in (self.message_left(), self.case.fragment_size) if limit is not None]
         return min(limits, default=None)
 
@@ -388,7 +390,7 @@ class Decided(Oracle):
         return self.incoming.feed(plain, self.their_limit())
 
     def complete(self) -> None:
-        """The frame that has begun is complete."""
+        """Handles the completed frame."""
         header, incoming = self.header, self.incoming
         assert header is not None
         self.header = None
@@ -421,19 +423,19 @@ class Decided(Oracle):
         self.over |= self.protocol.close_rcvd is not None or self.fault is not None
 
     def hand_over(self, header: Header, payload: bytes) -> None:
-        """Give a frame to theirs, with nothing left in it to differ about."""
+        """Gives a frame to websockets, with nothing left in it to differ about."""
         mask = bytes(4) if header.masked else None
         self.protocol.receive_data(frame(header.opcode, payload, fin=header.fin, mask=mask))
         self.collect()
 
-    # What theirs would have said
+    # The results that websockets would have returned
 
     def classify(self, code: int | None, behind: bytes) -> None:
-        """Name why theirs says something else of the frame that is arriving, if it does.
+        """Returns the reason why websockets judges the arriving frame differently, if it does.
 
         Args:
-            code: Our fault, if there is one.
-            behind: What has come of the rest of its payload.
+            code: Our error code, if there is one.
+            behind: The received rest of its payload.
         """
         incoming = self.incoming
         assert incoming is not None
@@ -451,7 +453,9 @@ class Decided(Oracle):
             self.fail(code)
 
     def their_verdict(self, incoming: _Incoming) -> tuple[bytes, int | None, bool]:
-        """Theirs of the whole frame: its data, or a fault, and whether that is for the length of the frame alone."""
+        """Returns the result of websockets for the whole frame: its data, or an error, and whether that is only for the
+        length of the frame.
+        """
         header, limit = incoming.header, self.their_limit()
         if limit is not None and len(incoming.plain) > limit:
             return b"", 1009, True
@@ -476,7 +480,7 @@ class Decided(Oracle):
         return data, None, False
 
     def name(self, incoming: _Incoming, code: int | None, data: bytes, theirs: int | None, *, of_length: bool) -> str:
-        """The decision by which we say something else than theirs.
+        """Returns the decision that explains our different result.
 
         Raises:
             Unexplained: There is none.
@@ -489,7 +493,8 @@ class Decided(Oracle):
         if theirs == 1009 and of_length:
             return "inflated-size-counts"
         if code == 1009 and theirs is None and not incoming.header.fin and len(data) == self.their_limit():
-            # All was taken, and what it inflates to beyond the limit is still to come: theirs asks for that at the end.
+            # All input was processed, and the inflated data beyond the limit is still to come: websockets requests it
+            # at the end.
             return "at-once"
         if incoming.cut:
             return "inside-a-block"
@@ -504,7 +509,7 @@ class Decided(Oracle):
         raise Unexplained(f"compressed data: ours {code}, theirs {theirs}, {len(incoming.out)} and {len(data)} bytes")
 
     def keep_in_step(self, header: Header) -> None:
-        """Whatever theirs has made of it, it goes on from where we are, unless it is lost."""
+        """Continues websockets from our state, for any result, unless it is lost."""
         inflater = self.inflater
         if self.theirs is None or inflater is None or not self.compressed:
             return
@@ -512,7 +517,7 @@ class Decided(Oracle):
         if not (inflater.ended or inflater.beyond or inflater.forgot):
             self.theirs.decoder = inflater.strict.copy()
         elif not hasattr(self.theirs, "decoder"):
-            # It has none between messages, and was not asked about the frame that would have made one.
+            # It has no context between messages, and did not see the frame that would have made one.
             self.theirs.decoder = zlib.decompressobj(wbits=-self.theirs.remote_max_window_bits)
 
 

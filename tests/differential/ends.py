@@ -1,4 +1,6 @@
-"""The whole way: bytes over sockets to clients and servers of ``wirespeed``, and what an application sees of them."""
+"""End-to-end comparison: bytes over sockets to clients and servers of ``wirespeed``, and the events of the
+application.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ __all__ = ["ENDS", "EndTally", "Ends", "Seen", "draw_stream", "end_campaign", "e
 
 ENDS = ["sync-client", "sync-server", "asyncio-client", "asyncio-server", "engine-server"]
 
-# Of servers, which have one set of options for all of their clients: max_size and max_fragments.
+# Servers have one set of options for all of their clients: max_size and max_fragments.
 _LIMITS: list[tuple[tuple[int | None, int | None], int | None]] = [
     ((None, None), None),
     ((1000, None), 5),
@@ -43,13 +45,13 @@ PATIENCE = 20.0
 
 @dataclasses.dataclass
 class Seen:
-    """What became of a connection.
+    """The outcome of a connection.
 
     Attributes:
         messages: Those that the application received.
-        received: The peer's close frame, as the application is told.
-        sent: The code of ours, as it is told.
-        frames: What the peer received.
+        received: The peer's close frame, as the application sees it.
+        sent: The code of our close frame, as the application sees it.
+        frames: Frames that the peer received.
     """
 
     messages: list[str | bytes]
@@ -59,7 +61,7 @@ class Seen:
 
 
 def draw_stream(seed: str, end: str) -> Case:
-    """The case of a seed, for one of the ends: only what is received, with limits that servers have here."""
+    """Returns the case of a seed for one of the ends: only received data, with limits that servers have here."""
     case = draw(seed)
     number = sum(seed.encode()) % len(_LIMITS)
     (message, fragment), most = _LIMITS[number]
@@ -81,7 +83,7 @@ def draw_stream(seed: str, end: str) -> Case:
 
 
 def _large(choose: random.Random, *, masked: bool) -> list[bytes]:
-    """A message that is received straight to its place, in pieces; text may break off inside a character."""
+    """A message that is received directly into its buffer, in pieces; text may break off inside a character."""
     text = choose.random() < 0.7
     data = ("\u20ac" * choose.choice([3000, 20_000, 100_000])).encode()
     if choose.random() < 0.3:
@@ -99,7 +101,7 @@ def _large(choose: random.Random, *, masked: bool) -> list[bytes]:
 
 
 def expected(case: Case) -> Seen:
-    """What has to become of a connection: what ``websockets`` makes of it, with our decisions."""
+    """Returns the expected outcome: that of ``websockets`` with our decisions."""
     outcome = Decided(case).run()
     events = [event for step in outcome.steps for event in step.events]
     messages = [_message(event) for event in events if event[0] in ("text", "binary")]
@@ -115,7 +117,7 @@ def _message(event: Event) -> str | bytes:
 
 
 class Ends:
-    """Clients, and servers that run while this is entered."""
+    """Clients, and servers that run while this context is entered."""
 
     def __enter__(self) -> Ends:  # noqa: PYI034 - typing.Self needs Python 3.11
         self.stack = contextlib.ExitStack()
@@ -132,7 +134,7 @@ class Ends:
         for limits in _LIMITS:
             self.ports["sync-server", limits] = self._serve(limits)
             self.ports["asyncio-server", limits] = self.call(self._serve_async(limits))
-            # An engine has no limit of frames.
+            # An engine has no frame limit.
             (max_size, _), max_fragments = limits
             self.ports["engine-server", ((max_size, None), max_fragments)] = self._serve_engine(max_size, max_fragments)
         return self
@@ -198,7 +200,7 @@ class Ends:
                         messages.setdefault(event.session.id, []).append(event.data)
                     elif isinstance(event, Disconnected):
                         received = None if event.code == 1006 else (event.code, event.reason)
-                        # What it has sent it does not tell.
+                        # The engine does not report what it has sent.
                         drained = messages.pop(event.session.id, []), received, None
                         self.results[event.session.path].set_result(drained)
 
@@ -210,7 +212,7 @@ class Ends:
         return port
 
     def run(self, end: str, case: Case) -> Seen:
-        """Play the peer of one of the ends; return what both see."""
+        """Acts as the peer of one of the ends; returns the observations of both."""
         limits = ((case.message_size, case.fragment_size), case.most_fragments)
         pieces = [step[1] for step in case.steps if step[0] == "receive"]
         reader = Sent(masked=case.side == "client", deflate=case.deflate)
@@ -231,7 +233,7 @@ class Ends:
                     future = asyncio.run_coroutine_threadsafe(_async_client(ours, options), self.loop)
                 data = _play(peer, pieces, None, case)
         messages, received, sent = future.result(PATIENCE)
-        # The words of a fault are our own: of that close frame the code counts.
+        # The reason texts are our own: only the code of that close frame counts.
         frames = reader.read(data, faulty=received is None)
         if end == "engine-server":
             sent = next((_code(payload) for opcode, payload in map(_ends, frames) if opcode == CLOSE), None)
@@ -248,7 +250,7 @@ def _code(payload: object) -> int:
 
 
 def _play(peer: socket.socket, pieces: list[bytes], request: bytes | None, case: Case | None = None) -> bytes:
-    """Open the connection, send all pieces, end the direction, and return what comes behind the head."""
+    """Opens the connection, sends all pieces, ends the direction, and returns the bytes after the head."""
     peer.settimeout(PATIENCE)
     if request is not None:
         peer.sendall(request)
@@ -259,7 +261,7 @@ def _play(peer: socket.socket, pieces: list[bytes], request: bytes | None, case:
     else:
         head, _, data = data.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101"), head
-    # Whoever has failed the connection may have left.
+    # An end that has failed the connection may have left.
     with contextlib.suppress(OSError):
         for piece in pieces:
             peer.sendall(piece)
@@ -319,7 +321,7 @@ def _end(messages: list[str | bytes], exc: ConnectionClosed) -> _Drained:
 
 
 def _drain(ws: Any) -> _Drained:
-    """Receive until the end."""
+    """Receives until the end."""
     messages = []
     while True:
         try:
@@ -349,13 +351,13 @@ async def _async_client(sock: socket.socket, options: dict[str, Any]) -> _Draine
 
 @dataclasses.dataclass
 class EndTally:
-    """What was counted.
+    """Counts of a campaign.
 
     Attributes:
-        connections: How many there were.
-        messages: How many of them had messages.
-        ends: How often each code was the end: that of the peer's close frame, else that of ours.
-        failures: What differs.
+        connections: The number of connections.
+        messages: The number of connections with messages.
+        ends: The number of ends by code: that of the peer's close frame, else that of ours.
+        failures: The differences.
     """
 
     connections: int = 0
@@ -369,7 +371,7 @@ class EndTally:
 
 
 def end_campaign(ends: Ends, seeds: Iterator[str], seconds: float | None = None, *, stop: bool = True) -> EndTally:
-    """Run the streams of seeds at all ends; the arguments are those of ``campaign``."""
+    """Runs the streams of seeds at all ends; the arguments are those of ``campaign``."""
     tally = EndTally()
     deadline = None if seconds is None else time.monotonic() + seconds
     for seed, end in ((seed, end) for seed in seeds for end in ENDS):

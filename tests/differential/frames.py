@@ -1,4 +1,4 @@
-"""``wsproto`` as a third opinion on frames: what it tells of a stream, where nobody calls, compresses or limits."""
+"""``wsproto`` as a third implementation of frames: its events for a stream, without calls, compression and limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WSPROTO_DECISIONS = {
 
 
 def plain(case: Case) -> Case | None:
-    """What is left of a case for this; ``None``: it is about compression."""
+    """Returns the case reduced to plain frames; ``None``: it is about compression."""
     if case.deflate is not None:
         return None
     steps = tuple(step for step in case.steps if step[0] == "receive")
@@ -30,7 +30,7 @@ def plain(case: Case) -> Case | None:
 
 
 def wsproto_events(case: Case) -> tuple[list[Event], str]:
-    """Theirs: the events, and why it failed, if it did."""
+    """Returns the events of wsproto, and its error, if any."""
     connection = Connection(ConnectionType.CLIENT if case.side == "client" else ConnectionType.SERVER)
     events: list[Event] = []
     parts: list[bytes] = []
@@ -53,7 +53,7 @@ def wsproto_events(case: Case) -> tuple[list[Event], str]:
 
 
 def frame_difference(ours: list[Event], theirs: list[Event], why: str) -> tuple[str, str]:
-    """What is not the same and no decision explains, or empty; and the decision that explains it, or empty."""
+    """Returns the difference that no decision explains, or empty; and the decision that explains it, or empty."""
     if ours == theirs:
         return "", ""
     common = theirs[:-1]

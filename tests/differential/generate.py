@@ -1,4 +1,4 @@
-"""Random cases: what a peer may send, may not send, or sends by accident, cut anywhere, with calls in between."""
+"""Random cases: valid, invalid and accidental data of a peer, cut anywhere, with calls in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["draw"]
 
 _LIMITS = [*[None] * 12, 1 << 20, 1000, 126, 125, 10, 1, 0]
 _CHARACTERS = "a\x00\x7f\u0080\u00e9\u07ff\u0800\ud7ff\ue000\u20ac\uffff\U00010000\U0001f600\U0010ffff"
-# What is not UTF-8, or not yet: overlong forms, surrogates, beyond the last character, what begins and does not end.
+# Bytes that are not UTF-8, or not yet: overlong forms, surrogates, beyond the last character, incomplete sequences.
 _NOT_UTF8 = [
     b"\x80", b"\xbf", b"\xc0\xaf", b"\xc1\xbf", b"\xc3", b"\xc3\x28", b"\xe0\x80\x80", b"\xe0\x9f\xbf", b"\xe2\x82",
     b"\xe2\x28\xa1", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf0\x80\x80\x80", b"\xf0\x8f\xbf\xbf", b"\xf0\x9f\x98",
@@ -25,7 +25,7 @@ _BAD_CODES = [0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 9
 
 
 def draw(seed: str) -> Case:
-    """Return the case of a seed."""
+    """Returns the case of a seed."""
     return _Drawing(random.Random(seed)).case()
 
 
@@ -35,11 +35,11 @@ class _Drawing:
         self.side = choose.choice(["server", "client"])
         self.deflate = self.some_deflate() if choose.random() < 0.5 else None
         self.compressor: Compressor | None = None
-        # A fragmented message is open, of the peer's.
+        # A fragmented message of the peer is open.
         self.open = False
         self.text = False
         self.compressed = False
-        # Of its fragments: limits are best where they are reached.
+        # The sizes of its fragments: limits are tested best where they are reached.
         self.sizes: list[int] = []
 
     def some_deflate(self) -> Deflate:
@@ -67,7 +67,7 @@ class _Drawing:
     # Steps
 
     def steps(self) -> list[Step]:
-        """Calls, and pieces of a stream that are not cut yet."""
+        """Returns calls, and pieces of a stream that is not cut yet."""
         choose = self.choose
         style = choose.choice(["honest", "honest", "careless", "careless", "mutated", "noise"])
         steps: list[Step] = []
@@ -93,7 +93,7 @@ class _Drawing:
         return [step for step in steps if step[1:] != (b"",)]
 
     def cut(self, steps: list[Step]) -> list[Step]:
-        """Divide what is received in another way, keeping the calls where they are, about."""
+        """Splits the received data in another way, and keeps the approximate positions of the calls."""
         choose = self.choose
         style = choose.choice(["frames", "bytes", "random", "random", "joined"])
         if style == "frames":
@@ -117,14 +117,14 @@ class _Drawing:
         return cut
 
     def mutate(self, steps: list[Step]) -> list[Step]:
-        """Change a few bytes."""
+        """Changes a few bytes."""
         choose = self.choose
         for _ in range(choose.choice([1, 1, 2, 5])):
             at = choose.randrange(len(steps))
             if steps[at][0] != "receive" or not steps[at][1]:
                 continue
             data = bytearray(steps[at][1])
-            # Headers are where most happens.
+            # Headers have the most effect.
             where = choose.choice([choose.randrange(len(data)), choose.randrange(min(len(data), 8))])
             kind = choose.randrange(4)
             if kind == 0:
@@ -138,7 +138,7 @@ class _Drawing:
             steps[at] = ("receive", bytes(data))
         return steps
 
-    # Calls of ours
+    # Our calls
 
     def call(self) -> Step:
         choose = self.choose
@@ -159,7 +159,7 @@ class _Drawing:
             return ("close", code, choose.choice(["", "", "bye", "\u20ac" * 41, "x" * 124]))
         return choose.choice(calls)()
 
-    # What the peer sends
+    # The data that the peer sends
 
     def content(self, *, text: bool) -> bytes:
         choose = self.choose
@@ -179,7 +179,7 @@ class _Drawing:
         return frame(opcode, payload, fin=fin, rsv=rsv, mask=mask)
 
     def right(self) -> bytes:
-        """Something that is allowed."""
+        """Returns a valid item."""
         choose = self.choose
         kind = choose.random()
         if kind < 0.1:
@@ -187,7 +187,7 @@ class _Drawing:
         if kind < 0.15:
             return self.frame(PONG, choose.randbytes(choose.choice([0, 4, 125])))
         if kind < 0.25 and not self.open:
-            # The beginning of a message, which may never end.
+            # Returns the beginning of a message, which may never end.
             return self.fragment(self.content(text=False), first=True, fin=False, text=choose.random() < 0.3)
         if kind < 0.6 and self.open:
             return self.fragment(self.content(text=self.text), first=False, fin=choose.random() < 0.3)
@@ -196,7 +196,7 @@ class _Drawing:
         return self.message()
 
     def message(self) -> bytes:
-        """A whole one, with what may come between its fragments."""
+        """Returns a whole message, with allowed frames between its fragments."""
         choose = self.choose
         text = choose.random() < 0.6
         data = self.content(text=text)
@@ -262,7 +262,7 @@ class _Drawing:
         return self.frame(CLOSE, code + choose.choice(_NOT_UTF8))
 
     def wrong(self) -> bytes:
-        """Something that is not allowed, or could be."""
+        """Returns an item that is invalid, or could be."""
         choose = self.choose
         opcode = choose.choice([TEXT, BINARY, CONT, PING, PONG, CLOSE])
         data = self.content(text=True)
@@ -285,7 +285,7 @@ class _Drawing:
         return choose.choice(ways)()
 
     def bad_text(self) -> bytes:
-        """Not UTF-8, in one frame or over several, compressed or not."""
+        """Returns text that is not UTF-8, in one frame or over several, compressed or not."""
         choose = self.choose
         data = self.content(text=True)[:60] + choose.choice(_NOT_UTF8) + choose.choice([b"", b"", b"more"])
         count = choose.choice([1, 1, 2, 3])
@@ -298,7 +298,7 @@ class _Drawing:
         return stream
 
     def bad_length(self, opcode: int, data: bytes) -> bytes:
-        """A length in another form than the shortest, or with its top bit set."""
+        """Returns a length in another form than the shortest, or with its top bit set."""
         choose = self.choose
         mask = choose.randbytes(4) if self.side == "server" else None
         if choose.random() < 0.4:
@@ -307,7 +307,7 @@ class _Drawing:
         return frame(opcode, data[:300], mask=mask, length_bytes=choose.choice([2, 8]))
 
     def announced(self, opcode: int) -> bytes:
-        """A frame of which most does not come."""
+        """Returns a frame of which most does not arrive."""
         choose = self.choose
         mask = choose.randbytes(4) if self.side == "server" else None
         length = choose.choice([126, 1001, 65_536, 1 << 20, (1 << 20) + 1, 1 << 40, (1 << 63) - 1])
@@ -315,7 +315,7 @@ class _Drawing:
         return frame(opcode, b"some", mask=mask, length=length, rsv=rsv, fin=choose.random() < 0.8)
 
     def bad_deflate(self) -> bytes:
-        """What a compressor would not write, or not for these parameters."""
+        """Returns data that a compressor would not write, or not for these parameters."""
         choose = self.choose
         kind = choose.randrange(7)
         self.open = False
@@ -333,26 +333,26 @@ class _Drawing:
             # A stored block that announces more than there is.
             data = b"\x00\x0a\x00\xf5\xff" + b"0123456789"[: choose.randrange(11)]
         elif kind == 5:
-            # It refers to more than the window holds, perhaps.
+            # It may refer to more than the window holds.
             distance = choose.choice([200, 300, 520, 1100, 5000, 40_000])
             begin = choose.randbytes(100)
             stream = zlib.compressobj(wbits=-15)
             data = stream.compress(begin + bytes(choose.choices(b"abcdefghijkl", k=distance)) + begin)
             data = (data + stream.flush(zlib.Z_SYNC_FLUSH))[:-4]
         else:
-            # Text first, then what does not inflate.
+            # Text first, then data that cannot be inflated.
             data = Compressor(choose, 9).compress(choose.choice(_NOT_UTF8), fin=False) + b"\xff\xff"
         return self.frame(choose.choice([TEXT, BINARY]), data, rsv=4, fin=choose.random() < 0.9)
 
 
 def _raw(data: bytes) -> bytes:
-    """One stream, with a final block."""
+    """Returns one stream with a final block."""
     stream = zlib.compressobj(wbits=-9)
     return stream.compress(data) + stream.flush()
 
 
 class Compressor:
-    """A peer's: its streams are valid, and use all that deflate has."""
+    """A peer's compressor: its streams are valid, and use all features of deflate."""
 
     def __init__(self, choose: random.Random, bits: int) -> None:
         self.choose = choose
@@ -367,7 +367,7 @@ class Compressor:
         return zlib.compressobj(level, zlib.DEFLATED, -self.bits, self.choose.choice([1, 8, 9]), strategy)
 
     def compress(self, data: bytes, *, fin: bool) -> bytes:
-        """Return the payload of a frame: RFC 7692, section 7.2.1."""
+        """Returns the payload of a frame: RFC 7692, section 7.2.1."""
         choose = self.choose
         out = b""
         blocks = choose.choice([1, 1, 1, 2, 4])

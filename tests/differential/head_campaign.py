@@ -1,4 +1,4 @@
-"""Many heads, one after the other, through ours, ``websockets`` and ``wsproto``."""
+"""Runs many heads through our implementation, ``websockets`` and ``wsproto``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["HeadTally", "compare_head", "head_campaign"]
 
 @dataclasses.dataclass
 class HeadTally:
-    """What was counted.
+    """Counts of a campaign.
 
     Attributes:
-        heads: How many there were.
-        verdicts: How often each verdict was ours.
-        alone: How often each rule was the only one that explained a difference.
-        failures: What no rule explains.
+        heads: The number of heads.
+        verdicts: The number of each of our verdicts.
+        alone: The number of differences that each rule alone explained.
+        failures: Differences that no rule explains.
     """
 
     heads: int = 0
@@ -38,11 +38,11 @@ class HeadTally:
 
 
 def compare_head(core: Core, case: HeadCase) -> tuple[Verdict, dict[str, str], set[str]]:
-    """Run a head through all three.
+    """Runs a head through all three.
 
     Returns:
-        Our verdict; what is not the same and no rule explains, by the name of the other; the rules that, each alone,
-        explain something.
+        Our verdict; the differences that no rule explains, by the name of the other implementation; the rules that each
+            alone explain a difference.
     """
     our = ours(core, case)
     differences: dict[str, str] = {}
@@ -57,7 +57,7 @@ def compare_head(core: Core, case: HeadCase) -> tuple[Verdict, dict[str, str], s
 
 
 def head_campaign(core: Core, seeds: Iterator[str], seconds: float | None = None, *, stop: bool = True) -> HeadTally:
-    """Run the heads of seeds; the arguments are those of ``campaign``."""
+    """Runs the heads of seeds; the arguments are those of ``campaign``."""
     tally = HeadTally()
     end = None if seconds is None else time.monotonic() + seconds
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""Random heads: such as peers send, such as they must not send, and such as nobody sends."""
+"""Random heads: usual, forbidden and unusual ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Lines = list[bytes]
 
 
 def draw_head(seed: str) -> HeadCase:
-    """Return the case of a seed."""
+    """Returns the case of a seed."""
     return _Drawing(random.Random(seed)).case()
 
 
@@ -53,7 +53,7 @@ class _Drawing:
         eof = kind == "response" and choose.random() < 0.7
         return HeadCase(kind, head, self.subprotocols, self.offer, eof, self.faults, tuple(cuts))
 
-    # Heads that are right
+    # Valid heads
 
     def request(self) -> tuple[bytes, _Lines, bytes]:
         choose = self.choose
@@ -118,7 +118,7 @@ class _Drawing:
         return f"HTTP/1.1 {status} No".encode(), self.dress(fields), body
 
     def extension(self, *, answer: bool) -> str:
-        """An element of Sec-WebSocket-Extensions, which may break the rules."""
+        """Returns an element of Sec-WebSocket-Extensions, which may break the rules."""
         choose = self.choose
         name = choose.choice(["permessage-deflate"] * 6 + ["x-other", "permessage-Deflate"])
         parameters = []
@@ -149,7 +149,7 @@ class _Drawing:
         return choose.choice(["; ", ";", " ; "]).join([name, *parameters])
 
     def dress(self, fields: list[tuple[str, str]]) -> _Lines:
-        """Write the fields, in ways that mean the same."""
+        """Writes the fields in different forms of equal meaning."""
         choose = self.choose
         lines = []
         for name, value in fields:
@@ -163,10 +163,10 @@ class _Drawing:
                 lines.append(extra)
         return lines
 
-    # Heads that are wrong
+    # Invalid heads
 
     def spoil(self, kind: str, first: bytes, fields: _Lines) -> tuple[bytes, _Lines]:
-        """Break one thing, or something that looks like a rule."""
+        """Breaks one rule, or something that looks like a rule."""
         choose = self.choose
         ways: list[Callable[[], tuple[bytes, _Lines]]] = [
             lambda: (first, self.drop(fields)),
@@ -192,13 +192,13 @@ class _Drawing:
         return [*fields, self.choose.choice(fields)] if fields else fields
 
     def replace(self, fields: _Lines) -> _Lines:
-        """Another value for one of the fields that matter."""
+        """Returns another value for one of the relevant fields."""
         name, values = self.choose.choice(list(_ODD_VALUES.items()))
         line = name + b": " + self.choose.choice(values)
         return [line if field.partition(b":")[0].lower() == name.lower() else field for field in fields]
 
     def deform(self, fields: _Lines) -> _Lines:
-        """A line that is none."""
+        """Returns an invalid line."""
         choose = self.choose
         if not fields:
             return fields

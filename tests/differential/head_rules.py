@@ -1,6 +1,6 @@
-"""Where we judge heads in another way than ``websockets`` and ``wsproto``, on purpose: one narrow rule for each.
+"""Intended differences from ``websockets`` and ``wsproto`` in judging heads: one narrow rule for each.
 
-A rule names both verdicts. What none of them names is a fault, of ours or of the comparison. docs/conformance.md
+A rule names both verdicts. A difference without a rule is a defect, of ours or of the comparison. docs/conformance.md
 explains them to users.
 """
 
@@ -24,11 +24,11 @@ class HeadRule:
     """One decision.
 
     Attributes:
-        who: Whom it is about.
-        kind: The heads that it is about: "request", "response", or both.
-        ours: What our verdict looks like, as a pattern: the kind, the status and the text.
-        theirs: What theirs does.
-        when: What else must hold.
+        who: The other implementation.
+        kind: The kind of heads: "request", "response", or both.
+        ours: A pattern of our verdict: the kind, the status and the text.
+        theirs: The verdict of the other.
+        when: A further condition.
     """
 
     name: str
@@ -289,7 +289,7 @@ RULES = [
         "whatever a 101 says of a body, it has none",
         lambda case: re.search(rb"(?im)^(content-length|transfer-encoding):", case.head) is not None,
     ),
-    # Told at another time, or otherwise.
+    # Reported at another time, or differently.
     HeadRule(
         "lines-in-the-end", BOTH, "both", "incomplete", "refused", "a malformed line is told when the head is complete"
     ),
@@ -335,11 +335,11 @@ def _words(verdict: Verdict) -> str:
 
 
 def difference(who: str, case: HeadCase, ours: Verdict, theirs: Verdict) -> tuple[str, frozenset[str]]:
-    """What is not the same and no rule explains, or empty; and the names of the rules that explain something.
+    """Returns the difference that no rule explains, or empty; and the names of the rules that explain a difference.
 
     Args:
-        who: "websockets" or "wsproto"; of the latter neither the status of a refusal is compared, which is a hint only,
-            nor what it agrees on of compression, but for whether it does.
+        who: "websockets" or "wsproto"; for the latter neither the status of a refusal is compared, which is a hint
+            only, nor the parameters of compression, only whether it is used.
     """
     if _alike(who, case, ours, theirs):
         return "", frozenset()

@@ -1,4 +1,4 @@
-"""Heads of opening handshakes: what we make of them, ``websockets`` and ``wsproto``, in the same words."""
+"""Heads of opening handshakes: the verdicts of our implementation, ``websockets`` and ``wsproto``, in one form."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEY = base64.b64encode(NONCE).decode()
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """What our side wants of permessage-deflate."""
+    """Our offer of permessage-deflate."""
 
     server_reset: bool = False
     client_reset: bool = False
@@ -51,9 +51,9 @@ class HeadCase:
     """A head.
 
     Attributes:
-        kind: "request" or "response": what our side receives.
-        faults: How many things are wrong with it, as far as is known; with more than one, which one is told is open.
-        cuts: Where it is divided.
+        kind: "request" or "response": the head that our side receives.
+        faults: The number of known errors in it; with more than one, any of them may be reported.
+        cuts: The positions at which it is divided.
     """
 
     kind: str
@@ -83,14 +83,14 @@ class HeadCase:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What becomes of it.
+    """The verdict on a head.
 
     Attributes:
         kind: "accepted", "refused" (the head breaks a rule), "rejected" (a response with another status), "incomplete".
-        status: Of the answer to a request that is refused, 0 if none is sent; of a response.
-        text: Why; each in its own words.
-        deflate: Whose compressor forgets, ours and the peer's, and their windows; ``None``: none was agreed on.
-        key: What the request's key is answered with.
+        status: Of the answer to a refused request, 0 if none is sent; of a response.
+        text: The reason in the implementation's own words.
+        deflate: Context takeover of our and the peer's compressor, and their windows; ``None``: no compression.
+        key: The answer to the request's key.
     """
 
     kind: str
@@ -108,7 +108,7 @@ class Verdict:
 
 
 def ours(core: Core, case: HeadCase) -> Verdict:
-    """Our own."""
+    """Our verdict."""
     request: dict[str, Any] = {
         "do": case.kind,
         "pieces": [piece.hex() for piece in case.pieces],
@@ -141,7 +141,7 @@ def _accept_key(response: bytes) -> str:
 
 
 def websockets(case: HeadCase) -> Verdict:
-    """That of ``websockets``."""
+    """The verdict of ``websockets``."""
     return _websockets_server(case) if case.kind == "request" else _websockets_client(case)
 
 
@@ -154,7 +154,7 @@ def _websockets_server(case: HeadCase) -> Verdict:
         )
 
     def choose(_: ServerProtocol, offered: Any) -> Any:
-        # As ours: no common one is no reason to refuse.
+        # Like ours: no common subprotocol is no reason to refuse.
         return next((name for name in case.subprotocols if name in offered), None)
 
     protocol = ServerProtocol(extensions=factories, select_subprotocol=choose, logger=_LOGGER)
@@ -223,7 +223,7 @@ def _params(extensions: Any) -> tuple[bool, bool, int, int] | None:
 
 
 def wsproto(case: HeadCase) -> Verdict:
-    """That of ``wsproto``. What it agrees on of compression is its own: that there is any is what is told."""
+    """The verdict of ``wsproto``. Its compression parameters are its own: only the use of compression is reported."""
     client = case.kind == "response"
     connection = WSConnection(ConnectionType.CLIENT if client else ConnectionType.SERVER)
     extensions: Any = [WsprotoDeflate()] if case.offer is not None else []

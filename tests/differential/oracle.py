@@ -1,7 +1,6 @@
-"""``websockets`` as an oracle: its sans-I/O protocol, with the part of its connections that makes messages of frames.
+"""``websockets`` as an oracle: its sans-I/O protocol, with the part of its connections that assembles messages.
 
-It is fed one frame at a time, as whoever reads it message by message would find it; where the bytes were cut before
-makes no difference to it.
+It gets one frame at a time, as a reader message by message would; the cuts of the bytes have no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .outcome import Event, Happening, Outcome, Sent
 
 __all__ = ["IS_KNOWN", "Header", "Oracle", "extension"]
 
-# The decisions are about this release and those after it; older Pythons get older ones.
+# The decisions are about this release and later ones; older Pythons get older ones.
 IS_KNOWN = int(version.split(".")[0]) >= 17
 
 _LOGGER = logging.getLogger("differential.websockets")
@@ -35,7 +34,7 @@ _KINDS = {Opcode.TEXT: "text", Opcode.BINARY: "binary"}
 
 
 def extension(deflate: Deflate) -> PerMessageDeflate:
-    """Their codec; it has no window of 8 bits, and takes 9."""
+    """The codec of websockets; it has no window of 8 bits, and takes 9."""
     return PerMessageDeflate(
         remote_no_context_takeover=deflate.remote_reset,
         local_no_context_takeover=deflate.local_reset,
@@ -46,7 +45,7 @@ def extension(deflate: Deflate) -> PerMessageDeflate:
 
 
 class Header:
-    """A frame's header, as far as its bytes go."""
+    """A frame's header, as far as its bytes have arrived."""
 
     def __init__(self, data: bytes | bytearray) -> None:
         self.fin = bool(data[0] & 0x80)
@@ -54,7 +53,7 @@ class Header:
         self.opcode = data[0] & 0xF
         self.masked = bool(data[1] & 0x80)
         self.form = {126: 2, 127: 8}.get(data[1] & 0x7F, 0)
-        # Where the length ends, and where the header does.
+        # The ends of the length and of the header.
         self.length_end = 2 + self.form
         self.size = self.length_end + (4 if self.masked else 0)
         self.length: int | None = None
@@ -68,7 +67,7 @@ class Header:
 
 
 class Oracle:
-    """One connection of theirs."""
+    """One connection of websockets."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -87,17 +86,17 @@ class Oracle:
         self.reader = Sent(masked=case.side == "client", deflate=sent, late=True)
         self.eof = False
         self.fault: int | None = None
-        # The message that is open.
+        # The open message.
         self.kind = ""
         self.parts: list[bytes] = []
         self.utf8 = codecs.getincrementaldecoder("utf-8")()
-        # The frame that is being cut off the stream: its header so far, and the payload that is missing.
+        # The frame being cut from the stream: its header so far, and the number of missing payload bytes.
         self.head = bytearray()
         self.missing = 0
         self.now = Happening()
 
     def run(self) -> Outcome:
-        """Take all steps."""
+        """Takes all steps."""
         outcome = Outcome()
         for step in self.case.steps:
             self.now = Happening()
@@ -114,7 +113,7 @@ class Oracle:
         return outcome
 
     def take(self, step: Step) -> None:
-        """Take one."""
+        """Takes one step."""
         name, *rest = step
         if name == "receive":
             if not self.eof:
@@ -130,10 +129,10 @@ class Oracle:
                 self.now.refused = True
 
     def send(self, name: str, rest: list[object]) -> None:
-        """Make a call.
+        """Makes a call.
 
         Raises:
-            InvalidState, ProtocolError: They refuse it.
+            InvalidState, ProtocolError: websockets refuses it.
         """
         protocol = self.protocol
         if name in ("message", "first"):
@@ -155,9 +154,9 @@ class Oracle:
             (self.send_ping if name == "ping" else self.send_pong)(data)
 
     def send_close(self, code: int | None, reason: str) -> None:
-        # As their connections do, one layer above.
+        # As its connections do, one layer above.
         if self.protocol.expect_continuation_frame and self.protocol.state is State.OPEN:
-            # A reason of 1011 is the caller's, as that of a message whose iterable has failed.
+            # The reason of 1011 is the caller's, as with a message whose iterable has failed.
             self.protocol.fail(1011, reason if code == 1011 else "close during fragmented message")
         else:
             self.protocol.send_close(code, reason)
@@ -169,7 +168,7 @@ class Oracle:
         self.protocol.send_pong(data)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes, frame by frame."""
+        """Processes bytes, frame by frame."""
         while data:
             if self.missing:
                 piece, data = data[: self.missing], data[self.missing :]
@@ -185,7 +184,7 @@ class Oracle:
             self.collect()
 
     def collect(self) -> None:
-        """Take what they found in it."""
+        """Collects the events."""
         for frame in self.protocol.events_received():
             assert isinstance(frame, WebsocketsFrame)
             self.take_frame(frame)
@@ -216,7 +215,7 @@ class Oracle:
             self.parts = []
             self.utf8.reset()
         if self.kind == "text":
-            # RFC 6455 8.1, where their connections do it.
+            # RFC 6455 8.1, which its connections check.
             try:
                 self.utf8.decode(data, fin)
             except UnicodeDecodeError as exc:

@@ -1,4 +1,4 @@
-"""What became of a case, in the words in which implementations are compared; the strictest reader of what was sent."""
+"""The outcome of a case, in a form that compares implementations; and a strict reader of sent bytes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _TAIL = b"\x00\x00\xff\xff"
 
 
 class Violation(Exception):
-    """What was sent breaks RFC 6455 or RFC 7692."""
+    """The sent bytes break RFC 6455 or RFC 7692."""
 
 
 @dataclasses.dataclass
 class Happening:
-    """What a step led to.
+    """The effects of a step.
 
     Attributes:
-        events: What the application is told: ``("text" or "binary", bytes, fin)``, ``("ping" or "pong", bytes)``,
+        events: Events for the application: ``("text" or "binary", bytes, fin)``, ``("ping" or "pong", bytes)``,
             ``("close", code, reason)`` with 1005 for no code, ``("fault", code)``.
-        frames: What was sent: ``(opcode, fin, payload)``, inflated; of the close frame that tells of a fault the code
-            alone, as its words are each implementation's own.
+        frames: Sent frames: ``(opcode, fin, payload)``, inflated; of a close frame for a protocol error the code alone,
+            because each implementation has its own text.
         refused: Whether the call raised.
     """
 
@@ -39,10 +39,10 @@ class Happening:
 
 @dataclasses.dataclass
 class Outcome:
-    """All of them, and how the connection stands at the end.
+    """All steps, and the final state of the connection.
 
     Attributes:
-        close: The code that the application finds in the end, as RFC 6455 7.1.5 has it: 1006 without a close frame.
+        close: The code that the application gets in the end, by RFC 6455 7.1.5: 1006 without a close frame.
         sent: The code of our close frame.
         received_first: Which of the two was first, if there are both.
     """
@@ -70,12 +70,12 @@ def _show(event: Event) -> str:
 
 
 class Sent:
-    """Reads what one end sends; anything that the RFCs forbid is a violation.
+    """Reads the bytes that one end sends; anything that the RFCs forbid is a violation.
 
     Args:
         masked: Whether that end is the client.
-        deflate: What was agreed on, from its point of view.
-        late: Whether it may go on with control frames behind its close frame: RFC 6455 forbids only data there (5.5.1).
+        deflate: The negotiated parameters, from its point of view.
+        late: Whether it may send control frames after its close frame: RFC 6455 forbids only data there (5.5.1).
     """
 
     def __init__(self, *, masked: bool, deflate: Deflate | None, late: bool = False) -> None:
@@ -88,10 +88,10 @@ class Sent:
         self.closed = False
 
     def read(self, data: bytes, *, faulty: bool = False) -> list[Event]:
-        """Return the frames that the bytes are, which are whole.
+        """Returns the frames in the bytes, which must be complete.
 
         Args:
-            faulty: Whether a close frame in them tells of a fault.
+            faulty: Whether a close frame in them reports a protocol error.
         """
         frames: list[Event] = []
         while data:
@@ -159,7 +159,7 @@ def _close(payload: bytes, *, faulty: bool) -> Event:
 
 
 def unmask(data: bytes, key: bytes) -> bytes:
-    """Mask or unmask bytes."""
+    """Masks or unmasks bytes."""
     size = len(data)
     mask = int.from_bytes((key * (size // 4 + 1))[:size], "big")
     return (int.from_bytes(data, "big") ^ mask).to_bytes(size, "big")

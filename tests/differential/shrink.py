@@ -1,4 +1,4 @@
-"""Makes a case that fails as small as it can, in bounded time. It is told what fails."""
+"""Makes a failing case as small as possible in bounded time. The caller decides what fails."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["shrink"]
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
-    """Return the smallest case that was found to fail.
+    """Returns the smallest case that was found to fail.
 
     Args:
-        case: One that fails.
-        fails: Runs a case and tells whether it fails.
-        seconds: How long to try.
+        case: A failing case.
+        fails: Runs a case and returns whether it fails.
+        seconds: The time limit.
     """
     deadline = time.monotonic() + seconds
     before = None
@@ -25,7 +25,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
         before = case
         for simpler in (_options, _joined, _fewer, _shorter):
             at = 0
-            # A step that succeeds changes what the next ones are: begin again, from about there.
+            # A successful step changes the next ones: start again from about there.
             while time.monotonic() < deadline:
                 for number, candidate in enumerate(simpler(case)):
                     if number >= at and candidate != case and fails(candidate):

@@ -1,4 +1,4 @@
-"""Random bytes over sockets to our clients and servers: applications see what ``websockets`` makes of them."""
+"""Random bytes over sockets to our clients and servers: applications see the same events as with ``websockets``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_random_bytes(ends: Ends, rotation: str | None) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_differs_is_found(ends: Ends, end: str) -> None:
+def test_differences_are_found(ends: Ends, end: str) -> None:
     case = draw_stream("a stream", end)
     mask = bytes(4) if end.endswith("server") else None
     payload = close(1000)[2:]

@@ -1,4 +1,4 @@
-"""Random frames through ours and through ``wsproto``: the same events, but for what is decided."""
+"""Random frames through our implementation and ``wsproto``: equal events, except for intended differences."""
 
 from __future__ import annotations
 

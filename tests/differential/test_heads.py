@@ -1,4 +1,6 @@
-"""Random heads of opening handshakes through ours, ``websockets`` and ``wsproto``: the same but for what is decided."""
+"""Random heads through our implementation, ``websockets`` and ``wsproto``: equal results, except for intended
+differences.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ RESPONSE = [
 
 
 def head(lines: list[bytes], *more: bytes, first: bytes = b"", **fields: bytes) -> HeadCase:
-    """A head with other fields, or more."""
+    """Returns a head with other or additional fields."""
     changed = [first or lines[0]]
     for line in lines[1:]:
         name = line.partition(b":")[0].decode()
@@ -44,7 +46,7 @@ def head(lines: list[bytes], *more: bytes, first: bytes = b"", **fields: bytes) 
     return HeadCase(kind, b"\r\n".join([*changed, *more, b"", b""]))
 
 
-# What chance may not bring about in so few heads.
+# Cases that random generation may not produce in so few heads.
 RARE = {
     "lines-before": head(REQUEST, first=b"\r\n" + REQUEST[0]),
     "body": head(REQUEST, b"Transfer-Encoding: chunked"),
@@ -85,7 +87,7 @@ def test_random_heads(core: Core, rotation: str | None) -> None:
     assert tally.heads == len(seeds)
     verdicts = ["request accepted", "request refused", "response accepted", "response refused", "response rejected"]
     assert all(tally.verdicts[verdict] > len(seeds) // 40 for verdict in verdicts), tally
-    if len(seeds) == HEADS:  # in fewer heads, some rules of the generator do not come about
+    if len(seeds) == HEADS:  # with fewer heads, some rules of the generator are not used
         rules = {rule.name for rule in RULES} - set(RARE)
         assert rules <= set(tally.alone), rules - set(tally.alone)
 
@@ -102,7 +104,7 @@ def test_rules_have_names_of_their_own() -> None:
     assert set(RARE) <= {rule.name for rule in RULES}
 
 
-# That a difference is found
+# Differences are found
 
 GRANTED = Verdict("accepted", 101, subprotocol="chat", deflate=(False, False, 15, 15), key="key")
 
@@ -131,7 +133,7 @@ def test_other_statuses_and_bodies_are_found() -> None:
     assert difference("wsproto", head(RESPONSE), rejected, dataclasses.replace(rejected, body=b""))[0]
 
 
-def test_a_case_is_read_again() -> None:
+def test_case_round_trips_as_json() -> None:
     for seed in range(50):
         case = draw_head(str(seed))
         assert HeadCase.load(case.dump()) == case

@@ -1,4 +1,6 @@
-"""Random bytes and calls through our protocol and through that of ``websockets``: the same, but for what is decided."""
+"""Random bytes and calls through our protocol and that of ``websockets``: equal results, except for intended
+differences.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,8 @@ def test_random_bytes_and_calls(core: Core, block: int, rotation: str | None) ->
     assert tally.cases == len(seeds)
     assert tally.alike > len(seeds) // 3, tally
     if len(seeds) < size // 2:
-        return  # some of what follows may be in another rotation
-    # Something was compared: a generator that makes nothing would pass as well.
+        return  # some cases below may be in another rotation
+    # Something was compared: a generator of empty cases would pass as well.
     for event in (
         "text",
         "binary",
@@ -65,10 +67,10 @@ def test_random_bytes_and_calls(core: Core, block: int, rotation: str | None) ->
         assert tally.events[event] > 0, tally
 
 
-# In the first theirs was lost, and could not be asked: it had no state of compression of its own between two messages.
-# In the second theirs held back what a fragment inflates to beyond the limit.
+# In the first case websockets was lost, and could not be queried: it had no compression state of its own between two
+# messages. In the second websockets held back the inflated data of a fragment beyond the limit.
 @pytest.mark.parametrize("seed", ["1795534838", "1795560302"])
-def test_what_was_found(core: Core, seed: str) -> None:
+def test_earlier_findings(core: Core, seed: str) -> None:
     tally = campaign(core, iter([seed]))
     assert (tally.cases, tally.failures) == (1, [])
 
@@ -86,13 +88,13 @@ FIRST: Step = ("first", "text", b"begun", None)
 
 
 def finished(data: bytes) -> bytes:
-    """A message in a final block: RFC 7692, section 7.2.3.4."""
+    """Returns a message in a final block: RFC 7692, section 7.2.3.4."""
     stream = zlib.compressobj(wbits=-15)
     return stream.compress(data) + stream.flush() + b"\x00"
 
 
 def too_far() -> list[bytes]:
-    """Two messages, of which the second refers to what a window of 512 bytes has lost."""
+    """Returns two messages, the second of which refers to data that a window of 512 bytes has lost."""
     stream = zlib.compressobj(9, wbits=-15)
     past = bytes(range(256)) * 3
     first = stream.compress(past[::-1] + past) + stream.flush(zlib.Z_SYNC_FLUSH)
@@ -119,7 +121,7 @@ EXAMPLES = {
     "inflated-size-counts": Case("client", (receive(compressed(deflate(b"abcd"))),), message_size=4, deflate=PLAIN),
     "final-block": Case("client", (receive(compressed(finished(b"one")), compressed(deflate(b"two"))),), deflate=PLAIN),
     "windows-are-not-policed": Case("client", (receive(*too_far()),), deflate=Deflate(remote_bits=9)),
-    # A literal without the code that ends its block; what a sender removes ends it, and begins another.
+    # A literal without the code that ends its block; the bytes that a sender removes end it, and begin another.
     "idle-forgets": Case(
         "client",
         (receive(compressed(b"\x4a\x04")), ("idle",), receive(compressed(deflate(b"fresh")))),
@@ -137,11 +139,11 @@ def test_every_decision_makes_a_difference(core: Core, name: str) -> None:
     assert result.decisions == {name}, f"\n{result.ours}\n{result.theirs}"
 
 
-def test_nothing_else_is_decided() -> None:
+def test_all_decisions_have_a_case() -> None:
     assert set(EXAMPLES) == set(DECISIONS)
 
 
-# That a difference is found
+# Differences are found
 
 
 @pytest.mark.parametrize("field", ["events", "frames", "refused"])
@@ -157,7 +159,7 @@ def test_what_differs_is_found(core: Core, field: str) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("close", 1000), ("sent", 1011), ("received_first", True)])
-def test_another_end_is_found(core: Core, field: str, value: object) -> None:
+def test_different_end_is_found(core: Core, field: str, value: object) -> None:
     ours = core.run(Case("server", (("eof",),)))
     assert field in first_difference(ours, dataclasses.replace(ours, **{field: value}))  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Who asks an engine for a session, with a token or without."""
+"""Clients that request sessions of an engine, with a token or without."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dial(engine: Engine, path: str, **options: Any) -> ClientConnection:
 
 
 def status(engine: Engine, path: str, **options: Any) -> int:
-    """How a request is answered."""
+    """Returns the status of the response to a request."""
     try:
         with dial(engine, path, **options):
             return 101
@@ -34,7 +34,7 @@ def status(engine: Engine, path: str, **options: Any) -> int:
 
 
 def token(secret: str = SECRET, **claims: Any) -> str:
-    """A token that is good for ten minutes, if the claims say nothing else."""
+    """Returns a token that is valid for ten minutes, unless the claims differ."""
 
     def encode(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -45,7 +45,7 @@ def token(secret: str = SECRET, **claims: Any) -> str:
 
 
 def bearer(secret: str = SECRET, **claims: Any) -> dict[str, str]:
-    """The header field with it."""
+    """Returns the header field with the token."""
     return {"Authorization": "Bearer " + token(secret, **claims)}
 
 
@@ -57,7 +57,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def wait_for_broker(engine: Engine, subscriptions: int) -> None:
-    """Wait until an engine gets so many topics and patterns from its broker."""
+    """Waits until an engine has this many subscriptions at its broker."""
 
     def subscribes() -> bool:
         status = engine.broker_status
@@ -67,7 +67,7 @@ def wait_for_broker(engine: Engine, subscriptions: int) -> None:
 
 
 def next_session(engine: Engine) -> Session:
-    """The next one that is told of; what is told before is left out."""
+    """Returns the session of the next open event; earlier events are skipped."""
     for batch in engine.batches(timeout=20):
         assert batch, "nobody came"
         for event in batch:

@@ -1,4 +1,4 @@
-"""How an engine ends: from any thread, more than once, with the interpreter, by an interrupt, in a child process."""
+"""The end of an engine: from any thread, repeatedly, with the interpreter, by an interrupt, in a child process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def interrupt(after=0.3):
 
 
 def program(body: str, *, status: int = 0, seconds: float = 20.0) -> str:
-    """Run a program to its end; what it has printed. It must not be told anything by the interpreter."""
+    """Runs a program to its end; returns its output. The interpreter must report nothing."""
     limit = patience(seconds)
     text = PRELUDE + f"faulthandler.dump_traceback_later({limit - 3}, exit=True)\n" + textwrap.dedent(body)
     command = [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "-c", text]
@@ -45,7 +45,7 @@ def program(body: str, *, status: int = 0, seconds: float = 20.0) -> str:
     return done.stdout
 
 
-def test_threads_that_ask_while_it_starts() -> None:
+def test_calls_while_the_engine_starts() -> None:
     program("""
         sys.setswitchinterval(1e-5)
         over = False
@@ -69,8 +69,8 @@ def test_threads_that_ask_while_it_starts() -> None:
     """)
 
 
-def test_many_stop_at_once() -> None:
-    """Whoever stops it a second time waits as well; of every session the end is told, once."""
+def test_many_threads_stop_at_once() -> None:
+    """A second stop waits as well; every session's end is reported once."""
     for _ in range(10):
         engine = Engine("127.0.0.1", workers=2)
         engine.start()
@@ -98,8 +98,8 @@ def test_many_stop_at_once() -> None:
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise SystemExit(3)", "os._exit(3)"])
 @pytest.mark.parametrize("busy", ["pass", "threads(daemon=True)", "thread_of_serve()", "publishers()"])
-def test_the_interpreter_ends_while_it_runs(busy: str, ending: str) -> None:
-    """Nobody has stopped it: daemon threads in each of its calls, clients that flood."""
+def test_interpreter_exit_while_the_engine_runs(busy: str, ending: str) -> None:
+    """The engine was not stopped: daemon threads are in each of its calls, clients flood it."""
     program(
         """
         sys.setswitchinterval(1e-5)
@@ -155,7 +155,7 @@ def test_the_interpreter_ends_while_it_runs(busy: str, ending: str) -> None:
 
 
 def test_a_thread_in_batches_keeps_the_process_until_it_is_stopped() -> None:
-    """As any thread that is no daemon does; a handler of atexit comes too late, an interrupt does not."""
+    """As with any thread that is not a daemon: a handler of atexit runs too late, an interrupt does not."""
     out = program("""
         engine = Engine("127.0.0.1")
         engine.start()
@@ -182,8 +182,8 @@ def test_a_thread_in_batches_keeps_the_process_until_it_is_stopped() -> None:
         "asyncio.run(iterate())",
     ],
 )
-def test_an_interrupt(wait: str) -> None:
-    """Whoever waits is interrupted, and what was running is stopped: nobody is served any more."""
+def test_keyboard_interrupt(wait: str) -> None:
+    """Waiting calls are interrupted, and the running engine is stopped: no client is served any more."""
     out = program(
         """
         engine = Engine("127.0.0.1", mailbox_limit=1)
@@ -220,7 +220,7 @@ def test_an_interrupt(wait: str) -> None:
         try:
             dial(engine)
         except OSError:
-            print("nobody listens")
+            print("connection refused")
         """.replace("{wait!r}", repr(wait)).replace("{wait}", wait)
     )
     assert out == "interrupted True\nnobody listens\n"
@@ -294,8 +294,8 @@ def test_stopped_while_others_publish() -> None:
     assert out.splitlines() == [" ".join(["InvalidState"] * 4)] * 10
 
 
-def test_collected_while_it_runs() -> None:
-    """Nobody refers to it any more: it has stopped, its port is free, its threads are gone."""
+def test_engine_collected_while_it_runs() -> None:
+    """The last reference is dropped: the engine has stopped, its port is free, its threads are gone."""
     out = program("""
         def threads():
             return len(os.listdir("/proc/self/task"))
@@ -314,7 +314,7 @@ def test_collected_while_it_runs() -> None:
             del engine
             gc.collect()
             deadline = time.monotonic() + 10
-            # Whoever logs hears of the end, and is waited for by nobody.
+            # The log thread notices the end, and no call waits for it.
             while threads() > before and time.monotonic() < deadline:
                 time.sleep(0.001)
             print(known() is None, running - before, threads() - before, any(one.is_open for one in sessions))
@@ -328,13 +328,13 @@ def test_collected_while_it_runs() -> None:
             while threads() > before and time.monotonic() < deadline:
                 time.sleep(0.001)
     """)
-    # Three workers, and whoever logs.
+    # Three workers, and the log thread.
     assert out == "True 4 0 False\nover\n" * 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_process_can_use_nothing_of_it() -> None:
-    """What it would send would wait for ever in the child's memory, or write into the parent's connections."""
+def test_engine_is_unusable_in_a_child_process() -> None:
+    """Messages that the child sends would wait forever in its memory, or go to the parent's connections."""
     out = program("""
         engine = Engine("127.0.0.1", workers=2)
         engine.start()
@@ -381,8 +381,8 @@ def test_a_child_process_can_use_nothing_of_it() -> None:
     assert out == "wrong: []\n0 True 1\nstill here\n"
 
 
-def test_a_fork_while_it_is_busy() -> None:
-    """Whoever has which lock at the fork: the child is told, and ends."""
+def test_fork_while_the_engine_is_busy() -> None:
+    """For any lock held at the fork: the child gets an exception, and ends."""
     out = program("""
         sys.setswitchinterval(1e-5)
         engine = Engine("127.0.0.1", workers=2)

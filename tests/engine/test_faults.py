@@ -1,4 +1,4 @@
-"""Handlers that fail, and programs that end: the engine goes on, or ends, and nobody else is harmed."""
+"""Failing handlers and ending programs: the engine continues or ends, and other sessions are unaffected."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_an_answer_to_who_has_left_is_no_failure(threads: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Any client may leave before its answer: that is nothing to be told of with a traceback."""
+def test_answer_to_a_client_that_left_is_no_failure(threads: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A client may leave before its answer: no traceback is logged."""
     engine = Engine("127.0.0.1", workers=1)
     ended = threading.Event()
     gone = threading.Event()
@@ -45,7 +45,7 @@ def test_an_answer_to_who_has_left_is_no_failure(threads: int, caplog: pytest.Lo
     assert not [record for record in caplog.records if record.name == "wirespeed.engine"]
 
 
-def test_an_echo_alone() -> None:
+def test_engine_with_only_an_echo() -> None:
     engine = Engine("127.0.0.1")
     engine.echo("/")
     with engine, dial(engine) as ws:
@@ -64,7 +64,7 @@ def fail_as(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["ValueError", "CancelledError", "SystemExit"])
 @pytest.mark.parametrize("way", ["pool", "plain beside coroutines", "coroutine", "coroutine that waits"])
 def test_a_handler_that_raises_ends_its_session(way: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever it raises: what waits behind it is handled, its end is told, and others are served."""
+    """For any exception: queued messages are handled, the end is reported, and other sessions are served."""
     if kind == "SystemExit" and way != "pool":
         pytest.skip("in the main thread it ends the program")
     engine = Engine("127.0.0.1", workers=1)
@@ -74,7 +74,7 @@ def test_a_handler_that_raises_ends_its_session(way: str, kind: str, caplog: pyt
     def handle(session: Session, message: str) -> None:
         seen.append(message)
         if message == "fail":
-            # What is sent behind it is there by now.
+            # Later messages have been sent by now.
             time.sleep(0.1)
             fail_as(kind)
         session.send(message)
@@ -138,7 +138,7 @@ for awaits in (False, True):
     try:
         connect(f"ws://{host}:{port}/", proxy=None)
     except OSError:
-        print("nobody listens", flush=True)
+        print("connection refused", flush=True)
 """
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=patience(20), check=False
@@ -146,7 +146,7 @@ for awaits in (False, True):
     assert (done.returncode, done.stdout) == (0, "3\nnobody listens\n" * 2), done.stderr
 
 
-def test_how_many_handlers_are_under_way() -> None:
+def test_number_of_running_handlers() -> None:
     engine = Engine("127.0.0.1", workers=2)
     running_now, most = 0, 0
 
@@ -176,10 +176,13 @@ def test_how_many_handlers_are_under_way() -> None:
 
 
 @pytest.mark.parametrize("compression", [False, True])
-def test_nobody_takes_events(compression: bool) -> None:
-    """Sockets are no longer read, so clients wait; nothing is lost, and little kept; then all goes on."""
+def test_events_that_are_not_taken(compression: bool) -> None:
+    """Sockets are no longer read, so clients wait; nothing is lost, and memory is bounded; then everything
+    continues.
+    """
     limit = 2**20
-    # More of them than a window of compression holds: else the buffers of the sockets hold hundreds of thousands.
+    # More distinct data than a compression window holds: otherwise the buffers of the sockets hold hundreds of
+    # thousands of messages.
     messages = [random.Random(number).randbytes(3500).hex() for number in range(20)]
     engine = Engine("127.0.0.1", workers=2, max_event_bytes=limit, compression=compression)
     with engine:
@@ -195,7 +198,7 @@ def test_nobody_takes_events(compression: bool) -> None:
         threads = [threading.Thread(target=flood, args=[number]) for number in range(4)]
         for thread in threads:
             thread.start()
-        # Until no client gets on.
+        # Until no client makes progress.
         before, deadline = -1, time.monotonic() + patience(30)
         while before != sum(sent):
             assert time.monotonic() < deadline
@@ -203,7 +206,7 @@ def test_nobody_takes_events(compression: bool) -> None:
             time.sleep(0.5)
         waiting = engine.stats()
         assert waiting["events_waiting"] > 100
-        # A turn of each worker is more than the limit, and no more.
+        # Each worker may exceed the limit by one turn, and no more.
         assert waiting["event_bytes_waiting"] < limit + 2 * (2**20 + 300_000)
         over.set()
         got: dict[Session, list[int]] = {}
@@ -226,7 +229,9 @@ def test_nobody_takes_events(compression: bool) -> None:
 
 @pytest.mark.parametrize("way", ["coroutines", "pool"])
 def test_a_handler_that_never_returns(way: str) -> None:
-    """Its client is no longer read, however much it sends; all others are served, and it goes on when it returns."""
+    """Its client is no longer read, however much it sends; other clients are served, and it continues when the handler
+    returns.
+    """
     engine = Engine("127.0.0.1", workers=1, ping_interval=None)
     stuck = threading.Event()
     seen: list[int] = []
@@ -296,7 +301,7 @@ def test_a_handler_that_never_returns(way: str) -> None:
 
 
 def test_a_session_that_is_not_read_can_be_closed() -> None:
-    """Its close frame is read all the same."""
+    """Its close frame is read nevertheless."""
     with Engine("127.0.0.1", workers=1) as engine, dial(engine) as ws:
         (event,) = take(engine, 1)
         event.session._set_reading(False)

@@ -1,4 +1,4 @@
-"""Clients who come in while events have no room, and others who fill what room there comes at that moment."""
+"""New clients while the event queue is full, and other clients that fill every free place at that moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST = (
 SHORT = b"\x82\x80\0\0\0\0"
 
 
-def test_whoever_waits_to_come_in_does_though_others_fill_the_room() -> None:
+def test_waiting_clients_are_admitted_despite_busy_ones() -> None:
     engine = Engine("127.0.0.1", workers=1, max_events=2, open_timeout=60)
     clients: list[socket.socket] = []
     many = SHORT * 5000
@@ -47,7 +47,7 @@ def test_whoever_waits_to_come_in_does_though_others_fill_the_room() -> None:
         others = clients.copy()
         for number in range(16):
             others[0].sendall(SHORT * 10)
-            time.sleep(0.02)  # events are full: nobody takes any
+            time.sleep(0.02)  # the event queue is full: no thread takes events
             waiting = ask()
             time.sleep(0.02)
             start = threading.Barrier(3)

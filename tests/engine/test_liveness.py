@@ -1,8 +1,8 @@
 """Random schedules, for some seconds: no call waits without end, nothing is lost, doubled, reordered or left behind.
 
 ``WIRESPEED_LIVENESS_ENGINE_SECONDS`` is the length of a whole run, of which a run without the option ``--rotation``
-takes a third. ``WIRESPEED_LIVENESS_SEED`` is where seeds begin, by default 1.
-A failure prints the smallest schedule that was found, and how to run it again: ``make liveness-engine``.
+takes a third. ``WIRESPEED_LIVENESS_SEED`` is the first seed, by default 1. A failure prints the smallest schedule that
+was found, and how to run it again: ``make liveness-engine``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECONDS = float(os.environ.get("WIRESPEED_LIVENESS_ENGINE_SECONDS", "20"))
 FIRST = int(os.environ.get("WIRESPEED_LIVENESS_SEED", "1"))
 SHRINKING = 20.0
 
-# Of all schedules after the first ones, in MiB: their buffers, and what the allocator keeps of them.
+# Of all schedules after the first ones, in MiB: their buffers, and memory that the allocator keeps.
 GROWTH = 60.0
 
 pytestmark = [
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 
-def test_nobody_waits_for_ever(rotation: str | None) -> None:
+def test_no_call_waits_forever(rotation: str | None) -> None:
     sixtieths = sample(range(60), 3, rotation)
     seed, seconds = (FIRST + sixtieths[0]) * 1000, SECONDS * len(sixtieths) / 60 / 4
     sizes: list[float] = []
@@ -45,7 +45,7 @@ def test_nobody_waits_for_ever(rotation: str | None) -> None:
     assert sizes[-1] - sizes[0] < GROWTH, sizes
 
 
-def test_a_plan_can_be_written_and_read() -> None:
+def test_plan_round_trips_as_json() -> None:
     plan = draw(17)
     assert Plan.load(plan.dump()) == plan == draw(17)
     assert draw(18) != plan
@@ -56,7 +56,7 @@ OPTIONS = {"taker": "thread", "policy": "disconnect", "end": "drain"}
 
 
 def record(*received: tuple[int, int]) -> Record:
-    """One client, to which actor 0 has sent messages 1 to 3, and which has received some."""
+    """Returns a record of one client, to which actor 0 has sent messages 1 to 3, and which has received some."""
     made = Record()
     made.orderly = True
     made.dropped = 0
@@ -85,7 +85,7 @@ def test_messages_are_checked() -> None:
         ([(0, 1), (0, 2)], "1 messages did not arrive, 0 were counted"),
     ],
 )
-def test_the_oracle_sees(received: list[tuple[int, int]], complaint: str | None) -> None:
+def test_oracle_finds_errors(received: list[tuple[int, int]], complaint: str | None) -> None:
     class Someone:
         is_open = False
         id = 1

@@ -1,6 +1,6 @@
-"""Readers that are slow and honest, drawn by chance: whoever waits for room goes at their pace, and none is cut off.
+"""Slow honest readers, drawn by chance: publishers that wait for room adapt to them, and none is disconnected.
 
-``WIRESPEED_PACE_SEED`` says where seeds begin, by default 1; a failure names its own.
+``WIRESPEED_PACE_SEED`` is the first seed, by default 1; a failure names its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.wirespeed_only("websockets has no engine"), pytest.mar
 
 def dial(engine: Engine, target: str, window: int | None) -> socket.socket:
     sock = socket.socket()
-    # As on Ethernet: the loopback's segments of 64 KiB wait for windows that receivers of less than that seldom open.
+    # As on Ethernet: the loopback's segments of 64 KiB wait for windows that smaller receive buffers seldom open.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
     if window is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
@@ -41,7 +41,7 @@ def dial(engine: Engine, target: str, window: int | None) -> socket.socket:
 
 
 class Readers:
-    """Clients that read so many bytes in a second each, in a thread."""
+    """Clients that each read a number of bytes in a second, in a thread."""
 
     def __init__(self, socks: list[socket.socket], rates: list[float]) -> None:
         self.got = [0] * len(socks)
@@ -75,13 +75,13 @@ class Readers:
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 4))
-def test_slow_readers_are_not_cut_off(seed: int) -> None:
+def test_slow_readers_are_not_disconnected(seed: int) -> None:
     rng = random.Random(seed)
     rate = rng.choice([100e3, 200e3, 500e3, 1e6, 5e6])
     count, size = rng.choice([1, 1, 2, 5]), rng.choice([100, 1_000, 20_000])
     limit = rng.choice([256 * 1024, 1 << 20])
-    # A receive buffer that grows to megabytes tells of what was read a sixteenth at a time. One of 512 KiB was seen not
-    # to tell for seconds that it was empty (Linux 6.18: only window probes went on).
+    # A receive buffer of megabytes announces freed space only a sixteenth at a time. One of 512 KiB was seen not to
+    # announce for seconds that it was empty (Linux 6.18: only window probes were sent).
     window = rng.choice([16_384, 65_536]) if rate < 1e6 else None
     relayed, workers = rng.random() < 0.5, rng.choice([1, 2])
     about = f"seed {seed}: {count} at {rate:,.0f} bytes/s, {size=} {limit=} {window=} {relayed=} {workers=}"
@@ -116,7 +116,7 @@ def test_slow_readers_are_not_cut_off(seed: int) -> None:
                     time.sleep(0.002)
                 continue
             if not engine.has_room("room"):
-                engine.wait_for_room("room", timeout=0.1)  # now and then it ends meanwhile
+                engine.wait_for_room("room", timeout=0.1)  # it may end meanwhile
                 continue
             engine.publish("room", message)
             published += size

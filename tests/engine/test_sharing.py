@@ -1,4 +1,4 @@
-"""What several share: threads that iterate, workers that one call concerns, a loop that has other tasks."""
+"""Shared use: several iterating threads, calls that concern several workers, a loop with other tasks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
 
 @pytest.mark.parametrize("call", ["broadcast", "publish"])
-def test_a_message_goes_to_all_or_to_none(call: str) -> None:
-    """Who is refused comes again: whoever had it already would have it twice."""
+def test_broadcast_goes_to_all_or_none(call: str) -> None:
+    """A refused call is repeated: a session that already had the message would get it twice."""
     count = 3000
     with Engine("127.0.0.1", workers=4, mailbox_limit=1) as engine:
         clients = [dial(engine) for _ in range(16)]
@@ -59,8 +59,8 @@ def test_a_message_goes_to_all_or_to_none(call: str) -> None:
         assert got == {number: [str(message) for message in range(count)] for number in range(16)}
 
 
-def test_a_broadcast_is_for_sessions() -> None:
-    """Whoever is at a path that echoes has sent nothing, and gets nothing."""
+def test_broadcast_excludes_echo_paths() -> None:
+    """A client at an echo path has no session, and gets no broadcast."""
     engine = Engine("127.0.0.1")
     engine.echo("/echo")
     with engine, dial(engine, "/echo") as echoed, dial(engine, "/room") as member:
@@ -82,7 +82,7 @@ def test_very_long_times(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["mailbox_limit", "max_events", "max_event_bytes"])
-def test_limits_that_nothing_would_meet(name: str) -> None:
+def test_limits_that_no_message_fits(name: str) -> None:
     options: dict[str, Any] = {name: 0}
     with pytest.raises(ValueError, match=f"{name} must be 1 or more"):
         Engine("127.0.0.1", **options)
@@ -93,7 +93,7 @@ def test_limits_of_one(name: str) -> None:
     options: dict[str, Any] = {name: 1}
     with Engine("127.0.0.1", workers=2, **options) as engine:
         events: list[object] = []
-        # While there is no room, nobody is let in either.
+        # While there is no room, no client is admitted either.
         taking = threading.Thread(target=lambda: events.extend(take(engine, 202)))
         taking.start()
         with dial(engine) as one, dial(engine) as two:
@@ -106,7 +106,7 @@ def test_limits_of_one(name: str) -> None:
 
 
 def test_threads_that_iterate() -> None:
-    """An end may be told to one thread before another is told of the rest: nothing of it is kept for ever."""
+    """One thread may get the end before another gets the remaining events: no state of it is kept forever."""
     sys.setswitchinterval(1e-5)
     try:
         with Engine("127.0.0.1", workers=2) as engine:
@@ -140,10 +140,10 @@ def test_threads_that_iterate() -> None:
             assert all(one == some[0] for some in equal.values() for one in some)
             assert len({one for some in equal.values() for one in some}) == 300
             equal.clear()
-            # The engine goes on; what it has told of is over.
+            # The engine continues; the reported sessions are over.
             limit = time.monotonic() + 5
             left = 300
-            # Each thread has what it was given last.
+            # Each thread holds its last batch.
             while left > len(threads) and time.monotonic() < limit:
                 gc.collect()
                 time.sleep(0.05)
@@ -157,7 +157,7 @@ def test_threads_that_iterate() -> None:
 
 
 def test_garbage_collected_while_events_become_objects() -> None:
-    """What is collected may run any code, and others meanwhile: nobody waits for whoever waits for him."""
+    """Collected objects may run any code, also in other threads: no deadlock results."""
     text = textwrap.dedent("""
         import faulthandler, gc, sys, threading, time
         from wirespeed.engine import Engine
@@ -222,7 +222,7 @@ def flood(engine: Engine, over: threading.Event) -> threading.Thread:
 
 
 @pytest.mark.parametrize("way", ["iterates", "handlers", "coroutines"])
-def test_a_flood_leaves_the_loop_to_others(way: str) -> None:
+def test_flood_does_not_starve_other_tasks(way: str) -> None:
     """A task beside it wakes up, again and again."""
 
     async def main() -> tuple[int, int]:
@@ -260,12 +260,12 @@ def test_a_flood_leaves_the_loop_to_others(way: str) -> None:
 
     ticks, count = asyncio.run(asyncio.wait_for(main(), 60))
     assert count > 10_000
-    # 200 on a machine that does nothing else.
+    # 200 on an idle machine.
     assert ticks > 20
 
 
 def test_iterating_again_after_a_break() -> None:
-    """What is left of the first time goes when the loop gets to it, and takes nobody's descriptor with it."""
+    """The rest of the first iteration is closed when the loop runs, and closes no reused descriptor."""
 
     async def next_batch(engine: Engine) -> None:
         async for _ in engine:
@@ -276,7 +276,7 @@ def test_iterating_again_after_a_break() -> None:
             with dial(engine) as ws:
                 for _ in range(5):
                     await next_batch(engine)
-                    # What follows does not wait, so the loop has not got to it.
+                    # The following code does not wait, so the loop has not run.
                     ws.send("x")
                     while not engine.stats()["events_waiting"]:
                         time.sleep(0.001)
@@ -299,8 +299,8 @@ def test_iterating_again_after_a_break() -> None:
 
 
 @pytest.mark.serial
-def test_a_counting_thread_beside_a_busy_engine() -> None:
-    """Fairness: the batch loop is flooded, and a thread that computes keeps 40 % of its speed."""
+def test_busy_engine_does_not_starve_a_computing_thread() -> None:
+    """Fairness: the batch loop is flooded, and a computing thread keeps 40 % of its speed."""
 
     def work() -> int:
         value = 0
@@ -315,7 +315,7 @@ def test_a_counting_thread_beside_a_busy_engine() -> None:
         while time.perf_counter() < end:
             work()
             done += 1
-        # Of the interpreter, not of the processor: others of the machine are no matter here.
+        # Time of the interpreter, not of the processor: other programs have no effect here.
         assert time.thread_time() > since
         return done / (time.perf_counter() - began)
 

@@ -1,4 +1,4 @@
-"""What tests of the engine share."""
+"""Helpers of the engine tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dial(engine: Engine, path: str = "/", **options: Any) -> ClientConnection:
 
 
 def take(engine: Engine, count: int) -> list[Event]:
-    """The next events; there must be so many."""
+    """Returns the next events; there must be this many."""
     events: list[Event] = []
     for batch in engine.batches(max_events=count, timeout=20):
         assert batch, f"only {events}"
@@ -36,7 +36,7 @@ def take(engine: Engine, count: int) -> list[Event]:
 
 @contextlib.contextmanager
 def running(engine: Engine, *, threads: int = 0) -> Iterator[None]:
-    """Have the handlers called, in another thread."""
+    """Calls the handlers in another thread."""
     engine.start()
     thread = threading.Thread(target=engine.run, kwargs={"threads": threads}, name="runs-engine")
     thread.start()

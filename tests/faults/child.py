@@ -1,4 +1,4 @@
-"""A cell in a process of its own, which ends in the middle of it, or whose clock is moved."""
+"""Runs a cell in a process of its own, which ends in the middle of it, or whose clock is moved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = 24 * 3600.0
 
 
 def _move_clock(seconds: float) -> None:
-    """Move the wall clock of this process, and see that it has moved."""
+    """Moves the wall clock of this process, and checks that it has moved."""
     before = time.time()
     with open(os.environ["FAULTS_CLOCK"], "r+b") as file:
         file.write(struct.pack("@q", int(seconds)))
@@ -29,7 +29,7 @@ def _move_clock(seconds: float) -> None:
 
 
 def _run_until_the_end(cell: Cell, certificates: Certificates) -> None:
-    """Return while the conversation is at its stage, in daemon threads."""
+    """Returns while the conversation is at its stage, in daemon threads."""
     reached = threading.Event()
 
     def strike() -> None:
@@ -39,12 +39,12 @@ def _run_until_the_end(cell: Cell, certificates: Certificates) -> None:
     run = network_cell.run_server_cell if cell.api.is_server else network_cell.run_client_cell
     threading.Thread(target=run, args=[cell, certificates, strike], daemon=True).start()
     assert reached.wait(30), "the stage is not reached"
-    # Whoever waits is to be in its call by now.
+    # The waiting thread is to be in its call by now.
     time.sleep(0.05)
 
 
 def main(fault: str, stage: str, api: str, folder: str) -> None:
-    """Run a cell; ``done`` is printed when it was as it should be."""
+    """Runs a cell; prints ``done`` on success."""
     cell = Cell(fault, stage, next(found for found in APIS if str(found) == api))
     certificates = Certificates(Path(folder))
     if fault == "exit":

@@ -30,11 +30,11 @@ __all__ = ["DOCUMENTED", "Over", "Plan", "aleaving", "leaving", "make_client", "
 
 
 class Over(Exception):
-    """For interfaces that tell of the end by a call: raised where others raise from a call."""
+    """The end of a connection, for APIs that report it by a callback: raised where other APIs raise."""
 
 
-# What calls may raise when a connection cannot be opened, or fails: OSError has the failures of TLS and TimeoutError,
-# and InvalidState is what a session of the engine raises.
+# Exceptions of calls when a connection cannot be opened, or fails: OSError covers the failures of TLS and TimeoutError,
+# and a session of the engine raises InvalidState.
 DOCUMENTED: tuple[type[Exception], ...] = (
     ConnectionClosed,
     InvalidState,
@@ -49,10 +49,10 @@ DOCUMENTED: tuple[type[Exception], ...] = (
 
 @dataclasses.dataclass
 class Plan:
-    """Where a client connects, and how.
+    """The destination and options of a client.
 
     Args:
-        uri: Where.
+        uri: The destination.
         options: Those that all clients have.
         ssl: TLS settings.
         proxy: The URL of a proxy.
@@ -77,18 +77,18 @@ class Plan:
         return found
 
 
-# What a call on a connection that is closed may raise besides: iterators have an end.
+# Further exceptions of a call on a closed connection: iterators have an end.
 CLOSED: tuple[type[Exception], ...] = (*DOCUMENTED, RuntimeError, StopIteration, StopAsyncIteration)
 
 
 def leaving(call: Callable[[], Any]) -> None:
-    """Make a call that may fail as documented."""
+    """Makes a call that may fail as documented."""
     with contextlib.suppress(*CLOSED):
         call()
 
 
 async def aleaving(call: Callable[[], Any]) -> None:
-    """The same, where what it returns may have to be awaited."""
+    """Makes a call that may fail as documented, and awaits its result if necessary."""
     with contextlib.suppress(*CLOSED):
         result = call()
         if hasattr(result, "__await__"):
@@ -96,7 +96,7 @@ async def aleaving(call: Callable[[], Any]) -> None:
 
 
 def _drop(app: Any, in_a_cycle: bool) -> None:
-    """Forget a connection, and what belongs to it, which nothing refers to any more but itself."""
+    """Drops a connection and the objects that only it refers to."""
     held: list[Any] = [app.ws]
     for name in ("ws", "reader", "writer"):
         vars(app).pop(name, None)
@@ -107,7 +107,7 @@ def _drop(app: Any, in_a_cycle: bool) -> None:
 
 
 class Blocking:
-    """Calls that block, on a connection of either end."""
+    """Blocking calls on a connection of either end."""
 
     plan: Plan
 
@@ -143,7 +143,7 @@ class Blocking:
         return self.ws.close_code, fine
 
     def forget(self) -> None:
-        """Drop the connection when it is time, in a cycle if so asked."""
+        """Drops the connection when it is time, in a cycle if requested."""
         assert self.plan.forget.wait(20)
         _drop(self, self.plan.in_a_cycle)
 
@@ -167,7 +167,7 @@ class BlockingClient(Blocking):
 
 
 class Awaiting:
-    """Calls that are awaited, on a connection of either end."""
+    """Awaited calls on a connection of either end."""
 
     plan: Plan
 
@@ -203,10 +203,10 @@ class Awaiting:
         return self.ws.close_code, fine
 
     async def forget(self) -> None:
-        """Drop the connection when it is time, in a cycle if so asked."""
+        """Drops the connection when it is time, in a cycle if requested."""
         await asyncio_tools.soon(self.plan.forget.is_set, timeout=20)
         _drop(self, self.plan.in_a_cycle)
-        # What is closed is told to the loop.
+        # The loop is notified of the closed descriptor.
         await asyncio_tools.spin()
 
     async def use(self) -> None:
@@ -230,7 +230,7 @@ class AwaitingClient(Awaiting):
 
 
 class Arrivals:
-    """What arrives, for one task that waits for it; unlike asyncio's queues it needs no loop to be dropped."""
+    """A queue of arrived messages for one waiting task; unlike asyncio's queues it can be dropped without a loop."""
 
     def __init__(self) -> None:
         self._items: collections.deque[Any] = collections.deque()
@@ -247,7 +247,7 @@ class Arrivals:
         return self._items.popleft()
 
 
-class Hears(wirespeed.Listener):
+class QueueListener(wirespeed.Listener):
     """A listener whose messages can be waited for."""
 
     def __init__(self) -> None:
@@ -263,9 +263,9 @@ class Hears(wirespeed.Listener):
 class Listening(Awaiting):
     """A connection whose messages go to a listener."""
 
-    def __init__(self, log: Log, ws: Any = None, hears: Hears | None = None) -> None:
+    def __init__(self, log: Log, ws: Any = None, hears: QueueListener | None = None) -> None:
         super().__init__(log, ws)
-        self.hears = hears or Hears()
+        self.hears = hears or QueueListener()
 
     async def recv(self) -> bytes:
         found = await self.hears.queue.get()
@@ -338,7 +338,7 @@ def _bytes(message: Any) -> bytes:
 
 
 def make_client(name: str, setting: Setting | None, plan: Plan, log: Log) -> Any:
-    """The application of one client of the table."""
+    """Returns the application of one client of the table."""
     if name == "sync-client":
         return BlockingClient(log, plan, wirespeed.sync.connect)
     if name == "drop-in-sync-client":
@@ -357,7 +357,7 @@ def make_client(name: str, setting: Setting | None, plan: Plan, log: Log) -> Any
 def run_client(
     name: str, setting: Setting | None, plan: Plan, log: Log, talking: Generator[tuple[Any, ...], Any, None]
 ) -> None:
-    """Hold the conversation, in this thread."""
+    """Holds the conversation in this thread."""
     app = make_client(name, setting, plan, log)
     if setting is None:
         drive(talking, app, log)

@@ -1,4 +1,4 @@
-"""The settings in which the tests of this folder run, and what has to be there before anything is counted."""
+"""The settings of the tests of this folder, and resources that must exist before leaks are counted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ WHEN = ("early", "late")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "setting" in metafunc.fixturenames:
         from interop.asyncio_tools import SETTINGS
-        from interop.matrix import one_per_port
+        from interop.matrix import one_per_backend
         from interop.samples import sample
 
         everything = bool(metafunc.config.getoption("--campaign"))
-        settings = SETTINGS if everything else one_per_port(metafunc.function.__name__)
+        settings = SETTINGS if everything else one_per_backend(metafunc.function.__name__)
         if "when" not in metafunc.fixturenames:
             metafunc.parametrize("setting", settings, ids=str)
             return
-        # Of two settings, early with the first and late with the second.
+        # Two settings: one for early, the other for late cancellation.
         cases = list(itertools.product(settings, WHEN))
         if not everything:
             cases = sample(cases, 3, metafunc.config.getoption("--rotation"))

@@ -1,7 +1,7 @@
-"""What the two ends say to each other in every cell, and what must be true of it in the end.
+"""The conversation of the two ends in every cell, and its invariants at the end.
 
-The subject's side is a generator of calls, so that it is the same for calls that block and for calls that are awaited.
-The peer's side is a function; it knows when the fault strikes.
+The subject's side is a generator of calls, which serves blocking and awaited calls alike. The peer's side is a
+function; it knows when the fault strikes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = [
 
 HELLO = b"hello\n"
 BACK = b"hello back\n"
-# Two bytes of length in its header, and a newline in its end only: streams are read by lines.
+# Two bytes of length in its header, and a newline only at its end: streams are read by lines.
 MESSAGE = b"0123456789" * 60 + b"\n"
-# More than the system keeps for a peer that does not read.
+# More than the system buffers for a peer that does not read.
 BIG = [b"%03d" % number + bytes(512 * 1024) + b"\n" for number in range(24)]
 # Where a network is slow.
 SOME = [b"%03d" % number + bytes(64 * 1024) + b"\n" for number in range(4)]
 
-# Seconds that any call may take: far more than the longest time limit that a cell sets.
+# Seconds that any call may take: far more than the longest time limit of a cell.
 CALL = 20.0
 
 OPENING = ("dialling", "tls-hello", "tls-answer", "tunnel", "request", "response")
@@ -53,20 +53,20 @@ Call = tuple[Any, ...]
 
 @dataclasses.dataclass
 class Log:
-    """What the application of the subject has seen.
+    """The observations of the subject's application.
 
     Attributes:
         opened: Whether it had a connection.
-        received: What it received, in order.
-        submitted: What it gave to be sent.
-        accepted: That of which the call returned.
-        error: The documented exception that ended the conversation, in words.
-        wrong: What no documentation allows.
+        received: Received messages, in order.
+        submitted: Messages passed to send calls.
+        accepted: Messages whose send call returned.
+        error: The documented exception that ended the conversation, as text.
+        wrong: Undocumented behaviour.
         code: The close code, when it was over.
-        said_to_be_fine: Whether the end was reported as a proper one.
-        said_to_be_lost: Whether it was told that something was not sent.
-        finished: Whether it has come to its end.
-        watched: Weak references to what must be gone when everything is over.
+        said_to_be_fine: Whether the end was reported as a clean one.
+        said_to_be_lost: Whether it was notified that something was not sent.
+        finished: Whether it has finished.
+        watched: Weak references to objects that must be freed when everything is over.
     """
 
     opened: bool = False
@@ -120,10 +120,10 @@ def converse(
 
     Args:
         stage: When the fault strikes; ``"forget"`` where the connection is dropped.
-        log: What happens is written there.
+        log: Records the events.
         documented: Exceptions that calls may raise when a connection fails.
-        big: What is sent where the peer does not read.
-        again: Exceptions after which closing goes on when it is called again.
+        big: The message for a peer that does not read.
+        again: Exceptions after which closing continues when it is called again.
     """
     try:
         yield from _speak(stage, log, big)
@@ -163,7 +163,7 @@ class _Clock:
 
 
 def drive(talking: Generator[Call, Any, None], app: Any, log: Log) -> None:
-    """Make the calls on an application whose calls block."""
+    """Makes the calls on an application with blocking calls."""
     resume: Callable[[Any], Call] = talking.send
     value: Any = None
     while True:
@@ -180,7 +180,7 @@ def drive(talking: Generator[Call, Any, None], app: Any, log: Log) -> None:
 
 
 async def adrive(talking: Generator[Call, Any, None], app: Any, log: Log) -> None:
-    """The same where they are awaited. Being cancelled ends it."""
+    """Makes the calls on an application with awaited calls. Cancellation ends it."""
     resume: Callable[[Any], Call] = talking.send
     value: Any = None
     while True:
@@ -199,7 +199,7 @@ async def adrive(talking: Generator[Call, Any, None], app: Any, log: Log) -> Non
 
 
 def _send_struck(peer: Peer, stage: str, strike: Callable[[], None]) -> None:
-    """Send a message at a stage of receiving, during which the fault strikes."""
+    """Sends a message at a stage of receiving, during which the fault strikes."""
     match stage:
         case "idle":
             strike()
@@ -221,8 +221,8 @@ def talk(
     Args:
         peer: The peer, before the opening handshake.
         stage: When the fault strikes; in the opening handshake it does so by itself.
-        strike: Lets it strike, and returns when the peer should go on.
-        hold: Keeps what the subject sends from being read; what strikes ends that.
+        strike: Triggers the fault, and returns when the peer should continue.
+        hold: Prevents the subject's data from being read; the fault ends that.
         stuck: Waits until the subject can send no more.
     """
     with contextlib.suppress(Gone):
@@ -246,7 +246,7 @@ def talk(
 
 
 def talk_to_echo(peer: Peer, stage: str, strike: Callable[[], None]) -> None:
-    """The peer's side where the server is an echo, and has no application."""
+    """The peer's side where the server is an echo without an application."""
     with contextlib.suppress(Gone):
         peer.open()
         peer.send(HELLO)

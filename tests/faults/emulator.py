@@ -1,9 +1,9 @@
-"""A bad network of two ends, in user space: two network namespaces, a TUN device in each, and who carries packets.
+"""A bad network of two ends, in user space: two network namespaces, a TUN device in each, and a carrier of packets.
 
 Run as ``python -m faults.emulator`` inside of a network namespace of its own (``unshare --net --mount``), it makes a
-second one, a device in each, and carries IP packets from one to the other: late, in another order, twice, or not at
-all. It prints ``ready PID`` when it does; PID is that of a process whose ``/proc/PID/ns/net`` is the namespace of the
-other end. Commands come on standard input, a line each: ``blackhole``, ``heal``. It ends with its standard input.
+second one, a device in each, and carries IP packets from one to the other: late, reordered, duplicated, or not at all.
+It prints ``ready PID`` when it works; PID is that of a process whose ``/proc/PID/ns/net`` is the namespace of the other
+end. Commands come on standard input, a line each: ``blackhole``, ``heal``. It ends with its standard input.
 
 Addresses are 10.77.0.1 for the near end, where the emulator was started, and 10.77.0.2 for the far one.
 """
@@ -32,20 +32,20 @@ TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 CLONE_NEWNET = 0x40000000
 MTU = 1500
-# Packets that a direction holds; what comes beyond is lost, as in a real queue.
+# Packets that a direction holds; further ones are lost, as in a real queue.
 QUEUE = 1000
 
 
 @dataclasses.dataclass
 class Link:
-    """What the network does to packets.
+    """The treatment of packets by the network.
 
     Args:
-        delay: Seconds that each takes, at least.
-        jitter: Seconds more that it may take. Packets overtake each other.
-        loss: The part of them that is lost.
-        duplicates: The part that comes twice.
-        seed: Of what happens to which.
+        delay: Minimum delay in seconds.
+        jitter: Additional random delay in seconds. Packets overtake each other.
+        loss: The share of lost packets.
+        duplicates: The share of duplicated packets.
+        seed: Of the random choices.
     """
 
     delay: float = 0.005
@@ -59,7 +59,7 @@ class Link:
 
 
 def reason_to_skip() -> str | None:
-    """Why there can be no such network here; ``None`` if there can."""
+    """Returns why there can be no such network here; ``None`` if there can."""
     if sys.platform != "linux":
         return "network namespaces are of Linux"
     if os.geteuid() != 0:
@@ -92,7 +92,7 @@ def _unshare_net() -> None:
 
 
 def _make_far_end() -> tuple[int, int]:
-    """A process in a namespace of its own that keeps it there; its device, and its number."""
+    """Starts a process that keeps a namespace of its own; returns its device and its number."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Connections that nobody ends: forgotten ones, cycles, a loop that is closed under them, a process that ends."""
+"""Connections without an explicit end: dropped ones, cycles, a closed loop, a process that ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENCE = 30.0
 
 @contextlib.contextmanager
 def _peer(cell: Cell, certificates: Certificates, strike: Callable[[], None]) -> Iterator[tuple[Plan, list[Peer]]]:
-    """A peer that is dialled; when the block is left, it must have seen the end of the connection."""
+    """Yields a dialled peer; when the block is left, the peer must have seen the end of the connection."""
     context = certificates.server_context() if cell.is_secure else None
     errors: list[BaseException] = []
     peers: list[Peer] = []
@@ -48,7 +48,7 @@ def _peer(cell: Cell, certificates: Certificates, strike: Callable[[], None]) ->
         except BaseException as exc:
             errors.append(exc)
 
-    # A small buffer, so that whoever sends much is stuck before the peer begins to read.
+    # A small buffer, so that a sender of much data blocks before the peer begins to read.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
         listener.settimeout(PATIENCE)
@@ -66,7 +66,7 @@ def _peer(cell: Cell, certificates: Certificates, strike: Callable[[], None]) ->
 
 
 def _forgotten(cell: Cell, certificates: Certificates) -> None:
-    """It gives a warning, and the peer gets a close frame, as the documentation says."""
+    """The connection warns, and the peer gets a close frame, as documented."""
     log = Log()
     time_to_forget = threading.Event()
     with _peer(cell, certificates, time_to_forget.set) as (plan, peers):
@@ -78,7 +78,7 @@ def _forgotten(cell: Cell, certificates: Certificates) -> None:
             run_client(cell.api.name, cell.api.setting, plan, log, talking)
         del talking
         texts = [str(warning.message) for warning in told if warning.category is ResourceWarning]
-        # They keep what they tell of.
+        # Log records keep the objects that they refer to.
         told.clear()
     assert log.wrong is None, log.wrong
     assert log.error is None, log.error
@@ -88,7 +88,7 @@ def _forgotten(cell: Cell, certificates: Certificates) -> None:
 
 
 def _loop_closed(cell: Cell, certificates: Certificates) -> None:
-    """Whatever is under way, its socket is closed when nobody holds the connection, or the loop, any more."""
+    """At any stage, the socket is closed when the connection, or the loop, is no longer referenced."""
     assert cell.api.setting is not None
     loop = new_loop(cell.api.setting.loop)
     loops = [loop]
@@ -111,7 +111,7 @@ def _loop_closed(cell: Cell, certificates: Certificates) -> None:
         # While another thread's collection runs, that of this one would do nothing.
         gc.disable()
         try:
-            # That a pending task was destroyed is told by asyncio, and right.
+            # asyncio rightly reports that a pending task was destroyed.
             logger.setLevel(logging.CRITICAL)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -141,7 +141,7 @@ main({fault!r}, {stage!r}, {api!r}, {folder!r})
 
 
 def _child(cell: Cell, folder: Path, **environment: str) -> None:
-    """The cell in a process of its own: it ends well, and says nothing."""
+    """Runs the cell in a process of its own, which must succeed silently."""
     path = [str(Path(__file__).parents[1]), str(Path(wirespeed.__file__).parents[1])]
     program = CHILD.format(path=path, fault=cell.fault, stage=cell.stage, api=str(cell.api), folder=str(folder))
     done = subprocess.run(
@@ -156,7 +156,7 @@ def _child(cell: Cell, folder: Path, **environment: str) -> None:
 
 
 def run_lifetime(cell: Cell, certificates: Certificates, folder: Path, clock: Callable[[], str]) -> None:
-    """Run a cell of one of ``LIFETIMES``.
+    """Runs a cell of one of ``LIFETIMES``.
 
     Args:
         cell: The cell.

@@ -34,7 +34,7 @@ PATIENCE = 60.0
 
 
 def _enter(namespace: int) -> None:
-    """Let this thread, and those that it starts from now on, be in a network namespace."""
+    """Moves this thread, and those that it starts from now on, into a network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "setns")
@@ -43,7 +43,7 @@ def _enter(namespace: int) -> None:
 class Network:
     """The emulated network, in a process of its own.
 
-    ``near()`` and ``far()`` let the block be in the namespace of an end.
+    ``near()`` and ``far()`` run the block in the namespace of an end.
     """
 
     def __init__(self, link: Link) -> None:
@@ -196,7 +196,7 @@ def _server(
 def run_over(
     network: Network, cell: Cell, certificates: Certificates, *, vanishes: bool = False
 ) -> tuple[Log, Peer | None]:
-    """Hold the conversation of a cell over the network.
+    """Holds the conversation of a cell over the network.
 
     Args:
         network: The network.

@@ -1,4 +1,4 @@
-"""A cell whose fault the network makes: a conversation through a relay, and what must be true of it afterwards."""
+"""A cell whose fault the network makes: a conversation through a relay, and the invariants afterwards."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ PATIENCE = 30.0
 
 
 def options_of(cell: Cell) -> dict[str, Any]:
-    """Time limits: short ones where something is to be waited for in vain, so that a cell does not last."""
+    """Returns the time limits: short ones where a wait must end by timeout, so that a cell does not take long."""
     silent = cell.fault == "blackhole"
-    # A handshake that is waited for in vain; anything else has the time that it needs on any machine.
+    # A handshake that must time out; other waits have enough time for any machine.
     opening = silent and cell.stage in OPENING
     return {
         "open_timeout": 1.0 if opening else 20.0,
@@ -45,7 +45,7 @@ def options_of(cell: Cell) -> dict[str, Any]:
     }
 
 
-# How many bytes of a stage have gone when it is struck: the first part of a record of TLS, or of a head.
+# The number of bytes of a stage before the fault: the first part of a record of TLS, or of a head.
 TRIGGERS: dict[str, tuple[bool, int]] = {
     "dialling": (True, 0),
     "tls-hello": (False, 100),
@@ -137,7 +137,7 @@ def run_client_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
         )
         port = relay.port
         if cell.fault == "blackhole" and cell.stage == "dialling":
-            # Nobody answers at all.
+            # No end answers at all.
             port, _ = stack.enter_context(full_listener())
         proxied = cell.stage == "tunnel"
         host = "localhost" if cell.is_secure else "127.0.0.1"
@@ -168,7 +168,7 @@ def run_client_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
 
 
 def _end(cell: Cell, relay: Relay, listener: socket.socket | None = None) -> None:
-    """The subject is done: let the peer see it, where the fault would not, and where nobody has come."""
+    """The subject is done: lets the peer see it where the fault would not, or where no connection was made."""
     if cell.fault == "blackhole":
         relay.strike("reset")
     if listener is not None:
@@ -194,7 +194,7 @@ def _dialler(cell: Cell, port: int, context: ssl.SSLContext | None) -> Callable[
 
 
 def check_serves(port: int, context: ssl.SSLContext | None, host: str = "127.0.0.1") -> None:
-    """A server serves the next client, whatever became of the last one."""
+    """Checks that a server serves the next client, for any outcome of the last one."""
     with contextlib.closing(_dial(port, context, "/", host)) as peer:
         peer.open()
         peer.send(MESSAGE)
@@ -206,7 +206,7 @@ def check_serves(port: int, context: ssl.SSLContext | None, host: str = "127.0.0
 
 
 def _wait_until_let_go(relay: Relay) -> None:
-    """Wait until the subject has ended its end of the relayed connection, though nobody reads what it sent."""
+    """Waits until the subject has ended its end of the relayed connection, even if its data is not read."""
     pair = relay._first
     if pair is None or pair.dead:
         return
@@ -236,7 +236,7 @@ def run_server_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
                 else:
                     wait_until(lambda: relay._first is not None)
                 if cell.stage != "sending":
-                    # Behind what nobody takes, the end would not be seen.
+                    # Behind unread data, the end would not be visible.
                     _wait_until_let_go(relay)
             elif not echoes and (cell.is_harmless or cell.stage not in OPENING):
                 assert what.done.wait(patience(PATIENCE)), "the application waits"
@@ -252,7 +252,7 @@ def run_server_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
 
 
 def check_log(cell: Cell, log: Log, peer: Peer | None) -> None:
-    """Nothing is lost silently, nothing is doubled, and nothing fails otherwise than documented."""
+    """Checks that nothing is lost silently or doubled, and that failures are as documented."""
     if cell.api.name == "engine-echo":
         assert peer is not None
         said = [HELLO, MESSAGE] if cell.stage in RECEIVING else [HELLO]
@@ -289,9 +289,9 @@ def check_log(cell: Cell, log: Log, peer: Peer | None) -> None:
         assert not log.opened, told
         assert log.error is not None, told
     if cell.stage in RECEIVING or cell.stage == "sending":
-        # A call was under way, and was told.
+        # A call was in progress, and got an exception.
         assert log.error is not None, told
-        # An application of ASGI is told why, as uvicorn tells it.
+        # An ASGI application gets the reason, in the form of uvicorn.
         assert log.code == 1006 or (cell.api.name == "asgi" and log.code == 1011), told
         assert not log.said_to_be_fine
     if len(joined) < len(b"".join(log.accepted)):
@@ -303,7 +303,7 @@ def check_log(cell: Cell, log: Log, peer: Peer | None) -> None:
 
 
 def check_interrupted(cell: Cell, log: Log, arrived: list[bytes]) -> None:
-    """A signal handler has raised in a call, or came too late for it."""
+    """Checks that a signal handler has raised in a call, or came too late for it."""
     if log.error is None:
         assert cell.stage in (*OPENING, "closing", "closed"), "it was not interrupted"
     else:
@@ -314,7 +314,7 @@ def check_interrupted(cell: Cell, log: Log, arrived: list[bytes]) -> None:
 
 
 def run_cell(cell: Cell, certificates: Certificates) -> Log:
-    """Run a cell, and check that nothing is left of it."""
+    """Runs a cell, and checks that nothing is left of it."""
     with no_leaks(), no_threads_left(), contextlib.ExitStack() as stack:
 
         def act() -> None:

@@ -1,4 +1,4 @@
-"""The other end of the subject: bytes and frames on a blocking socket, in either role, and what its application got."""
+"""The other end of the subject: bytes and frames on a blocking socket, in either role, and the received messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Peer:
         sock: Its socket, connected.
         is_server: Its role.
         context: TLS, if there is any; the handshake is made by ``open``.
-        path: What a client asks for.
+        path: The path that a client requests.
 
     Attributes:
         received: Messages that have arrived whole, in order.
@@ -125,7 +125,7 @@ class Peer:
     # Frames and messages
 
     def encode(self, opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
-        """A frame; a client masks with zeros, which leaves the payload as it is."""
+        """Returns a frame; a client masks with zeros, which leaves the payload unchanged."""
         mask, bit = (b"", 0) if self.is_server else (bytes(4), 0x80)
         first = (0x80 if fin else 0) | opcode
         if len(payload) < 126:
@@ -141,7 +141,7 @@ class Peer:
         self.sent.append(message)
 
     def send_in_two(self, message: bytes, cut: int, between: Callable[[], None]) -> None:
-        """Send a message, and do something after so many bytes of its frame."""
+        """Sends a message, and calls a function after this many bytes of its frame."""
         data = self.encode(BINARY, message)
         self.write(data[:cut])
         between()
@@ -149,7 +149,7 @@ class Peer:
         self.sent.append(message)
 
     def send_in_fragments(self, message: bytes, between: Callable[[], None]) -> None:
-        """Send a message in two frames, and do something after the first."""
+        """Sends a message in two frames, and calls a function after the first."""
         half = len(message) // 2
         self.write(self.encode(BINARY, message[:half], fin=False))
         between()
@@ -157,7 +157,7 @@ class Peer:
         self.sent.append(message)
 
     def receive(self) -> bytes:
-        """The next message; pings are answered, and so is a close frame, which ends it."""
+        """Returns the next message; pings are answered, and so is a close frame, which ends it."""
         while True:
             first, second = self._take(2)
             size = second & 127
@@ -192,7 +192,7 @@ class Peer:
         self.write(self.encode(CLOSE, b"\x03\xe8"))
 
     def read_to_end(self) -> None:
-        """Read until the other end has ended its direction of TCP; a server is the first to end its own."""
+        """Reads until the other end has ended its direction of TCP; a server is the first to end its own."""
         self._buffer = b""
         if self.is_server and self.code is not None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Faults that strike the process and not the network: signals, a fork, the end of descriptors or of names."""
+"""Faults of the process, not of the network: signals, a fork, lack of descriptors or of names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from interop.checks import open_descriptors
 
 __all__ = ["PROCESS", "Interrupted", "give_descriptors_back", "struck"]
 
-# Rounds of signals: each thread gets so many.
+# Rounds of signals: each thread gets one in each round.
 ROUNDS = 5
 # tgkill(2)
 TGKILL = {"x86_64": 234, "aarch64": 131}
@@ -32,7 +32,7 @@ class Interrupted(Exception):
 
 
 def _signal_every_thread() -> None:
-    """Interrupt what each thread is doing, those that Python does not know too."""
+    """Interrupts every thread, including those that Python does not know."""
     libc = ctypes.CDLL(None, use_errno=True)
     number = TGKILL[platform.machine()]
     for _ in range(ROUNDS):
@@ -42,9 +42,9 @@ def _signal_every_thread() -> None:
 
 
 def _fork() -> None:
-    """A child that collects all that it has inherited, and ends."""
+    """Forks a child that collects all inherited objects, and ends."""
     with warnings.catch_warnings():
-        # Later versions of Python warn of threads, which are none of the child's.
+        # Later versions of Python warn of threads, which do not exist in the child.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -55,10 +55,10 @@ def _fork() -> None:
 
 
 def _use_up_descriptors() -> None:
-    """No descriptor can be opened any more."""
+    """Uses up the descriptors, so that none can be opened."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = open_descriptors()
-    # The limit is a number of a descriptor, and there may be free ones below it.
+    # The limit is a descriptor number, and there may be free ones below it.
     lowest = next(number for number in range(hard) if number not in found)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
 
@@ -67,7 +67,7 @@ _LIMITS = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def give_descriptors_back() -> None:
-    """There are as many as when this was imported."""
+    """Restores the number of descriptors at import."""
     resource.setrlimit(resource.RLIMIT_NOFILE, _LIMITS)
 
 
@@ -81,7 +81,7 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def _is_calling(frame: FrameType | None) -> bool:
-    """Whether a call of a conversation is under way: not between two of them, where the conversation measures."""
+    """Returns whether a call of a conversation is in progress, and not the measuring between two calls."""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if path.parent.name == "faults" and path.name in ("clients.py", "conversation.py"):
@@ -92,7 +92,7 @@ def _is_calling(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def struck(fault: str) -> Iterator[Callable[[], None]]:
-    """What lets a fault strike; the process is as before when the block has ended."""
+    """Yields the function that triggers a fault; the process is restored when the block has ended."""
     if fault == "signal":
         runs: list[int] = []
         with _handling(lambda number, _: runs.append(number)):

@@ -1,7 +1,7 @@
-"""A relay of TCP that does to a connection what networks do: it cuts, delays, dribbles, and swallows.
+"""A TCP relay that treats a connection as networks do: it cuts, delays, dribbles, and swallows.
 
-It stands between the subject of a test, near, and its peer, far, and knows nothing of WebSockets. A fault strikes when
-a test says so, or when a number of bytes has gone one way. One thread, every wait bounded.
+It stands between the subject of a test, near, and its peer, far, and knows nothing of WebSockets. A fault strikes at a
+call of the test, or when a number of bytes has gone one way. One thread, every wait bounded.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ RELAYED: tuple[Fault, ...] = ("reset", "half-close", "blackhole", "dribble", "st
 # For a command to the thread.
 PATIENCE = 20.0
 
-# Seconds that nothing moves.
+# Seconds without any transfer.
 STALL = 1.0
 
-# Seconds that nothing is read of what the subject sends.
+# Seconds for which the subject's data is not read.
 HELD = 0.5
 
-# Bytes that go one at a time, in each direction: a message of some length with what surrounds it.
+# Bytes that go one at a time, in each direction: a message of some length with its surroundings.
 DRIBBLED = 2000
 
-# Nothing has moved for so long: whoever sends is stuck.
+# Nothing has moved for this long: the sender is blocked.
 STUCK = 0.15
 
 CHUNK = 65536
@@ -49,7 +49,7 @@ def _now() -> float:
 
 
 def _waiting(sock: socket.socket) -> int:
-    """Bytes that have arrived and were not read."""
+    """Returns the number of bytes that have arrived and were not read."""
     size = array.array("i", [0])
     fcntl.ioctl(sock.fileno(), termios.FIONREAD, size)
     return size[0]
@@ -57,12 +57,12 @@ def _waiting(sock: socket.socket) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Trigger:
-    """When a fault strikes by itself: as soon as so many bytes have gone one way.
+    """A fault that strikes by itself as soon as a number of bytes has gone one way.
 
     Args:
-        fault: What strikes.
+        fault: The fault.
         to_near: Whether bytes to the subject are counted, not those from it.
-        after: How many; 0 for at once.
+        after: The number of bytes; 0 for at once.
         then: Called when it has struck, by the thread of the relay.
     """
 
@@ -73,7 +73,7 @@ class Trigger:
 
 
 class _Way:
-    """One direction: what was read of its source and not yet written to its target."""
+    """One direction: bytes that were read from its source and not yet written to its target."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self.source = source
@@ -98,7 +98,7 @@ class _Way:
         self.ended = not data
 
     def write(self, most: int | None) -> None:
-        """Pass on what there is, but no more than ``most`` bytes."""
+        """Forwards the available bytes, but no more than ``most``."""
         size = len(self.buffer) if most is None else min(most, len(self.buffer))
         if self.dribbles:
             size = min(size, 1)
@@ -146,7 +146,7 @@ class _Pair:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.close()
             case "half-close":
-                # What comes from the peer is read, and goes nowhere: so it is not stuck.
+                # The peer's data is read and discarded, so that the peer is not blocked.
                 self.to_near.buffer.clear()
                 if not self.to_near.end_is_told:
                     self.near.shutdown(socket.SHUT_WR)
@@ -164,7 +164,7 @@ class _Pair:
                 pass
 
     def room(self, way: _Way) -> int | None:
-        """How many bytes may go one way before the trigger; ``None`` for any number."""
+        """Returns how many bytes may go one way before the trigger; ``None`` for any number."""
         if self.trigger is None or (way is self.to_near) is not self.trigger.to_near:
             return None
         return max(0, self.trigger.after - way.passed)
@@ -178,12 +178,12 @@ class _Pair:
 
 
 class Relay:
-    """Relay connections to a target; the first of them is the one that faults strike.
+    """Relays connections to a target; faults strike the first of them.
 
     Args:
-        target: Where to.
-        subject_dials: Whether the subject of the test is who connects to the relay, and not the target.
-        trigger: What strikes by itself.
+        target: The address.
+        subject_dials: Whether the subject of the test connects to the relay, and is not the target.
+        trigger: A fault that strikes by itself.
         tunnel: Whether the relay is an HTTP proxy for the subject.
     """
 
@@ -200,7 +200,7 @@ class Relay:
         self.trigger = trigger
         self.tunnel = tunnel
         self.listener = socket.socket()
-        # Accepted sockets inherit it: the system keeps little of what nobody reads.
+        # Accepted sockets inherit it: the system buffers little of unread data.
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
         self.listener.bind(("127.0.0.1", 0))
         self.listener.listen()
@@ -230,7 +230,7 @@ class Relay:
         if self._error is not None:
             raise self._error
 
-    # From other threads
+    # Called from other threads
 
     def _do(self, command: Callable[[], None]) -> None:
         done = threading.Event()
@@ -246,7 +246,7 @@ class Relay:
         assert done.wait(PATIENCE), "the relay does not answer"
 
     def strike(self, fault: Fault) -> None:
-        """Let a fault strike the first connection, after all that its ends have sent so far has gone on."""
+        """Lets a fault strike the first connection, after everything that its ends have sent so far was forwarded."""
 
         def command() -> None:
             pair = self._first
@@ -264,11 +264,11 @@ class Relay:
         self._do(command)
 
     def hold(self) -> None:
-        """Read nothing more of what the subject sends."""
+        """Stops reading from the subject."""
         self._hold(float("inf"))
 
     def release(self) -> None:
-        """Go on reading."""
+        """Continues reading."""
         self._hold(0.0)
 
     def _hold(self, until: float) -> None:
@@ -279,7 +279,7 @@ class Relay:
         self._do(command)
 
     def wait_stuck(self, *, timeout: float = PATIENCE) -> None:
-        """After ``hold``: wait until the subject has sent something and can send no more, or its end is gone."""
+        """After ``hold``: waits until the subject has sent something and can send no more, or its end is gone."""
         last, since, deadline = -1, _now(), _now() + timeout
         while True:
             assert _now() < deadline, "the subject is not stuck"

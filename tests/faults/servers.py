@@ -1,4 +1,4 @@
-"""The servers of the table. The first connection has the conversation; to every other one, they echo."""
+"""The servers of the table. The first connection has the conversation; for all others, they echo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wirespeed.compat.websockets.sync import server as drop_in_sync
 from wirespeed.engine import Connected, Disconnected, Engine, Message, Session
 from wirespeed.exceptions import InvalidState
 
-from .clients import Awaiting, Blocking, Hears, Listening, Over, aleaving, leaving
+from .clients import Awaiting, Blocking, Listening, Over, QueueListener, aleaving, leaving
 from .conversation import Log, adrive, drive
 
 __all__ = ["FIRST", "Serving", "serving"]
@@ -37,7 +37,7 @@ Talking = Generator[tuple[Any, ...], Any, None]
 
 @dataclasses.dataclass
 class Serving:
-    """What is to be served, and how it goes.
+    """A server to start, and the state of its conversation.
 
     Args:
         log: Of the conversation.
@@ -45,10 +45,10 @@ class Serving:
         options: Those that all servers have, by their names in most.
         ssl: TLS settings.
         certificate: Its files, for servers that take no settings.
-        host: Where to listen.
+        host: The listening address.
 
     Attributes:
-        address: Where it listens.
+        address: The bound address.
         done: Set when the conversation is over.
     """
 
@@ -64,7 +64,7 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(name: str, setting: Setting | None, what: Serving) -> Iterator[Serving]:
-    """Serve while the block runs; everything that a server leaves behind is a failure."""
+    """Serves while the block runs; anything that a server leaves behind is a failure."""
     if name.endswith("sync-server"):
         manager = _blocking(name, what)
     elif name == "asgi":
@@ -84,7 +84,7 @@ def serving(name: str, setting: Setting | None, what: Serving) -> Iterator[Servi
 
 @contextlib.contextmanager
 def _thread(target: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
-    """Run something in a thread until the block has ended; what it raises is raised here."""
+    """Runs a function in a thread until the block has ended; its exception is raised here."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -153,7 +153,7 @@ def _on_a_loop(name: str, setting: Setting, what: Serving) -> Iterator[None]:
     def listening() -> dict[str, Any]:
         tasks: set[asyncio.Task[None]] = set()
 
-        class Listener(Hears):
+        class Listener(QueueListener):
             def on_open(self, ws: Any) -> None:
                 self.is_first = ws.request.path == FIRST
                 if self.is_first:
@@ -198,7 +198,7 @@ def _on_a_loop(name: str, setting: Setting, what: Serving) -> Iterator[None]:
 
 
 class Asgi(Awaiting):
-    """An application of ASGI: it has no connection, but events."""
+    """An ASGI application: it has events instead of a connection."""
 
     def __init__(self, log: Log, receive: Any, send: Any) -> None:
         super().__init__(log)
@@ -268,7 +268,7 @@ def _asgi(setting: Setting, what: Serving) -> Iterator[None]:
 
 
 class Sessions(Blocking):
-    """A session of the engine whose events are handed on by whoever takes them."""
+    """A session of the engine whose events are forwarded by their consumer."""
 
     def __init__(self, log: Log, session: Session) -> None:
         super().__init__(log)
@@ -307,7 +307,7 @@ class Sessions(Blocking):
 
 
 class AwaitedSession(Awaiting):
-    """The same on an event loop."""
+    """A session of the engine on an event loop."""
 
     def __init__(self, log: Log, session: Session) -> None:
         super().__init__(log)
@@ -348,7 +348,7 @@ def _make_engine(what: Serving) -> Engine:
     options: dict[str, Any] = {
         name: value for name, value in what.options.items() if value is not None or name.startswith("ping")
     }
-    # The whole conversation fits: what a slow client costs is another matter.
+    # The whole conversation fits: slow clients are tested elsewhere.
     return Engine(what.host, ssl=what.ssl, workers=1, max_size=None, outbox_limit=2**24, **options)
 
 
@@ -376,7 +376,7 @@ def _engine(name: str, setting: Setting | None, what: Serving) -> Iterator[None]
             app = apps[session] = Sessions(what.log, session)
             thread = threading.Thread(target=talk, args=[app], name="conversation", daemon=True)
             thread.start()
-            # Whoever joins them may look at any time.
+            # Threads that join them may check at any time.
             threads.append(thread)
 
     def talk(app: Sessions) -> None:

@@ -1,8 +1,8 @@
-"""Cancel what is awaited at one of its suspension points: each in turn, early and late.
+"""Cancels an awaitable at one of its suspension points: each in turn, early and late.
 
-*Early* is while it waits: the task is cancelled as soon as it is suspended for the n-th time. *Late* is when what it
-waited for has come: the n-th wake-up brings the cancellation instead, as for a task that is cancelled when its future
-is done, but has not run yet.
+*Early* is while it waits: the task is cancelled as soon as it is suspended for the n-th time. *Late* is when the
+awaited event has occurred: the n-th wake-up brings the cancellation instead, as for a task that is cancelled when its
+future is done, but has not run yet.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from interop.patience import patience
 
 __all__ = ["Cancel", "Outcome", "When", "at_every_point", "cancel_at", "connecting", "still_open"]
 
-# Nothing here is suspended so often.
+# No call here is suspended this often.
 MOST = 400
 
-# How often a call may have nothing to wait for before that is believed.
+# The number of runs without a suspension after which that is accepted.
 AGAIN = 9
 
 Make = Callable[[], Awaitable[Any]]
@@ -32,7 +32,7 @@ When = Literal["early", "late"]
 
 
 class _Stepper:
-    """Awaits something, and is cancelled at a point."""
+    """Awaits an awaitable, and is cancelled at a point."""
 
     def __init__(self, awaitable: Awaitable[Any], point: int, when: When) -> None:
         self.awaitable = awaitable
@@ -67,14 +67,14 @@ class _Stepper:
 
 @dataclasses.dataclass
 class Outcome:
-    """How it ended.
+    """The outcome of an awaitable.
 
     Attributes:
         reached: Whether it came to the point at all.
         begun: Whether its first step was made.
         cancelled: Whether it ended by being cancelled.
-        result: What it returned otherwise.
-        error: What it raised otherwise.
+        result: Its result otherwise.
+        error: Its exception otherwise.
     """
 
     reached: bool
@@ -85,7 +85,7 @@ class Outcome:
 
 
 async def cancel_at(make: Callable[[], Awaitable[Any]], point: int, when: When) -> Outcome:
-    """Await what ``make`` makes, in a task of its own, which is cancelled at a point; 0 is before its first step."""
+    """Awaits the result of ``make`` in a task of its own, which is cancelled at a point; 0 is before its first step."""
     stepper: _Stepper | None = None
 
     async def run() -> Any:
@@ -105,12 +105,12 @@ async def cancel_at(make: Callable[[], Awaitable[Any]], point: int, when: When) 
     return Outcome(reached, point > 0, result=task.result())
 
 
-# Cancels what it is given at the point of the run, and tells how it ended.
+# Cancels its argument at the point of the run, and returns how it ended.
 Cancel = Callable[[Make], Awaitable[Outcome]]
 
 
 def at_every_point(setting: Setting, when: When, scenario: Callable[[Cancel], Awaitable[Any]]) -> int:
-    """Run a scenario once for each point, until what it cancels ends before it comes to it; how many there are."""
+    """Runs a scenario once for each point, until the awaitable ends before the point; returns the number of points."""
     point = again = 0
     while True:
         reached = False
@@ -129,7 +129,7 @@ def at_every_point(setting: Setting, when: When, scenario: Callable[[Cancel], Aw
         with no_leaks():
             asyncio_tools.run(main, loop=setting.loop, timeout=40)
         if not reached and point == 1 and again < AGAIN:
-            # On a busy machine the answer may be there before it is waited for.
+            # On a busy machine the answer may arrive before the wait.
             again += 1
             continue
         if not reached:
@@ -143,6 +143,6 @@ def connecting(setting: Setting, uri: str, **options: Any) -> Any:
 
 
 async def still_open(ws: Any) -> None:
-    """With a server that echoes."""
+    """Yields a connection to an echo server and checks that it is still open."""
     await ws.send("still open")
     assert await ws.recv() == "still open"

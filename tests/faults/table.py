@@ -1,4 +1,4 @@
-"""The matrix: every fault, at every stage, of every API. What is not run has its reason here."""
+"""The matrix: every fault, at every stage, of every API. Each cell that is not run has its reason here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interop.asyncio_tools import SETTINGS, Setting
 
 __all__ = ["APIS", "FAULTS", "HARMLESS", "LEFT_OUT", "STAGES", "Cell", "all_cells", "chosen", "pairs", "reason"]
 
-# A fault ends the connection, or delays it only.
+# A fault ends the connection, or only delays it.
 HARMLESS = ("dribble", "stall", "full", "loss", "descriptors", "clock-back", "clock-on", "fork", "signal")
 FATAL = (
     "reset",
@@ -52,8 +52,8 @@ class Api:
     """One way to use the package.
 
     Args:
-        name: Its name, without event loop and port.
-        setting: The event loop and the port, if it has any.
+        name: Its name, without event loop and I/O backend.
+        setting: The event loop and the I/O backend, if it has any.
         is_server: Whether it is the end that accepts.
     """
 
@@ -103,7 +103,7 @@ class Cell:
 
     @property
     def is_secure(self) -> bool:
-        """Whether there is TLS: in those stages that are about it, and in every other one by turns."""
+        """Whether there is TLS: in the stages about it, and in every other one by turns."""
         if self.stage in OPENING:
             return self.stage.startswith("tls")
         return zlib.crc32(str(self).encode()) % 2 == 0
@@ -116,7 +116,7 @@ def _any(names: Iterable[str]) -> str:
 _NAMES = {api.name for api in APIS}
 _SERVERS = _any(sorted({api.name for api in APIS if api.is_server}))
 
-# Fault, stage, API: patterns; the first that matches says why a cell is not run.
+# Fault, stage, API: patterns; the first match is the reason why a cell is not run.
 LEFT_OUT: list[tuple[str, str, str, str]] = [
     ("*", "tunnel", _SERVERS, "a server has no proxy between it and whoever dials it that it would know of"),
     ("*", "sending|closed", "engine-echo", "it has no application that sends or calls anything"),
@@ -190,7 +190,7 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
 
 @functools.cache
 def reason(fault: str, stage: str, api: str) -> str | None:
-    """Why a cell is not run; ``None`` if it is."""
+    """Returns why a cell is not run; ``None`` if it is."""
     for faults, stages, apis, why in LEFT_OUT:
         if all(
             any(fnmatch.fnmatchcase(name, one) for one in pattern.split("|"))
@@ -202,7 +202,7 @@ def reason(fault: str, stage: str, api: str) -> str | None:
 
 @functools.cache
 def all_cells() -> tuple[Cell, ...]:
-    """Every cell that is run, in the order of the table."""
+    """Returns every cell that is run, in the order of the table."""
     return tuple(
         Cell(*names)
         for names in itertools.product(FAULTS, STAGES, APIS)
@@ -210,10 +210,10 @@ def all_cells() -> tuple[Cell, ...]:
     )
 
 
-# Each cell of these is a process of its own, which takes seconds to begin: few are chosen.
+# Each of these cells is a process of its own, which takes seconds to start: few are chosen.
 DEAR = ("exit", "clock-back", "clock-on")
 
-# Where a defect was found: always chosen.
+# Cells in which a defect was found: always chosen.
 FOUND = (
     ("blackhole", "sending", "asyncio-client-asyncio-fd"),
     ("blackhole", "sending", "listener-client-wirespeed-fd"),
@@ -223,7 +223,7 @@ FOUND = (
 
 
 def pairs(cell: Cell) -> set[tuple[str, ...]]:
-    """What is met by a cell."""
+    """Returns the pairs that a cell covers."""
     if cell.fault in DEAR:
         stage = "opening" if cell.stage in OPENING else cell.stage
         return {(cell.fault, cell.api.name.split("-")[-1 if "engine" not in cell.api.name else 0]), (cell.fault, stage)}
@@ -231,7 +231,7 @@ def pairs(cell: Cell) -> set[tuple[str, ...]]:
 
 
 def chosen(cells: Sequence[Cell]) -> list[Cell]:
-    """Few of the cells in which every pair is met, of fault and stage, and of fault and API, and every setting of each.
+    """Returns a few cells that cover every pair of fault and stage, of fault and API, and every setting of each.
 
     They are the same in every run.
     """
@@ -239,7 +239,7 @@ def chosen(cells: Sequence[Cell]) -> list[Cell]:
     met: set[tuple[str, ...]] = set()
     for cell in found:
         met |= pairs(cell)
-    # The order decides which cell of a pair it is: one that looks random mixes them best.
+    # The order decides which cell covers a pair: a pseudo-random order mixes them best.
     for least in (3, 2, 1):
         for cell in sorted(cells, key=lambda cell: zlib.crc32(str(cell).encode())):
             if len(new := pairs(cell) - met) >= least:

@@ -1,7 +1,7 @@
-"""Every fault at every stage of every API: calls end in time, as documented; nothing is lost silently, nothing stays.
+"""Every fault at every stage of every API: calls end in time, as documented; nothing is lost silently, nothing leaks.
 
 ``--campaign`` runs the whole matrix. With ``--rotation 0/1`` every fault meets every stage and every API; by default
-every fault is there, and a part of these meetings.
+every fault is there, and a part of these combinations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Memory that is not there: it is a MemoryError or a failed connection, and never the end of the process.
+"""Lack of memory is a MemoryError or a failed connection, and never the end of the process.
 
-What Python allocates fails one allocation after the other. What a peer can make grow by sending is bounded by the
-address space of a process: there the message that does not fit ends its own connection.
+Python's allocations fail one after the other. Memory that a peer can make grow by sending is bounded by the address
+space of a process: there the message that does not fit ends its own connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it is measured in /proc"),
 ]
 
-# By the way in which it waits, and whether it is the end that accepts.
+# By the kind of waiting, and whether it is the accepting end.
 ENDS = [f"{way}{end}" for way in ("sync", "fd", "transport") for end in ("", "-server")]
 
 # A message of one frame, or of fragments.
@@ -34,11 +34,11 @@ PATH = [str(Path(__file__).parents[1]), str(Path(wirespeed.__file__).parents[1])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    # Of the calls each third end; of the messages that grow two of twelve, one of each kind.
+    # A third of the ends for the calls; for growing messages two of twelve, one of each kind.
     tables: dict[str, tuple[tuple[str, ...], list[tuple[str, ...]], int]] = {
         "test_allocations_of_python_fail_one_by_one": (("api",), [(end,) for end in ENDS], 3),
-        "test_a_message_for_which_there_is_no_memory": (("api", "how"), list(itertools.product(ENDS, HOW)), 7),
-        "test_a_message_for_which_an_engine_has_no_memory": (("how",), [(how,) for how in HOW], 2),
+        "test_message_larger_than_memory": (("api", "how"), list(itertools.product(ENDS, HOW)), 7),
+        "test_message_larger_than_memory_of_an_engine": (("how",), [(how,) for how in HOW], 2),
     }
     names, cases, share = tables[metafunc.function.__name__]
     if not metafunc.config.getoption("--campaign"):
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def run(program: str, *arguments: str) -> list[str]:
-    """The lines that a program prints, which must end well."""
+    """Returns the lines that a program prints, which must succeed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", f"import sys\nsys.path[:0] = {PATH!r}\n{program}", *arguments],
         capture_output=True,
@@ -69,8 +69,8 @@ uri, api = sys.argv[1:]
 options = dict(proxy=None, compression=None, ping_interval=None)
 large = b"y" * 300_000
 
-# What fails for want of memory is told by a MemoryError. Others are known: CPython's "can't allocate lock", and, where
-# small objects are made that cannot fail in the words of PyO3, a panic, which is an exception.
+# Lack of memory raises a MemoryError. Known exceptions: CPython's "can't allocate lock", and, for small objects whose
+# creation PyO3 considers infallible, a panic, which is an exception.
 KNOWN = ("can't allocate lock", "PyObject pointer is null", "internal error: a panic, see standard error")
 
 def is_documented(exc):
@@ -237,7 +237,7 @@ print("failures", failures)
 def test_allocations_of_python_fail_one_by_one(server: WebSocketsServer, api: str) -> None:
     pytest.importorskip("_testcapi")
     (line,) = run(ONE_BY_ONE, server.uri, api)
-    # A blocking connection makes few objects of Python's in a call; beside these, that of a client opens another one.
+    # A blocking connection makes few Python objects in a call; a client therefore also opens another connection.
     assert int(line.removeprefix("failures ")) >= (3 if api == "sync-server" else 6)
 
 
@@ -294,7 +294,7 @@ if api.startswith("engine"):
         other.open()
         other.send(b"other")
         for batch in engine.batches(timeout=20):
-            assert batch, "nobody is served"
+            assert batch, "no client is served"
             for event in batch:
                 if isinstance(event, Message):
                     event.session.send(event.data)
@@ -378,11 +378,13 @@ else:
 """
 
 
-def test_a_message_for_which_there_is_no_memory(api: str, how: str) -> None:
-    """Without limits, a peer may send what does not fit: the connection fails with code 1011, and says why."""
+def test_message_larger_than_memory(api: str, how: str) -> None:
+    """Without limits, a peer may send a message that does not fit: the connection fails with code 1011 and a clear
+    reason.
+    """
     assert "subject 1011 MemoryError" in run(GROWING, api, how)
 
 
-def test_a_message_for_which_an_engine_has_no_memory(how: str) -> None:
+def test_message_larger_than_memory_of_an_engine(how: str) -> None:
     """Its session ends, the engine does not."""
     assert "subject 1006" in run(GROWING, "engine", how)

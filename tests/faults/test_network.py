@@ -15,7 +15,7 @@ from .table import APIS, Api, Cell, all_cells, chosen
 
 pytestmark = pytest.mark.wirespeed_only("the engine, the streams and the drop-in are ours")
 
-# A few of every hundred packets are lost, and as many come twice; they overtake each other.
+# A few of every hundred packets are lost, and as many are duplicated; they overtake each other.
 LINK = Link(delay=0.001, jitter=0.004, loss=0.03, duplicates=0.03, seed=1)
 
 
@@ -41,11 +41,11 @@ def network() -> Iterator[Network]:
     network.stop()
 
 
-def test_whole_and_in_order(network: Network, certificates: Certificates, cell: Cell) -> None:
+def test_messages_arrive_whole_and_in_order(network: Network, certificates: Certificates, cell: Cell) -> None:
     run_over(network, cell, certificates)
 
 
 def test_keepalive_finds_that_packets_vanish(network: Network, certificates: Certificates, api: Api) -> None:
-    """Nothing tells of it but that no pong comes."""
+    """The only sign is the missing pong."""
     log, _ = run_over(network, Cell("blackhole", "payload", api), certificates, vanishes=True)
     assert log.error is not None

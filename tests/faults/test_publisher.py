@@ -1,4 +1,6 @@
-"""A publisher whose connection to the broker breaks: what was flushed has arrived, and what may be lost is told."""
+"""A publisher whose connection to the broker breaks: flushed messages have arrived, and possible losses are
+reported.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from .relay import Fault, Relay, Trigger
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
-# Those that do not end the connection: nothing may be lost.
+# Faults that do not end the connection: nothing may be lost.
 HARMLESS: tuple[Fault, ...] = ("dribble", "stall", "full")
 FATAL: tuple[Fault, ...] = ("reset", "half-close", "blackhole")
 STAGES = ("dialling", "idle", "sending", "closing")
@@ -44,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @contextlib.contextmanager
 def subscribed(broker: Nats | Redis) -> Iterator[Any]:
-    """A client of an engine, which gets what is published."""
+    """Yields a client of an engine, which receives the published messages."""
     with Engine("127.0.0.1", workers=1, broker=broker.url) as engine:
         host, port = engine.addresses[0]
         with connect(f"ws://{host}:{port}/", proxy=None, ping_interval=None) as ws:
@@ -65,7 +67,7 @@ def received(ws: Any, last: str) -> list[str]:
 
 
 def flush(publisher: Publisher) -> bool:
-    """Whether everything has got there; if not, that was told."""
+    """Returns whether everything has arrived; if not, an exception was raised."""
     try:
         publisher.flush(patience(20))
     except ConnectionError:
@@ -103,7 +105,7 @@ def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
     publish(20)
     told |= not flush(publisher)
     if told:
-        # It connects again, and what comes now arrives.
+        # It reconnects, and new messages arrive.
         publish(20)
         assert flush(publisher)
     if stage == "closing":
@@ -115,7 +117,7 @@ def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
     except ConnectionError:
         assert stage == "closing"
         assert fault in FATAL
-        # Which of the last messages have arrived is not known.
+        # Which of the last messages have arrived is unknown.
         told = True
         sent[-20:] = []
     assert time.monotonic() - began < patience(30)

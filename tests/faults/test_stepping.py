@@ -1,7 +1,6 @@
-"""The cancellation of everything that is awaited, at every point where it may be suspended.
+"""Cancellation of every awaitable, at every point where it may be suspended.
 
-Afterwards nothing is left, no message is lost or doubled, and the connection is usable, or closed where the
-documentation says so.
+Afterwards nothing is left, no message is lost or doubled, and the connection is usable, or closed where documented.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def test_drop_in_connect(setting: Setting, when: When, server: WebSocketsServer)
 
 
 def test_context_of_a_connection(setting: Setting, when: When, server: WebSocketsServer) -> None:
-    """Wherever it is cancelled, the connection is closed when the block is left."""
+    """Cancelled anywhere, the connection is closed when the block is left."""
 
     async def scenario(cancel: Cancel) -> None:
         entered: list[Any] = []
@@ -83,7 +82,7 @@ def test_context_of_a_connection(setting: Setting, when: When, server: WebSocket
 
 
 def test_reconnecting(setting: Setting, when: When, server: WebSocketsServer) -> None:
-    """Two rounds of the iterator: one is refused, and waited for; the connection of the last is closed."""
+    """Two rounds of the iterator: one is refused and retried; the connection of the last is closed."""
 
     async def scenario(cancel: Cancel) -> None:
         async def use() -> str:
@@ -101,13 +100,13 @@ def test_reconnecting(setting: Setting, when: When, server: WebSocketsServer) ->
         before = asyncio.all_tasks()
         outcome = await cancel(use)
         assert outcome.cancelled or outcome.result == "done"
-        # What the iterator left open is closed in the background.
+        # Connections that the iterator left open are closed in the background.
         await asyncio_tools.soon(lambda: asyncio.all_tasks() <= before)
 
     assert at_every_point(setting, when, scenario) > 4
 
 
-# Receiving: what was not returned is received by the next call
+# Receiving: the next call receives messages that were not returned
 
 
 RECEIVING: dict[str, Callable[[Any], Awaitable[Any]]] = {
@@ -133,7 +132,7 @@ def test_receiving(setting: Setting, when: When, server: WebSocketsServer, call:
 
 
 def test_receiving_in_pieces(setting: Setting, when: When, server: WebSocketsServer) -> None:
-    """What was not taken of a message is dropped; the next message is the next one."""
+    """The remaining fragments of a message are dropped; the next message is the next one."""
 
     async def scenario(cancel: Cancel) -> None:
         async with connecting(setting, f"{server.uri}/fragments?n=5&size=100") as ws:
@@ -148,7 +147,7 @@ def test_receiving_in_pieces(setting: Setting, when: When, server: WebSocketsSer
                 assert outcome.result == whole
             await ws.send("go")
             got = await ws.recv()
-            # Before the first fragment was taken, the message is still there.
+            # Before the first fragment was taken, the message is still available.
             if got != whole or outcome.cancelled:
                 assert got == whole
 
@@ -172,11 +171,11 @@ def test_pong(setting: Setting, when: When, server: WebSocketsServer) -> None:
 
 
 def reader(scripted: Callable[..., ScriptedServer]) -> ScriptedServer:
-    """It reads nothing for a moment, and then everything, for each connection; the frames are the results."""
+    """Reads nothing for a moment, and then everything, for each connection; the frames are the results."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
-        # Until the client says so on another way: the test sets it when the call is suspended.
+        # Until the client signals it separately: the test sets it when the call is suspended.
         server.release.wait(0.05)
         return wire.read_until_close()
 
@@ -188,7 +187,7 @@ BIG = [bytes([65 + number]) * 3_000_000 for number in range(2)]
 
 
 def check_delivery(server: ScriptedServer, accepted: list[bytes], given: list[bytes], *, whole: bool = True) -> None:
-    """The messages that were accepted have arrived, once, in order; what was cancelled has arrived whole or not."""
+    """Checks that accepted messages have arrived once and in order, and cancelled ones whole or not at all."""
     frames, end = server.results[-1]
     arrived = [frame.payload for frame in frames if frame.opcode in (1, 2)]
     assert all(message in given for message in arrived)
@@ -245,7 +244,7 @@ def test_flush(setting: Setting, when: When, scripted: Callable[..., ScriptedSer
 
 
 def test_sending_in_pieces(setting: Setting, when: When, scripted: Callable[..., ScriptedServer]) -> None:
-    """A message of which a part is out can be neither completed nor taken back: the connection fails, and says so."""
+    """A partly sent message can be neither completed nor taken back: the connection fails with a clear reason."""
     server = reader(scripted)
     runs = 0
 

@@ -1,4 +1,4 @@
-"""The cancellation of everything that servers and engines await, at every point where it may be suspended."""
+"""Cancellation of every awaitable of servers and engines, at every point where it may be suspended."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_ending_a_server(setting: Setting, when: When, kind: str) -> None:
 
 @KINDS
 def test_context_of_a_server(setting: Setting, when: When, kind: str) -> None:
-    """Wherever it is cancelled, the server is closed when the block is left, and so is who was connected."""
+    """Cancelled anywhere, the server and its connections are closed when the block is left."""
 
     async def scenario(cancel: Cancel) -> None:
         async def use() -> None:
@@ -92,7 +92,7 @@ def test_context_of_a_server(setting: Setting, when: When, kind: str) -> None:
     assert at_every_point(setting, when, scenario) > 2
 
 
-def test_serving_for_ever(setting: Setting, when: When) -> None:
+def test_serving_forever(setting: Setting, when: When) -> None:
     async def scenario(cancel: Cancel) -> None:
         server = await _serve(setting, "ours")
         async with connecting(setting, _uri(server)) as ws:
@@ -123,7 +123,7 @@ def _at(engine: Engine) -> str:
 
 
 def test_events_of_an_engine(setting: Setting, when: When) -> None:
-    """What a task takes that is cancelled goes to the next one."""
+    """Events that a cancelled task has taken go to the next one."""
 
     async def scenario(cancel: Cancel) -> None:
         seen: list[Any] = []
@@ -148,7 +148,7 @@ def test_events_of_an_engine(setting: Setting, when: When) -> None:
 
 
 def test_serving_an_engine(setting: Setting, when: When) -> None:
-    """Cancelled, it stops the engine and the handlers that are under way."""
+    """When cancelled, it stops the engine and the running handlers."""
 
     async def scenario(cancel: Cancel) -> None:
         async with _engine() as engine:
@@ -189,7 +189,7 @@ def test_draining_an_engine(setting: Setting, when: When) -> None:
 
 
 def test_sending_to_a_session(setting: Setting, when: When) -> None:
-    """Its client does not read for a moment; what was sent arrives, whoever waits for room."""
+    """The client does not read for a moment; sent messages arrive, for any waiting sender."""
     messages = [bytes([number]) * 100_000 for number in range(60)]
 
     async def scenario(cancel: Cancel) -> None:

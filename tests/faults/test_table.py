@@ -1,4 +1,4 @@
-"""No cell of the matrix is missing: each is run, or has its reason."""
+"""The matrix is complete: each cell is run, or has its reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .table import APIS, FAULTS, FOUND, LEFT_OUT, STAGES, all_cells, chosen, pai
 
 pytestmark = pytest.mark.wirespeed_only("the engine, the streams and the drop-in are ours")
 
-# Where the cells of a fault are run: test_matrix.py, test_network.py, test_memory.py.
+# The files that run the cells of a fault: test_matrix.py, test_network.py, test_memory.py.
 RUN = {*RELAYED, *PROCESS, *LIFETIMES, "loss", "memory"}
 
 
@@ -26,7 +26,7 @@ def test_every_cell_is_run_or_has_a_reason() -> None:
         assert why is None or len(why) > 20
 
 
-def test_every_fault_is_made_somewhere() -> None:
+def test_every_fault_is_used() -> None:
     assert set(FAULTS) == RUN
 
 
@@ -43,6 +43,6 @@ def test_the_chosen_cells_meet_every_pair() -> None:
     assert len(few) < len(all_cells()) / 5
 
 
-def test_where_a_defect_was_found_is_always_chosen() -> None:
+def test_cells_of_earlier_defects_are_always_chosen() -> None:
     few = {(cell.fault, cell.stage, str(cell.api)) for cell in chosen(all_cells())}
     assert set(FOUND) <= few

@@ -1,1 +1,1 @@
-"""Real peers for the tests: servers, proxies and misbehaving endpoints that wirespeed talks to over loopback."""
+"""Support code of the tests: servers, proxies and misbehaving endpoints that wirespeed talks to over loopback."""

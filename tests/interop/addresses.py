@@ -24,13 +24,13 @@ Resolve = Callable[..., None]
 @pytest.fixture
 def closed_port() -> Iterator[int]:
     with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))  # bound, so nobody else gets it, and not listening
+        sock.bind(("127.0.0.1", 0))  # bound, so that no other process gets it, and not listening
         yield sock.getsockname()[1]
 
 
 @contextlib.contextmanager
 def full_listener() -> Iterator[tuple[int, Callable[[], None]]]:
-    """A port where nobody answers, as the queue of the listener is full, and a function that makes room."""
+    """Yields a port that does not answer, because the listener's backlog is full, and a function that makes room."""
     if sys.platform != "linux":
         pytest.skip("other systems refuse when the queue is full")
     with contextlib.ExitStack() as stack:
@@ -51,14 +51,14 @@ def full_listener() -> Iterator[tuple[int, Callable[[], None]]]:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Nobody answers there."""
+    """Yields a port that does not answer."""
     with full_listener() as (port, _):
         yield port
 
 
 @pytest.fixture
 def resolve(monkeypatch: pytest.MonkeyPatch) -> Resolve:
-    """Let every name have these addresses."""
+    """Makes every name resolve to these addresses."""
 
     def to(*addresses: tuple[str, int]) -> None:
         def getaddrinfo(*args: object, **kwargs: object) -> list[tuple[Any, ...]]:

@@ -1,11 +1,11 @@
-"""Tests that failed beside others, run again alone.
+"""Repeats failed tests alone.
 
-Thousands of tests share a few cores with everything else that a machine does, and some of them say how soon something
-has to happen. With ``--again TIMES`` a test that failed decides nothing yet: it runs TIMES more, alone, and has to pass
-each time. It is told at the end, with what it said at first, so that somebody looks for the cause.
+Thousands of tests share a few cores with everything else that a machine does, and some of them have time limits. With
+``--again TIMES`` a failed test is repeated alone TIMES times, and has to pass each time. It is reported at the end with
+its first failure, so that the cause can be found.
 
-A failure stays one, whatever comes after it, if more than ``AT_MOST`` tests failed, if a process ended, and in tests
-that make random calls: those find what happens once in a thousand times, and no repetition would show it again.
+A failure stays one, even if repetitions pass, if more than ``AT_MOST`` tests failed, if a process ended, and in tests
+that make random calls: those find rare errors, which no repetition would show again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def repeatable(report: pytest.TestReport) -> bool:
-    """A failure of which repetition tells something."""
+    """Returns whether repeating a failure is meaningful."""
     path = PurePosixPath(report.nodeid.partition("::")[0])
     return "crashed" not in report.longreprtext[:200] and RANDOM.isdisjoint(path.parts)
 
@@ -81,7 +81,7 @@ class Again:
             )
         except subprocess.TimeoutExpired:
             return False
-        # A test that is skipped has not passed.
+        # A skipped test has not passed.
         return done.returncode == 0 and b"%d passed" % len(tests) in done.stdout
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""The asyncio client under test: what ``interop.subject`` is for the blocking one."""
+"""The asyncio client under test, like ``interop.subject`` for the blocking one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
     from websockets.asyncio import client as _client
 
     def _options(options: dict[str, Any]) -> dict[str, Any]:
-        """Leave out the options that websockets does not have."""
+        """Leaves out the options that websockets does not have."""
         for name in ("max_fragments", "port"):
             options.pop(name, None)
         return options

@@ -1,4 +1,4 @@
-"""Run coroutines in tests: on every kind of event loop, in bounded time, and with nothing left behind."""
+"""Runs coroutines in tests: on every kind of event loop, in bounded time, and with nothing left behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Longer than any wait that a test expects.
+# Longer than any expected wait of a test.
 DEADLINE = 20.0
 
 # Shorter than the watchdog of the suite, however busy the machine is.
@@ -60,7 +60,7 @@ LOOPS = _loops()
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """An event loop, and the way on which the connection reaches the socket."""
+    """An event loop, and the connection's I/O backend."""
 
     loop: str
     io_backend: str
@@ -78,17 +78,17 @@ def _settings() -> list[Setting]:
 
 SETTINGS = _settings()
 
-# Loops that wirespeed does not know: it has them watch the socket of each connection.
+# Loops that wirespeed does not know: they watch the socket of each connection.
 WATCHING = [Setting(f"{loop}-watching", "fd") for loop in LOOPS if IS_WIRESPEED and loop != "wirespeed"]
 
 
 def one_loop() -> list[Setting]:
-    """The settings without those of uvloop: for long tables, in which another loop tells nothing new."""
+    """Returns the settings without uvloop: for long tables, in which another loop adds no coverage."""
     return [setting for setting in SETTINGS if setting.loop != "uvloop"]
 
 
 def new_loop(kind: str) -> asyncio.AbstractEventLoop:
-    """Return a new event loop.
+    """Returns a new event loop.
 
     Args:
         kind: One of ``LOOPS``, or the loop of one of ``WATCHING``.
@@ -130,7 +130,7 @@ def _describe(context: dict[str, Any]) -> str:
 
 
 class _Limit:
-    """Cancels a task when its time is over, and stops the loop when the task does not mind."""
+    """Cancels a task when its time is over, and stops the loop when the task ignores that."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], seconds: float) -> None:
         self.loop = loop
@@ -153,11 +153,10 @@ def run(
     debug: bool = False,
     prepare: Callable[[asyncio.AbstractEventLoop], Any] | None = None,
 ) -> T:
-    """Run ``main()`` on a fresh loop and return its result.
+    """Runs ``main()`` on a new loop and returns its result.
 
-    It fails when that takes too long, when tasks or watched descriptors are left, and when something was reported to
-    the exception handler: an exception that nobody retrieved, a pending task that was destroyed, a callback that
-    raised.
+    It fails when that takes too long, when tasks or watched descriptors are left, and when the exception handler was
+    called: for an exception that was never retrieved, a destroyed pending task, a callback that raised.
 
     Args:
         main: The coroutine function to run.
@@ -196,7 +195,7 @@ def run(
 
 
 def _abandon(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop after a failed test. What it left open would warn, and an exception breaks the closing of uvloop."""
+    """Closes a loop after a failed test. Open resources would warn, and an exception breaks the closing of uvloop."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         _clean_up(loop)
@@ -204,7 +203,7 @@ def _abandon(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _clean_up(loop: asyncio.AbstractEventLoop) -> str:
-    """End what is left on the loop, after a moment to end by itself; tell what did not."""
+    """Ends remaining tasks on the loop, after a moment to end by themselves; returns those that did not."""
     loop.set_task_factory(None)
     loop.run_until_complete(_settle())
     left = _stacks(loop)
@@ -216,14 +215,14 @@ def _clean_up(loop: asyncio.AbstractEventLoop) -> str:
     tasks.clear()
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.run_until_complete(loop.shutdown_default_executor())
-    # What nobody retrieved is reported now, to the handler of this loop, and not in a later test.
+    # Exceptions that were never retrieved are reported now, to the handler of this loop, and not in a later test.
     gc.collect(1)
     loop.run_until_complete(_settle())
     return left + "".join(f"{text}\n" for text in still_watched(loop))
 
 
 def still_watched(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Tell which descriptors a loop still watches, as far as it can be asked.
+    """Returns the descriptors that a loop still watches, as far as it can be queried.
 
     Args:
         loop: The loop; it does not run.
@@ -234,7 +233,7 @@ def still_watched(loop: asyncio.AbstractEventLoop) -> list[str]:
     found = []
     for key in list(selector.get_map().values()):
         if "EpollCallback.serve()" in repr(key.data):
-            # The epoll among the descriptors of the loop, which is there until that is closed.
+            # The epoll among the descriptors of the loop, which exists until the loop is closed.
             found += _sockets_watched_by(key.fd)
         elif key.fd != loop._ssock.fileno():  # type: ignore[attr-defined]
             found.append(f"descriptor {key.fd} is still watched for {key.data!r}")
@@ -258,13 +257,13 @@ async def _settle() -> None:
 
 
 async def spin(turns: int = 5) -> None:
-    """Let the loop turn a few times: all that is scheduled runs, and nothing waits."""
+    """Lets the loop turn a few times: all scheduled callbacks run."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 async def soon(condition: Callable[[], Any], timeout: float = 5.0) -> None:
-    """Wait until a condition holds that other threads, or the kernel, make true."""
+    """Waits until a condition holds that other threads, or the kernel, make true."""
     deadline = asyncio.get_running_loop().time() + patience(timeout)
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not come true"
@@ -272,9 +271,9 @@ async def soon(condition: Callable[[], Any], timeout: float = 5.0) -> None:
 
 
 async def settled(value: Callable[[], T], seconds: float = 0.1, timeout: float = 15.0) -> T:
-    """Wait until a value has been the same for some time, and return it: for what is expected to stop where it is.
+    """Waits until a value has been stable for some time, and returns it.
 
-    A machine that is busy may let it look settled too early. So the test must hold for any earlier value as well.
+    A busy machine may make it look stable too early, so the test must hold for any earlier value as well.
     """
     clock = asyncio.get_running_loop().time
     last, since, deadline = value(), clock(), clock() + patience(timeout)
@@ -287,7 +286,7 @@ async def settled(value: Callable[[], T], seconds: float = 0.1, timeout: float =
 
 
 async def cancelled(task: asyncio.Future[Any]) -> bool:
-    """Cancel a task, wait for its end, and tell whether it ended so; what it raised otherwise is raised."""
+    """Cancels a task, waits for its end, and returns whether it was cancelled; other exceptions are raised."""
     task.cancel()
     await asyncio.wait([task])
     if task.cancelled():
@@ -297,5 +296,5 @@ async def cancelled(task: asyncio.Future[Any]) -> bool:
 
 
 def eager(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-    """``asyncio.eager_task_factory`` of Python 3.12, for loops that pass to it what it takes from 3.14 on."""
+    """``asyncio.eager_task_factory`` of Python 3.12, for loops that pass it the arguments of 3.14."""
     return asyncio.Task(coro, loop=loop, **{**options, "eager_start": True})

@@ -24,7 +24,7 @@ def any_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broke
 
 @pytest.fixture(params=["nats", "redis"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    """A broker of each kind that is a program of its own."""
+    """A broker of each kind that is a separate program."""
     with broker(request.param, tmp_path) as running:
         assert not isinstance(running, Memory)
         yield running

@@ -1,7 +1,7 @@
-"""Brokers for tests: real servers on free ports, started here and stopped by process id, and the one in a process.
+"""Brokers for tests: real servers on free ports, started here and stopped by process id, and the in-process one.
 
-Each can be killed, started again on the same port, and paused; says what is subscribed to; and publishes as somebody
-who knows nothing of wirespeed.
+Each can be killed, restarted on the same port, and paused; reports its subscriptions; and publishes as a program that
+does not know wirespeed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE = 20.0
 
 
 def wait_for(condition: Callable[[], bool], what: str = "", timeout: float = PATIENCE) -> None:
-    """Wait until something is so."""
+    """Waits until a condition holds."""
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, what or "it did not become so"
@@ -33,7 +33,7 @@ def wait_for(condition: Callable[[], bool], what: str = "", timeout: float = PAT
 
 
 def free_port() -> int:
-    """Return a port that is free now."""
+    """Returns a port that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 def find(program: str) -> str:
-    """Return the path of a server; without it the test is skipped, but not where all peers must be there."""
+    """Returns the path of a server; without it the test is skipped, unless all peers are required."""
     path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
     if path is None:
         if os.environ.get("WIRESPEED_BROKERS") == "all":
@@ -51,7 +51,7 @@ def find(program: str) -> str:
 
 
 def topics(names: Iterable[str]) -> list[str]:
-    """Return the topics that engines subscribe to, sorted, without the prefix and without the internal ones."""
+    """Returns the topics that engines subscribe to, sorted, without the prefix and without the internal ones."""
     ours = (name.removeprefix("wirespeed.") for name in names if name.startswith("wirespeed."))
     return sorted(name for name in ours if not name.startswith("_wirespeed"))
 
@@ -72,17 +72,17 @@ class Server:
             raise
 
     def command(self) -> list[str]:
-        """Return how it is started."""
+        """Returns the command that starts it."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start it, again, and wait until it listens."""
+        """Starts or restarts it, and waits until it listens."""
         with open(self.directory / f"{self.port}.log", "ab") as log:
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         wait_for(self.listens, f"{self.command()} does not listen")
 
     def listens(self) -> bool:
-        """Whether it accepts connections."""
+        """Returns whether it accepts connections."""
         assert self.process is not None
         assert self.process.poll() is None, (self.directory / f"{self.port}.log").read_text()
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
@@ -90,26 +90,26 @@ class Server:
         return False
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Sends it a signal."""
         assert self.process is not None
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kills it."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(PATIENCE)
 
     def pause(self) -> None:
-        """Stop it without ending it: its sockets stay open."""
+        """Stops it without ending it: its sockets stay open."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continues it."""
         self.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it, if it has begun."""
+        """Ends it, if it has started."""
         if self.process is not None and self.process.poll() is None:
             self.resume()
             self.process.terminate()
@@ -139,14 +139,14 @@ class Nats(Server):
         return f"{self.scheme}://{login}127.0.0.1:{self.port}"
 
     def subscriptions(self) -> list[str]:
-        """What clients subscribe to, without what brokers need for themselves, sorted."""
+        """Returns the subscriptions of clients, without those of the broker client itself, sorted."""
         place = f"http://127.0.0.1:{self.monitor}/connz?subs=1"
         with urllib.request.urlopen(place, timeout=PATIENCE) as answer:
             found = json.load(answer)
         return topics(subject for one in found["connections"] or [] for subject in one.get("subscriptions_list", []))
 
     def publish(self, name: str, payload: bytes) -> None:
-        """Publish as a program that knows nothing of wirespeed: under the whole name."""
+        """Publishes as a program that does not know wirespeed: under the whole name."""
         with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as client:
             client.settimeout(PATIENCE)
             said = b'CONNECT {"verbose":false}\r\nPUB %s %d\r\n%s\r\nPING\r\n'
@@ -156,7 +156,7 @@ class Nats(Server):
                 heard += client.recv(4096)
 
     def listen(self, name: str) -> socket.socket:
-        """Subscribe, and return what has what is published from now on, as the server writes it."""
+        """Subscribes, and returns a socket that receives messages published from now on, in the server's format."""
         client = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
         client.sendall(b'CONNECT {"verbose":false}\r\nSUB %s 1\r\nPING\r\n' % name.encode())
         heard = b""
@@ -181,7 +181,7 @@ class Redis(Server):
         return f"{self.scheme}://{login}127.0.0.1:{self.port}"
 
     def say(self, *words: str | bytes) -> list[bytes]:
-        """Say a command; the lines of the answer."""
+        """Sends a command; returns the lines of the answer."""
         commands: list[Sequence[str | bytes]] = [words, ["PING", "END"]]
         if self.password is not None:
             commands.insert(0, ["AUTH", self.password])
@@ -200,38 +200,38 @@ class Redis(Server):
         return heard.split(b"\r\n")[int(self.password is not None) : -3]
 
     def subscriptions(self) -> list[str]:
-        """The channels, without what brokers need for themselves, and ``*`` for each pattern, sorted."""
+        """Returns the channels, without those of the broker client itself, and ``*`` for each pattern, sorted."""
         lines = self.say("PUBSUB", "CHANNELS")[1:]
         channels = topics(line.decode() for line in lines)
         patterns = int(self.say("PUBSUB", "NUMPAT")[0][1:])
         return sorted([*channels, *["*"] * patterns])
 
     def publish(self, name: str, payload: bytes) -> None:
-        """Publish as a program that knows nothing of wirespeed: under the whole name."""
+        """Publishes as a program that does not know wirespeed: under the whole name."""
         assert self.say("PUBLISH", name, payload)[0].startswith(b":")
 
     def listen(self, name: str) -> socket.socket:
-        """Subscribe, and return what has what is published from now on, as the server writes it."""
+        """Subscribes, and returns a socket that receives messages published from now on, in the server's format."""
         client = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
         client.sendall(b"SUBSCRIBE %s\r\n" % name.encode())
         assert client.recv(4096).endswith(b":1\r\n")
         return client
 
     def listens(self) -> bool:
-        """Whether it answers."""
+        """Returns whether it answers."""
         with contextlib.suppress(OSError, AssertionError):
             return super().listens() and bool(self.say("PING"))
         return False
 
 
 class Memory:
-    """The one in this process."""
+    """The broker in this process."""
 
     def __init__(self) -> None:
         self.url = f"memory://{uuid.uuid4()}"
 
     def close(self) -> None:
-        """End it: nothing."""
+        """Does nothing."""
 
 
 SERVERS: dict[str, type[Nats | Redis]] = {"nats": Nats, "redis": Redis}
@@ -239,7 +239,7 @@ SERVERS: dict[str, type[Nats | Redis]] = {"nats": Nats, "redis": Redis}
 
 @contextlib.contextmanager
 def broker(kind: str, directory: Path) -> Iterator[Nats | Redis | Memory]:
-    """One of a kind."""
+    """Yields a broker of one kind."""
     running = Memory() if kind == "memory" else SERVERS[kind](directory)
     try:
         yield running

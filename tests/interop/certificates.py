@@ -1,4 +1,4 @@
-"""Certificates made for the run by trustme: one authority that clients are told to trust, and what TLS faults need."""
+"""Certificates made for the run by trustme: one authority that clients trust, and certificates for TLS faults."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Certificates:
         return context
 
     def own_certificate(self, name: str = "localhost", *, expired: bool = False) -> tuple[str, str]:
-        """Paths of a certificate that is nobody's but its own, as ``openssl req -x509`` makes it, and of its key."""
+        """Returns paths of a self-signed certificate, as ``openssl req -x509`` makes it, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         now, day = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=1)
@@ -111,7 +111,7 @@ class Certificates:
         return str(cert_file), str(key_file)
 
     def client_context(self, *, trusted: bool = True, certificate: bool = False) -> ssl.SSLContext:
-        """What a user would pass as ``ssl=`` with the standard library."""
+        """Returns the context that a user would pass as ``ssl=`` with the standard library."""
         context = ssl.create_default_context()
         if trusted:
             self.ca.configure_trust(context)

@@ -28,17 +28,17 @@ __all__ = [
 
 
 def as_close(frame: Any) -> Close | None:
-    """``exc.rcvd`` or ``exc.sent`` in a form that compares."""
+    """Returns ``exc.rcvd`` or ``exc.sent`` in a form that compares."""
     return None if frame is None else Close(int(frame.code), frame.reason)
 
 
 def exception_types(names: tuple[str, ...]) -> tuple[type[BaseException], ...]:
-    """Exceptions of the implementation under test, or built in, by name."""
+    """Returns exceptions of the implementation under test, or built in, by name."""
     return tuple(getattr(exceptions, name, None) or getattr(builtins, name) for name in names)
 
 
 def describe(exc: BaseException) -> str:
-    """All that a user would read: the exception and its causes."""
+    """Returns the texts of the exception and its causes."""
     lines = []
     current: BaseException | None = exc
     while current is not None:
@@ -48,7 +48,7 @@ def describe(exc: BaseException) -> str:
 
 
 def pong_arrives(waiter: Any, timeout: float = 5.0) -> bool:
-    """Wait on what ``ping`` returned.
+    """Waits for the result of ``ping``.
 
     With wirespeed the result is the latency, and no pong is a TimeoutError; with websockets it is an event.
     """
@@ -60,10 +60,10 @@ def pong_arrives(waiter: Any, timeout: float = 5.0) -> bool:
 
 @contextmanager
 def within(most: float, *, at_least: float = 0.0) -> Iterator[None]:
-    """The block takes a time in these bounds.
+    """Checks that the block takes a time in these bounds.
 
-    The lower bound is exact, less what a coarse clock may lose. The upper one is for "does not hang", and higher on a
-    machine that is busy.
+    The lower bound is exact, except for coarse clocks. The upper one proves that it does not hang, and is higher on a
+    busy machine.
     """
     start = time.monotonic()
     yield
@@ -74,7 +74,7 @@ def within(most: float, *, at_least: float = 0.0) -> Iterator[None]:
 
 
 def open_descriptors() -> dict[int, str]:
-    """The descriptors of this process and what they refer to."""
+    """Returns the descriptors of this process and their targets."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -86,9 +86,9 @@ def open_descriptors() -> dict[int, str]:
 
 @contextmanager
 def no_leaks() -> Iterator[None]:
-    """No descriptor is open after the block that was not open before it.
+    """Checks that no descriptor is open after the block that was not open before it.
 
-    Peers in this process close their ends in their own time, so this waits for them, a little.
+    Peers in this process close their ends a little later, so this waits for them.
     """
     before = open_descriptors()
     yield
@@ -100,13 +100,13 @@ def no_leaks() -> Iterator[None]:
 
 
 def alive(kind: type) -> int:
-    """How many objects of a type there are, also in cycles that nobody refers to."""
+    """Returns the number of objects of a type, including those in unreferenced cycles."""
     return sum(isinstance(one, kind) for one in gc.get_objects())
 
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """The block begins without garbage, and no cycle is collected in it."""
+    """Runs the block without garbage and without collections of cycles."""
     gc.collect()
     gc.disable()
     try:

@@ -21,7 +21,7 @@ class Child:
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
-        # A session of its own: a Ctrl-C in the terminal is for the tests, which then stop this.
+        # A session of its own: Ctrl-C in the terminal goes to the tests, which then stop the child.
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -52,7 +52,7 @@ class Child:
         return line
 
     def read_until(self, start: str, timeout: float = 20.0) -> str:
-        """The rest of the next line that starts so; lines before it are kept for the error only."""
+        """Returns the rest of the next line with this prefix; lines before it appear only in the error."""
         seen: list[str] = []
         while True:
             try:

@@ -30,14 +30,14 @@ def call(
 
 
 def result(*arguments: str, stdin: bytes = b"", **options: Any) -> tuple[int, bytes, str]:
-    """Exit status, standard output, standard error."""
+    """Returns exit status, standard output, standard error."""
     done = call(*arguments, stdin=stdin, **options)
     return done.returncode, done.stdout, done.stderr.decode()
 
 
 @contextlib.contextmanager
 def running(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that the test talks to while it runs."""
+    """Yields a process that the test talks to while it runs."""
     pipe = subprocess.PIPE
     process = subprocess.Popen[bytes](
         [*COMMAND, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment(), **options

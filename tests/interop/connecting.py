@@ -1,4 +1,4 @@
-"""Opening asyncio connections, as many tests do it."""
+"""Helpers that open asyncio connections."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .checks import no_leaks
 
 __all__ = ["ONE_PORT", "echo", "fails"]
 
-# The settings of a module whose tests end where the connection is open: then the port is not in use yet.
+# The settings of a module whose tests end when the connection is open: then the I/O backend is not in use yet.
 ONE_PORT = list({setting.loop: setting for setting in reversed(SETTINGS)}.values())
 
 
 async def echo(ws: Any, message: str = "hello") -> None:
-    """Exchange a message with a server that sends back what it gets."""
+    """Exchanges a message with an echo server."""
     await ws.send(message)
     assert await ws.recv() == message
 
@@ -25,13 +25,13 @@ async def echo(ws: Any, message: str = "hello") -> None:
 def fails(
     run: Callable[..., Any], expected: Any, connecting: Callable[[], Any], match: str | None = None
 ) -> BaseException:
-    """Connect in vain, and return the exception. Nothing is left.
+    """Connects unsuccessfully, and returns the exception. Nothing must be left.
 
     Args:
         run: Runs a coroutine function.
-        expected: What is raised.
+        expected: The exception.
         connecting: Calls ``connect``.
-        match: What the text says.
+        match: A pattern of the text.
     """
 
     async def main() -> None:
@@ -42,6 +42,6 @@ def fails(
         with pytest.raises(expected, match=match) as raised:
             run(main)
         error: BaseException = raised.value
-        # It would keep alive what must be gone.
+        # It would keep objects alive that must be freed.
         error.__traceback__ = None
         return error

@@ -1,12 +1,12 @@
 # ruff: noqa: E501 - one row, one line
-"""The misbehaving server as tables: what it does, and what the client must make of it.
+"""The misbehaving server as tables: its actions, and the required reactions of the client.
 
-``HANDSHAKE_FAULTS``: answers to the opening handshake that ``connect`` must refuse.
-``FRAME_FAULTS``: bytes after a good handshake that must fail the connection with a given close code on the wire.
-``ODDITIES``: unusual bytes that are valid, which must not fail the connection.
-``CLOSING_FAULTS`` are scenarios rather than bytes and live in ``tests/sync/test_client_closing.py``.
+``HANDSHAKE_FAULTS``: answers to the opening handshake that ``connect`` must refuse. ``FRAME_FAULTS``: bytes after a
+good handshake that must fail the connection with a given close code on the wire. ``ODDITIES``: unusual bytes that are
+valid, which must not fail the connection. ``CLOSING_FAULTS`` are scenarios rather than bytes and live in
+``tests/sync/test_client_closing.py``.
 
-Codes are those that RFC 6455 section 7.4.1 assigns; where the RFC leaves the choice, the row says who made it.
+Codes are those that RFC 6455 section 7.4.1 assigns; where the RFC leaves the choice, the row names the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
 
-# What the server sends before each frame fault, in the same segment: the application must still get it.
+# The greeting that the server sends before each frame fault, in the same segment: the application must still get it.
 GREETING = "before the fault"
 
 
@@ -77,20 +77,20 @@ class HandshakeFault:
 
 
 def respond(*lines: str, body: bytes = b"") -> Callable[[Wire], None]:
-    """Answer with these lines; ``{accept}`` is the right accept value."""
+    """Answers with these lines; ``{accept}`` is the right accept value."""
 
     def answer(wire: Wire) -> None:
         wire.read_request()
         head = "\r\n".join([*lines, "", ""]).replace("{accept}", accept_key(wire.key))
         wire.send(head.encode("latin-1") + body)
-        # Whatever the client thinks of it, it must end the connection.
+        # In any case the client must end the connection.
         wire.read_to_end()
 
     return answer
 
 
 def raw(data: bytes, *, end: bool = False) -> Callable[[Wire], None]:
-    """Answer with these bytes, then wait for the client to go, or end the connection first."""
+    """Answers with these bytes, then waits for the client to leave, or ends the connection first."""
 
     def answer(wire: Wire) -> None:
         wire.read_request()
@@ -139,7 +139,7 @@ def _reset_in_head(wire: Wire) -> None:
 
 
 def _endless(head: bytes, piece: bytes, most: int) -> Callable[[Wire], None]:
-    """Send ``piece`` for ever; the client must give up before ``most`` bytes beyond what the sockets buffer."""
+    """Sends ``piece`` endlessly; the client must give up before ``most`` bytes beyond the sockets' buffers."""
 
     def answer(wire: Wire) -> None:
         wire.read_request()
@@ -159,8 +159,7 @@ def _endless(head: bytes, piece: bytes, most: int) -> Callable[[Wire], None]:
 MALFORMED = ("InvalidMessage",)
 VERSION = ("InvalidMessage", "InvalidProtocol")
 REFUSED = ("InvalidStatus",)
-# A limit on the head is a security rule; the sans-I/O layer of websockets reports it as the cause of an
-# InvalidMessage.
+# A limit on the head is a security rule; the sans-I/O layer of websockets reports it as the cause of an InvalidMessage.
 TOO_BIG = ("SecurityError", "InvalidMessage")
 # An end of stream or RST without an answer: no valid message, or the error of the system.
 LOST = ("InvalidMessage", "ConnectionError", "EOFError")
@@ -318,12 +317,12 @@ class FrameFault:
 
 
 def _bomb(size: int) -> bytes:
-    """A deflated message that inflates to ``size`` bytes from a thousandth of it."""
+    """Returns a deflated message that inflates to ``size`` bytes from a thousandth of it."""
     return deflate(bytes(size))
 
 
 def _far_distance() -> bytes:
-    """A deflated message that copies from before its own beginning."""
+    """Returns a deflated message that copies from before its own beginning."""
     compressor = zlib.compressobj(wbits=-15, zdict=b"never sent to the client")
     return (compressor.compress(b"never sent to the client") + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
@@ -416,7 +415,7 @@ FRAME_FAULTS = [
     ),
     FrameFault("fragments-too-many", binary(b"", fin=False) + frame(CONT, b"", fin=False) * 8, 1009, options=FEW, says="max_fragments", differs="its limit is an environment variable"),
     FrameFault("fragments-too-many-by-default", binary(b"x", fin=False) + frame(CONT, b"y", fin=False) * 4096, 1009, says="max_fragments"),
-    # Anything that is not WebSocket
+    # Bytes that are not WebSocket frames
     FrameFault("http-after-upgrade", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nServer: one that was not asked for HTTP\r\n\r\n", 1002),
     FrameFault("zeros-are-a-continuation", bytes(1000), 1002),
 ]  # fmt: skip
@@ -447,26 +446,26 @@ class Oddity:
 
 
 def _final_block(message: bytes) -> bytes:
-    """A message compressed in a block with BFINAL set (RFC 7692 section 7.2.3.4)."""
+    """Returns a message compressed in a block with BFINAL set (RFC 7692 section 7.2.3.4)."""
     compressor = zlib.compressobj(wbits=-15)
     return compressor.compress(message) + compressor.flush(zlib.Z_FINISH) + b"\x00"
 
 
 def _stored(message: bytes) -> bytes:
-    """A message in a block without compression (section 7.2.3.3)."""
+    """Returns a message in a block without compression (section 7.2.3.3)."""
     compressor = zlib.compressobj(level=0, wbits=-15)
     return (compressor.compress(message) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
 
 def _two_blocks(first: bytes, second: bytes) -> bytes:
-    """A message in two deflate blocks (section 7.2.3.5)."""
+    """Returns a message in two deflate blocks (section 7.2.3.5)."""
     compressor = zlib.compressobj(wbits=-15)
     data = compressor.compress(first) + compressor.flush(zlib.Z_FULL_FLUSH)
     return (data + compressor.compress(second) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
 
 def _with_takeover(*messages: bytes) -> bytes:
-    """Messages that share one compression window."""
+    """Returns messages that share one compression window."""
     compressor = zlib.compressobj(wbits=-15)
     frames = []
     for message in messages:
@@ -476,7 +475,7 @@ def _with_takeover(*messages: bytes) -> bytes:
 
 
 def _fragments(opcode: int, pieces: list[bytes], between: bytes = b"", rsv: int = 0) -> bytes:
-    """One message in fragments, with other frames between them."""
+    """Returns one message in fragments, with other frames between them."""
     frames = []
     for index, piece in enumerate(pieces):
         first, last = index == 0, index == len(pieces) - 1

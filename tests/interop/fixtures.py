@@ -42,21 +42,21 @@ def server() -> Iterator[WebSocketsServer]:
 
 @pytest.fixture(scope="session")
 def secure_server(certificates: Certificates) -> Iterator[WebSocketsServer]:
-    """The same over TLS, with a certificate of ``certificates.ca`` for localhost and 127.0.0.1."""
+    """A ``websockets`` server over TLS, with a certificate of ``certificates.ca`` for localhost and 127.0.0.1."""
     with WebSocketsServer(ssl_context=certificates.server_context()) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def client_certificate_server(certificates: Certificates) -> Iterator[WebSocketsServer]:
-    """The same over TLS, and it requires a certificate of ``certificates.ca`` from the client."""
+    """A ``websockets`` server over TLS that requires a certificate of ``certificates.ca`` from the client."""
     with WebSocketsServer(ssl_context=certificates.server_context(client_required=True)) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def unix_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebSocketsServer]:
-    """The same on a Unix socket; ``unix_path`` is its path."""
+    """A ``websockets`` server on a Unix socket; ``unix_path`` is its path."""
     path = str(tmp_path_factory.mktemp("unix") / "socket")
     with WebSocketsServer(unix_path=path) as running:
         yield running

@@ -1,11 +1,10 @@
-"""Clients that say half of a request and no more, thousands of them, in a process of their own.
+"""Thousands of clients that send half of a request, in a process of their own.
 
-In a process of their own because their descriptors are as many as the server's, and because what they do must not cost
-the server's interpreter any time. As a program::
-
+A process of their own is necessary because their descriptors are as many as the server's, and because their work must
+not use the server's interpreter. As a program::
     python tests/interop/flood.py PORT COUNT one|many [hold|again] [head|tls|silence]
 
-It says ``there`` on its standard output once all of them have connected and sent their half, and ends with its parent.
+It prints ``there`` once all of them have connected and sent their half, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ HALVES = {
     "silence": b"",
 }
 
-# Connections under way at the same time: the queue of the system is to be full, and no SYN to be lost.
+# Simultaneous connection attempts: the backlog of the system is to be full, and no SYN to be lost.
 AT_ONCE = 256
 
 
 def spread(index: int) -> str:
-    """Another address of the loopback interface for each number below 65,000."""
+    """Returns another address of the loopback interface for each number below 65,000."""
     return f"127.77.{index // 250 % 250}.{index % 250 + 1}"
 
 
 def raise_descriptors(needed: int) -> bool:
-    """Let this process have that many descriptors; return whether it may."""
+    """Raises the limit of descriptors of this process; returns whether that is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         return False
@@ -57,7 +56,7 @@ class Flood:
         self._child = child
 
     def there(self) -> None:
-        """Wait until all clients have connected and sent their half."""
+        """Waits until all clients have connected and sent their half."""
         assert self._child.stdout is not None
         assert self._child.stdout.readline() == "there\n"
 
@@ -68,10 +67,10 @@ def flood(port: int, count: int, addresses: str = "one", *, again: bool = False,
 
     Args:
         port: Of the server, at 127.0.0.1.
-        count: How many.
+        count: The number of clients.
         addresses: ``one`` for 127.0.0.1, ``many`` for one each.
-        again: Those that the server closes connect anew.
-        half: What they say: one of ``HALVES``.
+        again: Clients that the server closes reconnect.
+        half: The data that they send: one of ``HALVES``.
     """
     arguments = [str(port), str(count), addresses, "again" if again else "hold", half]
     with subprocess.Popen(

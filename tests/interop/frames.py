@@ -1,6 +1,6 @@
-"""The obvious WebSocket wire format, byte by byte, independent of the library under test.
+"""A simple implementation of the WebSocket wire format, independent of the library under test.
 
-Every deviation that RFC 6455 forbids can be written with it: that is why it checks nothing.
+It checks nothing, so that it can write every deviation that RFC 6455 forbids.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Close:
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A frame as received, unmasked; ``masked`` tells whether it came masked."""
+    """A frame as received, unmasked; ``masked`` records whether it was masked."""
 
     opcode: int
     payload: bytes
@@ -55,7 +55,7 @@ def frame(
     length: int | None = None,
     length_bytes: int | None = None,
 ) -> bytes:
-    """Encode a frame.
+    """Encodes a frame.
 
     Args:
         rsv: the reserved bits, 4 for RSV1, 2 for RSV2, 1 for RSV3.
@@ -103,7 +103,7 @@ def close(code: int | None = None, reason: str | bytes = "") -> bytes:
 
 
 def deflate(message: bytes, *, window_bits: int = 15) -> bytes:
-    """Compress one message as RFC 7692 section 7.2.1 says."""
+    """Compresses one message as RFC 7692 section 7.2.1 specifies."""
     compressor = zlib.compressobj(wbits=-window_bits)
     data = compressor.compress(message) + compressor.flush(zlib.Z_SYNC_FLUSH)
     return data[:-4]

@@ -1,13 +1,13 @@
-"""A server for the peers of the benchmarks that lies where it is asked to: their checks must notice.
+"""A server for the peers of the benchmarks that misbehaves on request: their checks must notice.
 
-``python liar.py`` listens on ports of 127.0.0.1 and prints ``listening {NAME: PORT}`` in JSON. On the port ``ws`` it
-lies only where a request says so; on ``echo`` the path / always sends back other content; on ``plain`` no compression
-is agreed to. It ends when its standard input does, so it cannot outlive the tests.
+``python lying_server.py`` listens on ports of 127.0.0.1 and prints ``listening {NAME: PORT}`` in JSON. On the port
+``ws`` it lies only where a request asks for it; on ``echo`` the path / always sends back other content; on ``plain`` no
+compression is negotiated. It ends when its standard input does, so it cannot outlive the tests.
 
-The paths are those of ``wirespeed-bench echo``. ``lie=NAME`` in the query asks for a lie: about the message ``at=N``
+The paths are those of ``wirespeed-bench echo``. ``lie=NAME`` in the query requests a lie: about the message ``at=N``
 alone, counted from 0; about all of them from ``since=N`` on; or about the first that comes ``after=S`` seconds after
-the first one. At /sink and /hash that is about what they receive, elsewhere about what is sent. The lies of ``TOLD``
-are in what the server says of all messages, those of ``ENDS`` those of a server that should have closed the connection.
+the first one. At /sink and /hash a lie is about received messages, elsewhere about sent ones. The lies of ``TOLD`` are
+in the server's summary of all messages, those of ``ENDS`` are those of a server that should have closed the connection.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from websockets.exceptions import ConnectionClosed
 
 SECOND = 1_000_000_000
 
-# Where /stamp writes: when it took the message, when it sent the reply.
+# The positions of the times in a reply of /stamp: of receiving the message, and of sending the reply.
 STAMPS = struct.Struct("<QQ")
 STAMPS_AT = 8
 
-# Messages of a stream after which those that arrive get a turn.
+# Messages of a stream after which arriving ones get a turn.
 STREAM_PART = 64
 
 
 def changed(message: str | bytes) -> str | bytes:
-    """Other content of the same length; in a text the last digit is another, so that JSON stays JSON."""
+    """Returns other content of the same length; in a text the last digit is changed, so that JSON stays JSON."""
     if isinstance(message, bytes):
         return message[:-1] + bytes([message[-1] ^ 1])
     at = max(map(message.rfind, "0123456789"))
@@ -49,12 +49,12 @@ def changed(message: str | bytes) -> str | bytes:
 
 
 def shifted(message: bytes, by: int) -> bytes:
-    """The same reply of /stamp by a clock that differs by so many nanoseconds."""
+    """Returns the same reply of /stamp by a clock that differs by this many nanoseconds."""
     stamps = (stamp + by for stamp in STAMPS.unpack_from(message, STAMPS_AT))
     return message[:STAMPS_AT] + STAMPS.pack(*stamps) + message[STAMPS_AT + STAMPS.size :]
 
 
-# What becomes of a message. In `reorder`, the next one overtakes it.
+# The treatments of a message. In `reorder`, the next one overtakes it.
 LIES: dict[str, Callable[[Any], list[Any]]] = {
     "change": lambda message: [changed(message)],
     "lose": lambda message: [],
@@ -71,7 +71,7 @@ ENDS = {"stay", "talk"}
 
 
 class Spoiler:
-    """What becomes of messages, one after the other."""
+    """Applies lies to messages, one after the other."""
 
     def __init__(self, query: dict[str, str]) -> None:
         self._lie = query.get("lie", "")
@@ -104,7 +104,7 @@ class Spoiler:
 
 
 class Whole:
-    """What is counted and hashed of messages, and what is said of them."""
+    """The counts and hashes of messages, and the summary of them."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -226,7 +226,7 @@ async def handle(ws: ServerConnection, *, echo_lies: bool = False) -> None:
 
 
 async def main() -> None:
-    # No pings of its own: a peer that waits for what does not come must not get anything.
+    # No pings of its own: a waiting peer must not receive anything else.
     listen = functools.partial(serve, host="127.0.0.1", port=0, max_size=None, ping_interval=None)
     async with (
         listen(handle) as ws,
@@ -240,7 +240,7 @@ async def main() -> None:
 
 
 def end_with_stdin() -> None:
-    """End the process when the parent does, however the parent ends."""
+    """Ends the process when the parent ends in any way."""
 
     def wait() -> None:
         sys.stdin.read()

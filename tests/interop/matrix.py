@@ -1,7 +1,7 @@
 """Chooses the settings of the asyncio tests: event loops and I/O backends.
 
 The full matrix runs each test of ``tests/asyncio`` in every setting of its module's ``SETTINGS`` (all settings if the
-module has none), except the files of ``ONE_PER_PORT``. The default matrix runs each test in one setting for each I/O
+module has none), except the files of ``ONE_PER_BACKEND``. The default matrix runs each test in one setting for each I/O
 backend. Tests of the full matrix that are not in the default matrix carry the marker ``full_matrix``.
 """
 
@@ -16,13 +16,13 @@ import pytest
 
 from .asyncio_tools import SETTINGS, WATCHING, Setting
 
-__all__ = ["ONE_PER_PORT", "WATCHED", "choose", "one_per_port"]
+__all__ = ["ONE_PER_BACKEND", "WATCHED", "choose", "one_per_backend"]
 
-# Tests of handshakes, TLS and frames. They run in one setting for each I/O backend in the full matrix too, because
-# this code does not depend on the loop. A loop has its own way of reading, writing, ending and timing a connection:
+# Tests of handshakes, TLS and frames. They run in one setting for each I/O backend in the full matrix too, because this
+# code does not depend on the loop. A loop has its own way of reading, writing, ending and timing a connection:
 # test_client_ending, _flow, _faults, _lost, _cancellation, _tasks, _wakeups, _keepalive, _resources, test_server,
 # _broadcast, _flood and the streams run in every setting.
-ONE_PER_PORT = frozenset(
+ONE_PER_BACKEND = frozenset(
     {
         "test_client_batches",
         "test_client_closing",
@@ -71,7 +71,7 @@ WATCHED = frozenset(
 )
 
 
-def one_per_port(test: str, settings: Sequence[Setting] = SETTINGS) -> list[Setting]:
+def one_per_backend(test: str, settings: Sequence[Setting] = SETTINGS) -> list[Setting]:
     """Return one setting for each I/O backend. The loop depends on the name of the test and is the same in every run.
 
     Args:
@@ -94,11 +94,11 @@ def choose(module: ModuleType, test: str) -> list[Any]:
     """
     name = module.__name__.rpartition(".")[2]
     settings: Sequence[Setting] = getattr(module, "SETTINGS", SETTINGS)
-    chosen = one_per_port(test, settings)
-    if name in ONE_PER_PORT:
+    chosen = one_per_backend(test, settings)
+    if name in ONE_PER_BACKEND:
         settings = chosen
     if name in WATCHED:
-        chosen = [*chosen, *one_per_port(test, WATCHING)]
+        chosen = [*chosen, *one_per_backend(test, WATCHING)]
         settings = [*settings, *WATCHING]
     others = [pytest.param(setting, marks=pytest.mark.full_matrix) for setting in settings if setting not in chosen]
     return [*chosen, *others]

@@ -14,12 +14,12 @@ __all__ = ["NativeEcho", "find_binary", "find_sans_io"]
 
 ROOT = Path(__file__).parents[2]
 
-# Ends the server when the standard input ends, so that it does not outlive tests that were killed.
+# Ends the server when the standard input ends, so that it does not outlive killed tests.
 TIED = '"$@" & read -r _; kill $!; wait'
 
 
 def find_binary() -> Path | None:
-    """The binary of WIRESPEED_BENCH, or the newest one that cargo built here."""
+    """Returns the binary of WIRESPEED_BENCH, or the newest one that cargo built here."""
     given = os.environ.get("WIRESPEED_BENCH")
     if given:
         if not os.access(given, os.X_OK):
@@ -32,7 +32,7 @@ def find_binary() -> Path | None:
 
 
 def find_sans_io() -> Path | None:
-    """``wirespeed-sans-io``, which lies beside it."""
+    """Returns ``wirespeed-sans-io``, which lies beside it."""
     binary = find_binary()
     beside = binary and binary.with_name("wirespeed-sans-io")
     return beside if beside and beside.exists() else None

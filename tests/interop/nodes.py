@@ -1,4 +1,4 @@
-"""Engines with a broker, for tests: their sessions subscribe to what they ask for."""
+"""Engines with a broker, for tests: their sessions subscribe on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Node", "receive", "silent"]
 
 
 class Node:
-    """An engine whose sessions subscribe to what their query says, and tell when they do."""
+    """An engine whose sessions subscribe to the topics of their query, and confirm it."""
 
     def __init__(self, url: str, *, connected: bool = True, **options: Any) -> None:
         options = {"workers": 2, "outbox_limit": 64 << 20, **options}
@@ -31,7 +31,7 @@ class Node:
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
         if connected:
-            wait_for(lambda: self.status.is_connected, "the engine has not reached its broker")
+            wait_for(lambda: self.status.is_connected, "the engine wait_for_patterns not reached its broker")
 
     def serve(self) -> None:
         for batch in self.engine.batches():
@@ -60,8 +60,8 @@ class Node:
         self.clients.append(ws)
         return ws
 
-    def has(self, count: int) -> None:
-        """Wait until so many patterns are subscribed to at the broker."""
+    def wait_for_patterns(self, count: int) -> None:
+        """Waits until this many patterns are subscribed to at the broker."""
         wait_for(lambda: self.status.subscriptions == count, f"{count} subscriptions")
 
     def kinds(self) -> list[str]:

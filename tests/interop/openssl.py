@@ -1,8 +1,8 @@
-"""OpenSSL's errors of this thread, which may hit another connection than the one that they befell.
+"""OpenSSL's error queue of this thread, which may affect another connection than the failed one.
 
-A call that fails tells why by the first error that the thread has. From OpenSSL 3.6 on those of system calls are
-there as well, and ``ssl`` leaves them behind when it raises them: https://github.com/python/cpython/issues/148594.
-From then on every connection of that thread that only wants to read more raises them again.
+A failing call reports the first error in the thread's queue. From OpenSSL 3.6 on those of system calls are there as
+well, and ``ssl`` leaves them behind when it raises them: https://github.com/python/cpython/issues/148594. From then on
+every connection of that thread that only wants to read more raises them again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def _context() -> ssl.SSLContext:
 
 
 def forget_errors() -> None:
-    """Leave none: a handshake begins with that."""
+    """Clears the queue: a handshake begins with that."""
     with contextlib.suppress(ssl.SSLWantReadError):
         _context().wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO()).do_handshake()
 
 
 def leave_error(certificates: Certificates) -> None:
-    """Leave one, if OpenSSL and ``ssl`` do: of a connection whose pipe is broken."""
+    """Leaves an error of a connection whose pipe is broken, if OpenSSL and ``ssl`` do."""
     ours, theirs = socket.socketpair()
     serving = threading.Thread(
         target=lambda: certificates.server_context().wrap_socket(theirs, server_side=True).close()

@@ -1,4 +1,4 @@
-"""Servers of OpenSSL's own command, and certificates that ``openssl`` makes: of every kind that it knows."""
+"""Servers of OpenSSL's own command, and certificates of all kinds that ``openssl`` makes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Maker:
         _openssl("req", "-x509", "-key", key, "-out", self.ca, "-subj", f"/CN={folder.name}", "-days", "9")
 
     def key(self, kind: str) -> str:
-        """Return the path of a key of a kind."""
+        """Returns the path of a key of a kind."""
         path = self.folder / f"{kind}.key"
         if not path.exists():
             _openssl("genpkey", *KEYS[kind], "-out", str(path))
@@ -48,7 +48,7 @@ class Maker:
     def certificate(
         self, key: str = "P-256", extensions: str | None = "subjectAltName=DNS:localhost", *options: str
     ) -> tuple[str, str]:
-        """Return the paths of a certificate of the authority, and of its key.
+        """Returns the paths of a certificate of the authority, and of its key.
 
         Without extensions, it is of X.509 version 1.
         """
@@ -68,14 +68,14 @@ class Maker:
 
 @contextlib.contextmanager
 def openssl_server(certificate: tuple[str, str], *options: str) -> Iterator[int]:
-    """Run a server that answers requests with a page. Its port is the value.
+    """Runs a server that answers requests with a page; yields its port.
 
     Args:
         certificate: Paths of its certificate and key.
         options: More arguments of ``openssl s_server``.
     """
     cert, key = certificate
-    # It ends when its standard input does, which it reads unless it is to send pages.
+    # It ends with its standard input, which it reads unless it sends pages.
     command = ["openssl", "s_server", "-accept", "127.0.0.1:0", "-cert", cert, "-key", key, "-www"]
     # By default some systems refuse short keys and old algorithms.
     command += ["-cipher", "DEFAULT:@SECLEVEL=0", *options]

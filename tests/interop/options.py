@@ -1,4 +1,4 @@
-"""Keyword arguments of ``connect``, wrong and right ones, as tables: for every kind of client."""
+"""Wrong and right keyword arguments of ``connect`` as tables, for every kind of client."""
 
 from __future__ import annotations
 

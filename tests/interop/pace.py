@@ -1,4 +1,4 @@
-"""Keepalive as a peer sees it: when each ping came, and whether that is the interval that was asked for."""
+"""Keepalive as seen by a peer: the time of each ping, compared with the configured interval."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from .scripted import Wire
 
 __all__ = ["ENOUGH", "check_pace", "pace", "time_pings"]
 
-# What the peer sends when it has seen enough.
+# The message that the peer sends when it has seen enough.
 ENOUGH = "enough"
 
-# Of these pings two come at the right distance, unless the interval is wrong. On a busy machine it takes more
-# of them.
+# Two of these pings have the right distance, unless the interval is wrong. On a busy machine it takes more pings.
 _LEAST = 4
 _PATIENCE = 15.0
 
-# What a ping may be late. Half of an interval is too much.
+# The maximum lateness of a ping. Half of an interval is too much.
 _LATE = 1.35
 
 
 def time_pings(wire: Wire, interval: float, start: float, *, mask: bytes | None = None) -> list[tuple[float, bytes]]:
-    """Answer pings until they tell the interval: the seconds since a start, and the payload, of each.
+    """Answers pings until they show the interval: returns the seconds since a start, and the payload, of each.
 
     Args:
         wire: The end of the peer, after its opening handshake.
-        interval: The one that is expected.
+        interval: The expected one.
         start: The time, by the monotonic clock, before the other end was open.
         mask: Of the pongs, if the peer is a client.
     """
@@ -47,7 +46,7 @@ def _shortest(pings: list[tuple[float, bytes]]) -> float:
 
 
 def pace(interval: float, seen: threading.Event | None = None) -> Callable[[Wire], list[tuple[float, bytes]]]:
-    """A script for a server: what ``time_pings`` returns. It sends a text and sets an event after that."""
+    """A script for a server that returns the result of ``time_pings``. It sends a text and sets an event after that."""
 
     def script(wire: Wire) -> list[tuple[float, bytes]]:
         wire.read_request()
@@ -66,9 +65,9 @@ def pace(interval: float, seen: threading.Event | None = None) -> Callable[[Wire
 
 
 def check_pace(pings: list[tuple[float, bytes]], interval: float) -> None:
-    """None is early, two of them are as far from each other as they should, and each has its own payload.
+    """Checks that no ping is early, that two of them have the right distance, and that each has its own payload.
 
-    A peer that is late with reading sees later pings too close together, so what counts is the time since the start.
+    A peer that reads late sees later pings too close together, so the time since the start counts.
     """
     for number, (seconds, _) in enumerate(pings, 1):
         assert seconds >= number * interval * 0.9, f"ping {number} came after {seconds:.3f} s"

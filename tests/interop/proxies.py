@@ -1,4 +1,4 @@
-"""Proxies: real ones of each kind in a process of their own, and lying ones as scripts."""
+"""Proxies: real ones of each kind in a process of their own, and misbehaving ones as scripts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .scripted import Wire
 __all__ = ["PASSWORD", "USER", "Proxy", "relay"]
 
 USER, PASSWORD = "someone", "open sesame"
-# As it stands in a URL.
+# As it is written in a URL.
 USER_INFO = "someone:open%20sesame@"
 
 
 class Proxy:
-    """A running proxy; ``url()`` is what a user passes as ``proxy=``."""
+    """A running proxy; ``url()`` is the value for ``proxy=``."""
 
     def __init__(self, kind: str, *, login: bool = False, certificate: tuple[str, str] | None = None) -> None:
         self.kind = kind
@@ -37,16 +37,16 @@ class Proxy:
             raise
 
     def url(self, scheme: str | None = None, user_info: str | None = None) -> str:
-        """The proxy's address; by default with the right credentials where it wants some."""
+        """Returns the proxy's address; by default with the right credentials if it requires some."""
         if user_info is None:
             user_info = USER_INFO if self.login else ""
         host = "localhost" if self.kind == "https" else "127.0.0.1"
         return f"{scheme or self.kind}://{user_info}{host}:{self.port}"
 
     def read_connection(self, port: int | None = None) -> tuple[str, int]:
-        """The host, as the client named it, and the port of the next connection that the proxy made; waits for it.
+        """Waits for the next connection that the proxy made; returns the host, as the client named it, and the port.
 
-        With ``port``, of the next one to that port: the proxy may still be at work for an earlier test.
+        With ``port``, of the next one to that port: the proxy may still be busy with an earlier test.
         """
         while True:
             host, to = self.child.read_until("connect ").split()
@@ -54,7 +54,7 @@ class Proxy:
                 return host, int(to)
 
     def read_resolution(self) -> str:
-        """The next name that a SOCKS 4a client asked for; waits for it."""
+        """Waits for the next name that a SOCKS 4a client requested, and returns it."""
         return self.child.read_until("resolve ")
 
     def stop(self) -> None:
@@ -62,7 +62,7 @@ class Proxy:
 
 
 def relay(wire: Wire, port: int) -> None:
-    """For scripted proxies: pass bytes between the client and a local port until either end closes."""
+    """For scripted proxies: forwards bytes between the client and a local port until either end closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as target, selectors.DefaultSelector() as selector:
         ends = {wire.sock: target, target: wire.sock}
         for sock in ends:

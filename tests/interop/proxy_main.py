@@ -21,7 +21,7 @@ from typing import Any
 
 
 def end_with_stdin() -> None:
-    """End the process when the parent does, however the parent ends."""
+    """Ends the process when the parent ends in any way."""
 
     def wait() -> None:
         sys.stdin.read()
@@ -38,7 +38,7 @@ def serve_pproxy(kind: str, user: str | None, cert: str | None, key: str | None)
     import asyncio
     import ssl
 
-    # What is imported by name has no types to speak of.
+    # Names that are imported dynamically have no useful types.
     pproxy = importlib.import_module("pproxy")
 
     def report(line: str) -> None:
@@ -66,11 +66,11 @@ def serve_twisted(allowed: str | None) -> None:
     from twisted.internet import protocol
     from twisted.protocols import socks
 
-    # Not the interface that it is declared to be: this has what all reactors have.
+    # Unlike the declared interface, this has the methods of all reactors.
     reactor: Any = importlib.import_module("twisted.internet.reactor")
 
     class Resolver:
-        """Tells that the client asked for a name, as only SOCKS 4a can."""
+        """Reports that the client requested a name, as only SOCKS 4a can."""
 
         def resolve(self, name: bytes) -> object:
             say(f"resolve {name.decode()}")

@@ -1,4 +1,4 @@
-"""Servers that make a client connect again, as scripts."""
+"""Servers that make a client reconnect, as scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["at_once", "close_with", "echo_close", "in_turn", "refuse"]
 
 
 def at_once() -> Iterable[float]:
-    """Delays between tries: none."""
+    """Delays between attempts: none."""
     return itertools.repeat(0.0)
 
 
@@ -37,7 +37,7 @@ def echo_close(wire: Wire) -> Close | None:
 
 
 def in_turn(*scripts: Callable[[Wire], Any]) -> Callable[[Wire], Any]:
-    """Another script for each connection, the last one for all that follow."""
+    """A different script for each connection, the last one for all further ones."""
     turns = itertools.chain(scripts, itertools.repeat(scripts[-1]))
     return lambda wire: next(turns)(wire)
 

@@ -1,4 +1,4 @@
-"""Programs that put something else in place of ``socket.socket``, as PySocks and gevent do."""
+"""Programs that replace ``socket.socket``, as PySocks and gevent do."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ REPLACEMENTS = ["class", "method"]
 
 
 def replace(monkeypatch: pytest.MonkeyPatch, what: str) -> list[Any]:
-    """Replace the class, or its method ``connect``; return the list of the addresses that it will be called with.
+    """Replaces the class, or its method ``connect``; returns the list of the addresses that it will be called with.
 
     Args:
-        monkeypatch: Puts the original back.
+        monkeypatch: Restores the original.
         what: One of :data:`REPLACEMENTS`.
     """
     addresses: list[Any] = []

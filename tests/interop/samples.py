@@ -1,4 +1,4 @@
-"""Takes a part of a long table of cases: the one place that chooses.
+"""Selects a part of a long table of cases: the only place that selects.
 
 A run takes a short form of each table, which is the same in every run. ``--rotation N/M`` adds to it each M-th case,
 beginning with the N-th. N counts from 0, so ``--rotation 0/1`` takes whole tables.

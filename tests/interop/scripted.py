@@ -1,7 +1,7 @@
-"""A server that does exactly what a test says: raw sockets, one thread, every wait bounded.
+"""A server that follows the script of a test: raw sockets, one thread, every wait bounded.
 
-``ScriptedServer(script)`` listens on loopback and runs ``script(wire)`` once for each connection it accepts. What the
-script raises is raised again in the test, when the server is left; what it returns is in ``results``.
+``ScriptedServer(script)`` listens on loopback and runs ``script(wire)`` once for each connection it accepts. An
+exception of the script is raised again in the test, when the server is left; its return values are in ``results``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .frames import CLOSE, Close, Frame
 
 __all__ = ["Disconnected", "ScriptedServer", "Wire", "accept_key"]
 
-# Longer than any wait that a test expects, shorter than the watchdog of the suite.
+# Longer than any expected wait of a test, shorter than the watchdog of the suite.
 DEADLINE = 20.0
 
 
 class Disconnected(Exception):
-    """The client ended the TCP connection; ``reset`` when by RST."""
+    """The client ended the TCP connection; ``reset`` if by RST."""
 
     def __init__(self, *, reset: bool = False) -> None:
         super().__init__("connection reset by the client" if reset else "end of stream")
@@ -79,7 +79,7 @@ class Wire:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def accept(self, *headers: str, then: bytes = b"") -> None:
-        """Read the request and accept it; ``then`` leaves in the same segment."""
+        """Reads the request and accepts it; ``then`` is sent in the same segment."""
         self.read_request()
         self.send(self.accept_bytes(*headers) + then)
 
@@ -117,7 +117,7 @@ class Wire:
         return data
 
     def read_to_end(self) -> bytes:
-        """Read until the client ends the TCP connection."""
+        """Reads until the client ends the TCP connection."""
         with contextlib.suppress(Disconnected):
             while True:
                 self.buffer += self._receive()
@@ -141,7 +141,7 @@ class Wire:
         return Frame(first & 0xF, payload, bool(first & 0x80), first >> 4 & 7, masked)
 
     def read_until_close(self) -> tuple[list[Frame], Close | None]:
-        """Read frames until the client's close frame or the end of the stream."""
+        """Reads frames until the client's close frame or the end of the stream."""
         frames: list[Frame] = []
         try:
             while True:
@@ -158,7 +158,7 @@ class Wire:
         self.sock.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """End the connection with RST."""
+        """Ends the connection with RST."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
@@ -167,7 +167,7 @@ class Wire:
 
 
 class ScriptedServer:
-    """Listen on loopback, or on a Unix socket, and run a script for each connection, one after the other."""
+    """Listens on loopback, or on a Unix socket, and runs a script for each connection, one after the other."""
 
     def __init__(
         self,
@@ -209,14 +209,14 @@ class ScriptedServer:
 
     @property
     def result(self) -> Any:
-        """What the script returned for the only connection; waits for it."""
+        """Waits for the only connection's script and returns its result."""
         self.join()
         if len(self.results) != 1:
             raise AssertionError(f"the script ran {len(self.results)} times, not once")
         return self.results[0]
 
     def pause(self) -> None:
-        """For scripts: tell the test that this point is reached, wait until the test sets ``release``."""
+        """For scripts: notifies the test that this point is reached, and waits until the test sets ``release``."""
         self.reached.set()
         if not self.release.wait(DEADLINE):
             raise TimeoutError("the test did not release the script")
@@ -257,7 +257,7 @@ class ScriptedServer:
         return self
 
     def join(self) -> None:
-        """Stop accepting, wait for the script in progress, raise what it raised."""
+        """Stops accepting, waits for the script in progress, and raises its exception."""
         if not self.stopping:
             self.stopping = True
             # Wakes accept(), which closing the descriptor does not.
@@ -272,7 +272,7 @@ class ScriptedServer:
             raise error
 
     def stop(self) -> None:
-        """End the script where it does not end by itself: the test that needed its result has asked for it."""
+        """Ends a script that does not end by itself: a test that needed its result has requested it."""
         self.release.set()
         self.stopping = True
         with contextlib.suppress(OSError):
@@ -288,6 +288,6 @@ class ScriptedServer:
             self.release.set()
             self.join()
         else:
-            # Do not hide the exception of the test.
+            # Does not hide the exception of the test.
             with contextlib.suppress(BaseException):
                 self.stop()

@@ -1,4 +1,4 @@
-"""The native selector once more, in plain Python over ``select.epoll``: the oracle for the real one.
+"""A plain Python version of the native selector over ``select.epoll``: the oracle for the real one.
 
 It serves no connections. ``OracleSelector`` is the public selector on top of it.
 """
@@ -40,7 +40,7 @@ class PythonSelector:
         self._keys[fd] = key
 
     def modify(self, fd: int, events: int, key: selectors.SelectorKey) -> None:
-        # The standard library's selectors do not ask the system either when only the data changes.
+        # The standard library's selectors make no system call either when only the data changes.
         if events != self._keys[fd].events:
             self._epoll.modify(fd, mask(events))
         self._keys[fd] = key
@@ -65,7 +65,7 @@ class PythonSelector:
                 break
             if found := self._poll(0):
                 return found
-        # In whole milliseconds, and never less than was asked for.
+        # In whole milliseconds, and never less than requested.
         return self._poll(-1 if limit == math.inf else math.ceil(max(limit - elapsed, 0.0) * 1000) / 1000)
 
     def _poll(self, timeout: float) -> Ready:

@@ -23,7 +23,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 class Serving:
-    """The command as a child; ``uri`` is where it says that it listens."""
+    """The command as a child; ``uri`` is the address that it prints."""
 
     def __init__(self, *arguments: str, folder: Path) -> None:
         self.child = Child([sys.executable, "-W", "error", "-c", START, str(folder), "serve", *arguments])
@@ -34,7 +34,7 @@ class Serving:
             raise
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and return the exit status."""
+        """Sends a signal and returns the exit status."""
         self.child.process.send_signal(number)
         return self.child.process.wait(20)
 

@@ -1,4 +1,4 @@
-"""A server that nobody here wrote: the asyncio server of ``websockets``, in a thread with an event loop of its own.
+"""A third-party server: the asyncio server of ``websockets``, in a thread with an event loop of its own.
 
 The path of the request selects the behaviour; ``WebSocketsServer.requests`` keeps every request for inspection.
 """
@@ -26,7 +26,7 @@ __all__ = ["SUBPROTOCOLS", "WebSocketsServer"]
 DEADLINE = 20.0
 SUBPROTOCOLS = ["superchat", "chat"]
 
-# Failed handshakes are what some tests are about: keep them out of the captured log.
+# Failed handshakes are the subject of some tests: they are kept out of the captured log.
 LOGGER = logging.getLogger("interop.server")
 LOGGER.addHandler(logging.NullHandler())
 LOGGER.propagate = False
@@ -97,11 +97,11 @@ class WebSocketsServer:
     # From other threads
 
     def release(self) -> None:
-        """Let the handlers of /stalled read."""
+        """Lets the handlers of /stalled read."""
         self.loop.call_soon_threadsafe(self._released.set)
 
     def connections(self) -> int:
-        """How many connections the server holds now."""
+        """Returns the number of connections that the server holds now."""
         return asyncio.run_coroutine_threadsafe(self._count(), self.loop).result(DEADLINE)
 
     async def _count(self) -> int:

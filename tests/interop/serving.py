@@ -43,13 +43,13 @@ KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 MASK = b"\x01\x82\x43\xc4"
 LOGGER = "wirespeed.server"
 
-# The settings of long tables whose subject neither loop nor port know.
+# The settings of long tables whose subject depends neither on the loop nor on the I/O backend.
 ONE_OF_EACH_PORT = list({setting.io_backend: setting for setting in one_loop()}.values())
 
 # A connection with its id, or an address.
 _NAMED = re.compile(r" \(([0-9a-f]{8}[0-9a-f-]{28} from )?(127\.0\.0\.1:\d+|\[::1\]:\d+|a Unix socket)( to /[^)]*)?\)")
 
-# Longer than anything here takes.
+# Longer than any wait here.
 PATIENCE = 10.0
 
 
@@ -59,7 +59,7 @@ async def echo(ws: Any) -> None:
 
 
 async def idle(ws: Any) -> None:
-    """Neither receive nor send, until the connection is closed."""
+    """Neither receives nor sends until the connection is closed."""
     await ws.wait_closed()
 
 
@@ -70,7 +70,7 @@ def serve(
     port: int | None = 0,
     **options: Any,
 ) -> Any:
-    """``wirespeed.serve`` over the port of the setting."""
+    """``wirespeed.serve`` with the I/O backend of the setting."""
     assert IS_WIRESPEED
     import wirespeed
 
@@ -78,7 +78,7 @@ def serve(
 
 
 def small_sends() -> socket.socket:
-    """A bound socket for ``serve``: the system keeps little of what is sent over those that it accepts."""
+    """Returns a bound socket for ``serve``, whose accepted sockets have small send buffers."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     sock.bind(("127.0.0.1", 0))
@@ -90,7 +90,7 @@ def uri(server: Any, path: str = "/", *, scheme: str = "ws", host: str = "127.0.
 
 
 def dial(where: str, **options: Any) -> Any:
-    """``websockets.connect``, without what would outlive a test."""
+    """``websockets.connect``, without anything that would outlive a test."""
     return websockets_client.connect(where, **{"proxy": None, "ping_interval": None, "max_size": None, **options})
 
 
@@ -100,11 +100,11 @@ def request(
     without: tuple[str, ...] = (),
     start: str | None = None,
 ) -> bytes:
-    """A request for a WebSocket.
+    """Returns a request for a WebSocket.
 
     Args:
         path: The target.
-        fields: Further header fields, or other values of those that are there.
+        fields: Further header fields, or other values of existing ones.
         without: Names of fields to leave out.
         start: Another first line.
     """
@@ -122,7 +122,7 @@ def request(
 
 
 def masked(opcode: int, payload: bytes = b"", **options: Any) -> bytes:
-    """A frame as a client sends it."""
+    """Returns a frame as a client sends it."""
     return frame(opcode, payload, mask=MASK, **options)
 
 
@@ -153,7 +153,7 @@ class Raw:
 
     @classmethod
     async def connect(cls, server: Any, *, receive_buffer: int | None = None) -> Raw:
-        """Connect to the first socket of a server, over TCP or Unix."""
+        """Connects to the first socket of a server, over TCP or Unix."""
         listening = server.sockets[0]
         sock = socket.socket(listening.family, socket.SOCK_STREAM)
         sock.setblocking(False)
@@ -168,7 +168,7 @@ class Raw:
 
     @classmethod
     async def open(cls, server: Any, path: str = "/", *fields: str, **options: Any) -> Raw:
-        """Connect and make the opening handshake."""
+        """Connects and makes the opening handshake."""
         raw = await cls.connect(server, **options)
         try:
             await raw.send(request(path, *fields))
@@ -209,7 +209,7 @@ class Raw:
         return data
 
     async def head(self) -> Reply:
-        """Read the head of a response."""
+        """Reads the head of a response."""
         while (end := self.buffer.find(b"\r\n\r\n")) < 0:
             await self._more()
         lines = (await self.take(end + 4))[:-4].decode("latin-1").split("\r\n")
@@ -220,13 +220,13 @@ class Raw:
         )
 
     async def reply(self) -> Reply:
-        """Read a response and its body, up to the end of the stream."""
+        """Reads a response and its body, up to the end of the stream."""
         reply = await self.head()
         reply.body = await self.rest()
         return reply
 
     async def rest(self) -> bytes:
-        """Read up to the end of the stream."""
+        """Reads up to the end of the stream."""
         with contextlib.suppress(EOFError):
             while True:
                 await self._more()
@@ -241,7 +241,7 @@ class Raw:
         return Frame(first & 15, await self.take(size), bool(first & 128), first >> 4 & 7, masked=False)
 
     async def until_close(self) -> tuple[list[Frame], Close | None]:
-        """Read frames up to a close frame, or the end of the stream: then there is no close frame."""
+        """Reads frames up to a close frame, or the end of the stream: then there is no close frame."""
         frames = []
         try:
             while (received := await self.frame()).opcode != CLOSE:
@@ -252,12 +252,12 @@ class Raw:
 
 
 def unnamed(texts: list[str]) -> list[str]:
-    """Lines of the log without the client that they name, as every line about one does."""
+    """Returns log lines without the client's name, which every line about a client has."""
     found = [_NAMED.subn("", text) for text in texts]
     assert all(number == 1 for _, number in found), texts
     return [text for text, _ in found]
 
 
 def logged(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
-    """What the server has logged at a level or above it."""
+    """Returns the server's log records at a level or above it."""
     return [entry.getMessage() for entry in caplog.records if entry.name == LOGGER and entry.levelno >= level]

@@ -1,4 +1,4 @@
-"""How late a thread that sleeps wakes beside one that is busy."""
+"""Measures how late a sleeping thread wakes beside a busy one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 __all__ = ["CONNECTIONS", "SIZES", "wakes_in_time"]
 
 CONNECTIONS = 8
-# Bytes of a message; None: another number each time, of any magnitude up to 1 MB.
+# Bytes of a message; None: a random number each time, of any magnitude up to 1 MB.
 SIZES = [100, 500_000, None]
 
 _SLEEPS = 120
 _TRIES = 3
-# Later than a program beside it, which needs no lock of this interpreter. After 5 ms a thread would ask for the lock.
+# Later than a program beside it, which does not need this interpreter's lock. After 5 ms a thread would request the
+# lock.
 _LATE_SECONDS = 0.0025
 _SLEEPER = f"""
 import statistics, time
@@ -34,12 +35,12 @@ def late():
 
 
 def wakes_in_time(size: int | None, exchange: Callable[[int, threading.Thread], int]) -> None:
-    """Assert that a thread does so.
+    """Asserts that a sleeping thread wakes in time.
 
     Args:
         size: Of a message, one of :data:`SIZES`.
-        exchange: Makes round trips of so many bytes on :data:`CONNECTIONS` connections in this thread until the other
-            one has ended; returns how many.
+        exchange: Makes round trips of this many bytes on :data:`CONNECTIONS` connections in this thread until the other
+            one has ended; returns their number.
     """
     size = size or int(100 * 10_000 ** random.random())
     names: dict[str, Any] = {}
@@ -47,7 +48,7 @@ def wakes_in_time(size: int | None, exchange: Callable[[int, threading.Thread], 
     measured: list[float] = []
 
     def measure() -> None:
-        # The machine may be busy: as late as a program of its own is at the same time, anybody may be.
+        # The machine may be busy: the lateness of a separate program at the same time is allowed.
         command = [sys.executable, "-c", f"{_SLEEPER}\nprint(late())"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
             late: float = names["late"]()

@@ -1,4 +1,4 @@
-"""Scripts of peers that are slow, or stop: raw servers for the tests of flow control and keepalive."""
+"""Scripts of slow or stopping peers: raw servers for the tests of flow control and keepalive."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["fill", "read_slowly", "send_slowly"]
 
 
 def send_slowly(size: int, seconds: float, *, stop_at: float = 1) -> Callable[[Wire], tuple[list[Frame], Close | None]]:
-    """Return a script that sends one text message in one frame, evenly over some time, and answers nothing.
+    """Returns a script that sends one text message in one frame, evenly over some time, and answers nothing.
 
     Args:
         size: Bytes of the message.
-        seconds: How long it takes.
+        seconds: The duration.
         stop_at: The part of the message after which it sends no more.
     """
 
@@ -34,12 +34,12 @@ def send_slowly(size: int, seconds: float, *, stop_at: float = 1) -> Callable[[W
 
 
 def read_slowly(step: int, pause: float, seconds: float) -> Callable[[Wire], tuple[list[Frame], Close | None]]:
-    """Return a script that reads little at a time, and after some time everything.
+    """Returns a script that reads little at a time, and after some time everything.
 
     Args:
         step: Bytes of one read.
         pause: Seconds between two reads.
-        seconds: How long it reads slowly.
+        seconds: The duration of slow reading.
     """
 
     def script(wire: Wire) -> tuple[list[Frame], Close | None]:
@@ -54,7 +54,7 @@ def read_slowly(step: int, pause: float, seconds: float) -> Callable[[Wire], tup
 
 
 def fill(wire: Wire, size: int = 10_000) -> None:
-    """Send binary messages until the other end reads no more.
+    """Sends binary messages until the other end reads no more.
 
     Args:
         wire: After the opening handshake.

@@ -1,9 +1,8 @@
 """The implementation under test.
 
-Tests take ``connect``, ``unix_connect`` and ``exceptions`` from here and from nowhere else, so the same tests run
-against wirespeed and, with ``pytest --subject websockets``, against the library whose API wirespeed follows. The second
-run proves the tests: one that fails there is wrong, unless it carries the ``websockets_differs`` or ``wirespeed_only``
-marker.
+Tests take ``connect``, ``unix_connect`` and ``exceptions`` only from here, so that all tests run against wirespeed and,
+with ``pytest --subject websockets``, against the library whose API wirespeed follows. The second run validates the
+tests: one that fails there is wrong, unless it carries the ``websockets_differs`` or ``wirespeed_only`` marker.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ elif SUBJECT == "websockets":
     from websockets.sync import client as _client
 
     def _options(options: dict[str, Any]) -> dict[str, Any]:
-        """Translate the options that websockets spells differently or does not have."""
+        """Translates the options that websockets spells differently or does not have."""
         options.pop("max_fragments", None)
         if "local_addr" in options:
             options["source_address"] = options.pop("local_addr")
@@ -35,7 +34,7 @@ elif SUBJECT == "websockets":
         try:
             return _client.connect(uri, **_options(options))
         except exceptions.ConnectionClosedError as exc:
-            # It lets this out of connect when the connection is lost before the request is sent, which is a
+            # websockets raises this from connect when the connection is lost before the request is sent, which is a
             # race.
             raise exceptions.InvalidMessage("connection lost in the opening handshake") from exc
 

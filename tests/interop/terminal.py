@@ -1,4 +1,4 @@
-"""Programs as people run them: on a terminal of their own, or in a pipe."""
+"""Runs programs on a terminal of their own, or in a pipe."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["CTRL_C", "CTRL_D", "ENTER", "UP", "Terminal", "environment"]
 
 CTRL_C, CTRL_D, ENTER, UP = "\x03", "\x04", "\r", "\x1b[A"
 
-# What a terminal acts on and does not show.
+# Sequences that a terminal interprets and does not display.
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][0-9A-B]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
-# Makes the terminal the controlling one, which turns Ctrl-C into a signal, and goes on as the program.
+# Makes the terminal the controlling one, which turns Ctrl-C into a signal, and executes the program.
 START = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 DEADLINE = 20.0
 
 
 def environment(**variables: str | None) -> dict[str, str]:
-    """That of the tests without what changes the output; ``None`` removes a variable."""
+    """Returns the environment of the tests without variables that change the output; ``None`` removes a variable."""
     changed: dict[str, str | None] = {"NO_COLOR": None, "FORCE_COLOR": None, "COLUMNS": "80", **variables}
     merged: Mapping[str, str | None] = {**os.environ, **changed}
     return {name: value for name, value in merged.items() if value is not None}
@@ -40,7 +40,7 @@ class Terminal:
     """A program whose standard streams are a terminal.
 
     Attributes:
-        output: Everything that it has written.
+        output: Its complete output.
     """
 
     def __init__(self, command: Sequence[str], **variables: str | None) -> None:
@@ -54,21 +54,21 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            # No terminal answers here where the cursor is.
+            # No terminal here answers a query of the cursor position.
             env=environment(**{"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **variables}),
         )
         os.close(slave)
 
     @property
     def shown(self) -> str:
-        """The output without what only moves the cursor or changes colors."""
+        """Returns the output without sequences that only move the cursor or change colors."""
         return CONTROL.sub("", self.output)
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
     def expect(self, text: str, timeout: float = DEADLINE) -> None:
-        """Wait until the program shows a text, after what was expected before."""
+        """Waits until the program prints a text, after the text that was expected before."""
         deadline = time.monotonic() + timeout
         while (found := self.shown.find(text, self._seen)) < 0:
             left = deadline - time.monotonic()
@@ -87,7 +87,7 @@ class Terminal:
         return False
 
     def wait(self, timeout: float = DEADLINE) -> int:
-        """Wait for the end of the program and return its exit status."""
+        """Waits for the end of the program and returns its exit status."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None or select.select([self._master], [], [], 0)[0]:
             if not self._read(0.05) and self.process.poll() is not None:

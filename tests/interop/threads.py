@@ -32,7 +32,7 @@ __all__ = [
     "wait_until",
 ]
 
-# Longer than anything here takes.
+# Longer than any wait here.
 PATIENCE = 10.0
 
 
@@ -42,7 +42,7 @@ def echo(ws: Any) -> None:
 
 
 def idle(ws: Any) -> None:
-    """Receive until the connection is closed, and drop it all."""
+    """Receives and drops messages until the connection is closed."""
     for _ in ws:
         pass
 
@@ -56,14 +56,14 @@ def wait_until(condition: Callable[[], Any]) -> None:
 
 @contextlib.contextmanager
 def no_threads_left() -> Iterator[None]:
-    """No thread runs after the block that did not run before it, of Python or of the native core."""
+    """Checks that no thread runs after the block that did not run before it, of Python or of the native core."""
     before, native = set(threading.enumerate()), native_threads()
     yield
     wait_until(lambda: set(threading.enumerate()) <= before and native_threads() <= native)
 
 
 def native_threads() -> set[int]:
-    """The threads of the native core, which Python does not know, where the system tells."""
+    """Returns the threads of the native core, which Python does not know, where the system reports them."""
     known = {thread.native_id for thread in threading.enumerate()}
     found = set()
     for folder in Path("/proc/self/task").glob("*"):
@@ -81,7 +81,7 @@ def serving(handler: Callable[..., None] = echo, *where: Any, unix: bool = False
     Args:
         handler: The handler.
         where: Host and port, by default of the loopback interface, or the path of a Unix socket.
-        unix: Whether it is one.
+        unix: Whether it is a Unix socket.
         options: Further arguments.
     """
     assert IS_WIRESPEED
@@ -105,7 +105,7 @@ def uri(server: Any, path: str = "/", *, scheme: str = "ws", host: str = "127.0.
 
 
 def dial(where: str, **options: Any) -> Any:
-    """``websockets.sync.client.connect``, without what would outlive a test."""
+    """``websockets.sync.client.connect``, without anything that would outlive a test."""
     return websockets_client.connect(where, **{"proxy": None, "ping_interval": None, "max_size": None, **options})
 
 
@@ -131,7 +131,7 @@ class Raw:
 
     @classmethod
     def open(cls, server: Any, path: str = "/", *fields: str, **options: Any) -> Raw:
-        """Connect and make the opening handshake."""
+        """Connects and makes the opening handshake."""
         raw = cls(server, **options)
         try:
             raw.send(request(path, *fields))
@@ -172,7 +172,7 @@ class Raw:
         return data
 
     def head(self) -> Reply:
-        """Read the head of a response."""
+        """Reads the head of a response."""
         while (end := self.buffer.find(b"\r\n\r\n")) < 0:
             self._more()
         lines = self.take(end + 4)[:-4].decode("latin-1").split("\r\n")
@@ -182,13 +182,13 @@ class Raw:
         return Reply(int(status), fields)
 
     def reply(self) -> Reply:
-        """Read a response and its body, up to the end of the stream."""
+        """Reads a response and its body, up to the end of the stream."""
         reply = self.head()
         reply.body = self.rest()
         return reply
 
     def rest(self) -> bytes:
-        """Read up to the end of the stream."""
+        """Reads up to the end of the stream."""
         with contextlib.suppress(EOFError):
             while True:
                 self._more()
@@ -203,7 +203,7 @@ class Raw:
         return Frame(first & 15, self.take(size), bool(first & 128), first >> 4 & 7, masked=False)
 
     def until_close(self) -> tuple[list[Frame], Close | None]:
-        """Read frames up to a close frame, or the end of the stream: then there is no close frame."""
+        """Reads frames up to a close frame, or the end of the stream: then there is no close frame."""
         frames = []
         try:
             while (received := self.frame()).opcode != CLOSE:

@@ -1,4 +1,4 @@
-"""Ways to ask for TLS, as users do."""
+"""The TLS settings of users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Settings"]
 
 
 class Settings:
-    """What to pass as ``ssl=``: with the library's own TLS, or with a context of the standard library."""
+    """The value for ``ssl=``: the library's own TLS, or a context of the standard library."""
 
     def __init__(self, kind: str, certificates: Certificates) -> None:
         self.kind = kind

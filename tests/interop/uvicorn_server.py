@@ -13,7 +13,7 @@ from typing_extensions import Self
 __all__ = ["OURS", "THEIRS", "UvicornServer"]
 
 OURS = "wirespeed.asgi:WebSocketProtocol"
-# What uvicorn takes by default where websockets is installed.
+# uvicorn's default where websockets is installed.
 THEIRS = "websockets-sansio"
 
 

@@ -1,1 +1,1 @@
-"""Random schedules of calls against a scripted peer: nobody waits for ever, and no message is lost, doubled or torn."""
+"""Random schedules of calls against a scripted peer: no call waits forever, and no message is lost, doubled or torn."""

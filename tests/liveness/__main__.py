@@ -1,4 +1,6 @@
-"""Runs random schedules from the command line: ``PYTHONPATH=tests python -m liveness``; ``--help`` tells the rest."""
+"""Runs random schedules from the command line: ``PYTHONPATH=tests python -m liveness``; ``--help`` lists the
+options.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from .generate import draw
 from .plan import Plan
 from .settings import SETTINGS, Setting, matching, named
 
-# A schedule that takes as long as this hangs where nobody can notice it any more.
+# A schedule that takes this long hangs where its own time limits do not apply.
 _HANG = 90.0
 
 
 def main() -> int:
-    """Run what the arguments say; return the exit status: 0, or 1 after a failure."""
+    """Runs the schedules that the arguments select; returns the exit status: 0, or 1 after a failure."""
     options = _arguments()
     if options.list:
         print("\n".join(setting.name for setting in SETTINGS))
@@ -99,7 +101,7 @@ def _tell(failure: Failure, options: argparse.Namespace) -> int:
 
 
 class _Watchdog(threading.Thread):
-    """Ends the process, and says which schedule it was, when one hangs."""
+    """Ends the process when a schedule hangs, and prints which one."""
 
     def __init__(self) -> None:
         super().__init__(name="liveness-watchdog", daemon=True)

@@ -1,4 +1,4 @@
-"""Who makes calls on an event loop: a task, one call after the other."""
+"""Actors on an event loop: each is a task that makes one call after the other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Actor:
     """A task that makes calls one after the other.
 
     Args:
-        number: The number by which its messages are known.
-        record: Where its calls are noted.
+        number: The number in its messages.
+        record: The record of its calls.
         calls: Makes them.
     """
 
@@ -41,7 +41,7 @@ class Actor:
         self._wake()
 
     def cancel(self) -> None:
-        # Who makes no call is not disturbed: that would be no matter of the connection.
+        # An actor without a call is not cancelled: that would not test the connection.
         if self.call is not None:
             self.call.cancelling = True
             self.task.cancel()
@@ -57,7 +57,7 @@ class Actor:
             if self.ending:
                 return
             self.waiting = asyncio.get_running_loop().create_future()
-            # A call that ends though it was cancelled leaves the cancellation behind.
+            # A call that completes despite its cancellation leaves the cancellation pending.
             with contextlib.suppress(asyncio.CancelledError):
                 await self.waiting
 
@@ -78,7 +78,7 @@ class Actor:
         except Exception as exc:
             call.raised(exc, link.state)
             if isinstance(exc, UnicodeDecodeError):
-                link.take(self.number, exc.object)  # the call was given it, and could not make text of it
+                link.take(self.number, exc.object)  # the message was assigned to the call, which could not decode it
             link.lost += call.receives and call.result == "interrupted"
         finally:
             self.call = None

@@ -1,4 +1,4 @@
-"""Each call of the asyncio API as a schedule names it. What it gives and takes is noted in the record."""
+"""The calls of the asyncio API by their names in a schedule. Sent and received messages are recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ATTEMPT", "Calls", "attempt"]
 
 
 async def attempt(call: Callable[[], Any]) -> Any:
-    """Call and await: the only place that a signal handler interrupts, so that the records here stay true."""
+    """Calls and awaits: the only place that a signal handler interrupts, so that the records here stay true."""
     result = call()
     return await result if isinstance(result, Awaitable) else result
 
@@ -38,7 +38,7 @@ class Calls:
         self._numbers: dict[int, int] = {}
 
     async def make(self, call: Call, link: Link) -> None:
-        """Make a call, and wait for its end as the step says."""
+        """Makes a call, and waits for its end as the step specifies."""
         seconds = call.step.get("timeout")
         made = getattr(self, f"_{call.verb}")
         if seconds is None:
@@ -131,10 +131,10 @@ class Calls:
                 else:
                     complete = True
         finally:
-            # What is broken off may have been whole by then.
+            # An interrupted message may have been complete by then.
             link.take_parts(call.actor, parts, complete=complete)
 
-    # ---- the rest ----
+    # ---- other calls ----
 
     async def _ping(self, call: Call, link: Link, step: Step, wait: Any) -> None:
         pong = await wait(link.ws.ping)

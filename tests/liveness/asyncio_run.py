@@ -1,4 +1,4 @@
-"""Executes a schedule on an event loop: actors are tasks; the director gives them steps and watches that all end."""
+"""Executes a schedule on an event loop: actors are tasks; the director gives them steps and checks that all end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["run"]
 
 
 def run(plan: Plan, patience: float, *, wrap: Callable[[Any], Any] | None = None) -> list[str]:
-    """Execute a schedule; return what was wrong.
+    """Executes a schedule; returns the errors.
 
     Args:
         plan: The schedule.
-        patience: Seconds that anything may take which has to happen.
-        wrap: Gets each connection and returns what the actors use in its place: to prove that faults are found.
+        patience: Time limit in seconds for every required event.
+        wrap: Gets each connection and returns a replacement for the actors, to prove that errors are found.
     """
     loop = new_loop(plan.setting.loop)
     loop.run_until_complete(spin())
@@ -40,11 +40,11 @@ def run(plan: Plan, patience: float, *, wrap: Callable[[Any], Any] | None = None
     with watching() as watch:
         record, references = _execute(plan, patience, wrap, watch)
         gc.collect()
-        # An exception that a signal handler raises in the loop itself may leave what it interrupted behind.
+        # An exception that a signal handler raises in the loop itself may leave the interrupted object behind.
         poked = any(step.verb == "poke" for step in plan.steps)
         if not record.complaints and not poked and any(reference() is not None for reference in references):
             watch.found.append("a connection is still referred to after its end")
-    # A signal between a call and the ``await`` of what it returned leaves a coroutine that nobody can await.
+    # A signal between a call and its ``await`` leaves a coroutine that can never be awaited.
     if any(call.result == "interrupted" for call in record.calls):
         watch.found = [found for found in watch.found if not found.endswith("was never awaited")]
     return judge(record, ordered=True) + (watch.found if not record.complaints else [])
@@ -82,7 +82,7 @@ def _interrupt(_number: int, frame: FrameType | None) -> None:
 
 
 def _left(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Tell what is left on a loop."""
+    """Returns the objects that are left on a loop."""
     loop.run_until_complete(spin())
     found = [f"task {task!r} is left" for task in asyncio.all_tasks(loop)]
     gc.collect()
@@ -221,19 +221,19 @@ class _Run:
             self._pump()
         return False
 
-    # ---- does anybody wait for ever? ----
+    # ---- calls that wait forever ----
 
     def _owing(self, *, receiving: bool) -> list[str]:
         return owing(self.record, self.actors, receiving=receiving)
 
     def _drain(self) -> bool:
-        """See to it that somebody receives what is there. Always true."""
+        """Makes sure that some actor receives the available messages. Always true."""
         for link in self.record.links:
             calls = [actor.call for actor in self.actors if actor.call is not None and actor.call.receives]
             calls = [call for call in calls if call.step.link == link.index]
             drain = self.drains.get(link.index)
             if calls and drain is not None and any(call.step.get("timeout") is not None for call in calls):
-                # What is put back may come behind what another has taken by then.
+                # A returned message may come behind messages that another task has taken by then.
                 self.record.single = False
             if not calls and link.outstanding > 0 and (drain is None or drain.done()):
                 self.drains[link.index] = asyncio.ensure_future(self._take_all(link))
@@ -245,7 +245,7 @@ class _Run:
             while link.outstanding > 0:
                 link.take(DIRECTOR, await link.ws.recv())
         except Exception as exc:
-            # The end, or a message that is received in fragments: the last one tells in what is wrong.
+            # The end, or a message received in fragments: the record of the last one shows which is wrong.
             link.refused = f"{type(exc).__name__}: {exc}"
 
     async def _stop_draining(self) -> None:
@@ -257,7 +257,7 @@ class _Run:
             await asyncio.wait(drains, timeout=1)
 
     async def _check(self) -> None:
-        """Let everything settle: the peers read and answer, and nobody who calls may wait for more."""
+        """Waits until everything settles: the peers read and answer, and no call may wait for more."""
         for link in self.record.links:
             link.peer.relax()
         await self._turns(3)
@@ -302,7 +302,7 @@ class _Run:
         return all(link.state == "CLOSED" for link in self.record.links) and not self._owing(receiving=True)
 
     async def _try_after(self, link: Link) -> None:
-        """Check that every call raises ConnectionClosed, and that earlier messages are received first."""
+        """Checks that every call raises that the connection is closed."""
         ws = link.ws
         while True:
             try:
@@ -320,7 +320,7 @@ class _Run:
                     self.record.afterwards.append(f"after the end: {call}")
             else:
                 self.record.afterwards.append(f"after the end, {name} returns")
-        # Of a connection that was cut, half a message may be left.
+        # On a connection that was cut, half a message may be left.
         clean = link.peer.close_sent_first and link.peer.close_received is not None and not link.closed
         if clean and ((stats := ws.stats())["receive_queue_messages"] or stats["send_queue_bytes"]):
             self.record.afterwards.append(f"after the end, something is queued: {stats}")

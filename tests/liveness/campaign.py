@@ -1,4 +1,4 @@
-"""Runs schedules until the time is over or one fails; then makes that one small and says how to run it again."""
+"""Runs schedules until the time is over or one fails; then makes the failing one small and prints how to repeat it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from .shrink import shrink
 __all__ = ["PATIENCE", "Failure", "Outcome", "campaign", "execute", "report", "smaller"]
 
 PATIENCE = 8.0
-"""Seconds that anything may take which has to happen: to be slow must not look like waiting for ever."""
+"""Time limit in seconds of every required event: slowness must not look like an endless wait."""
 
-# While a schedule is made small, nothing else is to be learned from waiting. The last word has a run with all
-# patience.
+# While a schedule is made small, short time limits suffice. A final run with the full time limit decides.
 _SHRINKING_PATIENCE = 1.0
 
 
 @dataclasses.dataclass
 class Failure:
-    """A schedule that failed.
+    """A failing schedule.
 
     Attributes:
-        plan: As it was drawn.
-        complaints: What was wrong.
-        smallest: What was left of it, and fails in the same way.
-        smallest_complaints: What is wrong with that.
+        plan: The drawn schedule.
+        complaints: The errors.
+        smallest: The smallest part of it that fails in the same way.
+        smallest_complaints: The errors of that part.
     """
 
     plan: Plan
@@ -43,12 +42,12 @@ class Failure:
 
 @dataclasses.dataclass
 class Outcome:
-    """What a campaign has come to.
+    """The outcome of a campaign.
 
     Attributes:
-        runs: How many schedules were run.
-        seconds: How long that took.
-        failure: The first one that failed, if any.
+        runs: The number of schedules.
+        seconds: The duration.
+        failure: The first failure, if any.
     """
 
     runs: int = 0
@@ -57,7 +56,7 @@ class Outcome:
 
 
 def execute(plan: Plan, patience: float = PATIENCE) -> list[str]:
-    """Run a schedule; return what was wrong."""
+    """Runs a schedule; returns the errors."""
     run = threads_run.run if plan.setting.blocking else asyncio_run.run
     return run(plan, patience)
 
@@ -71,15 +70,15 @@ def campaign(
     began: Callable[[Plan], None] = lambda plan: None,
     run: Callable[[Plan, float], list[str]] = execute,
 ) -> Outcome:
-    """Run schedules of consecutive seeds.
+    """Runs schedules of consecutive seeds.
 
     Args:
-        settings: Where; each schedule draws one of them.
-        seconds: How long; the schedule that is running then is finished.
+        settings: The possible settings; each schedule draws one of them.
+        seconds: The duration; the schedule that is running then is finished.
         seed: The first one.
-        shrink_seconds: How long to make one small that fails.
+        shrink_seconds: Time limit for making a failing one small.
         began: Called before each.
-        run: What runs a schedule with some patience.
+        run: Runs a schedule with a time limit.
     """
     outcome, start = Outcome(), time.monotonic()
     while outcome.failure is None and time.monotonic() - start < seconds:
@@ -96,18 +95,18 @@ def campaign(
 def smaller(
     plan: Plan, complaints: list[str], seconds: float, run: Callable[[Plan, float], list[str]] = execute
 ) -> Failure:
-    """Make a schedule small that has failed.
+    """Makes a failing schedule small.
 
     Args:
         plan: The schedule.
-        complaints: What was wrong.
-        seconds: How long to try.
-        run: What runs a schedule with some patience.
+        complaints: Its errors.
+        seconds: The time limit.
+        run: Runs a schedule with a time limit.
     """
     expected = {kind(complaint) for complaint in complaints}
 
     def fails(candidate: Plan) -> bool:
-        # Threads and timers may need a second try.
+        # Threads and timers may need a second attempt.
         for _ in range(3 if plan.options["threaded"] else 2):
             if any(kind(complaint) in expected for complaint in run(candidate, _SHRINKING_PATIENCE)):
                 return True
@@ -121,13 +120,13 @@ def smaller(
 
 
 def kind(complaint: str) -> str:
-    """Return what is common to complaints about the same thing."""
+    """Returns the common part of complaints about the same problem."""
     head = re.split(r"[:,;]", re.sub(r"^connection \d+: ", "", complaint))[0]
     return " ".join(re.sub(r"\d[\d.]*", "#", head).split()[:6])
 
 
 def report(failure: Failure) -> str:
-    """Describe a failure and how to see it again."""
+    """Describes a failure and how to repeat it."""
     plan = failure.plan
     lines = ["", f"FAILED: seed {plan.seed}, setting {plan.setting}", *_indented(failure.complaints), ""]
     if failure.smallest != plan:

@@ -1,4 +1,4 @@
-"""Draws schedules: everything that is random about one is a function of its setting and its seed."""
+"""Draws schedules: every random choice is a function of the setting and the seed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from .settings import Setting
 
 __all__ = ["draw"]
 
-# How a schedule leans. The weights of verbs in each; what is not named has the weight of "mixed", a tenth of
-# it.
+# The themes of schedules, with the weights of verbs. Verbs that are not named have a tenth of their weight in "mixed".
 _MIXED: dict[str, float] = {
     "send": 12, "fragments": 2, "send_many": 3, "send_nowait": 3, "flush": 4, "ping": 4, "ping_sent": 2, "pong": 2,
     "broadcast": 1, "recv": 5, "recv_many": 2, "recv_nowait": 1, "stream": 1, "iterate": 2, "stats": 1,
@@ -30,7 +29,7 @@ _THEMES: dict[str, dict[str, float]] = {
         "recv": 12, "recv_many": 5, "recv_nowait": 3, "stream": 5, "iterate": 4, "p.message": 15, "p.flood": 4,
         "p.trickle": 3, "p.ping": 3, "cancel": 8, "turn": 6, "check": 2,
     },
-    # The peer reads nothing, and sends until nothing is read: then it resets the connection.
+    # The peer reads nothing, sends until its data is no longer read, and then resets the connection.
     "full": {
         "send": 20, "send_many": 4, "fragments": 2, "flush": 5, "ping_sent": 2, "p.message": 15, "p.flood": 5,
         "turn": 5, "cancel": 1,
@@ -43,10 +42,10 @@ _LARGE = [132_000, 140_000, 300_000]
 
 
 def draw(setting: Setting, seed: int) -> Plan:
-    """Make the schedule of a seed.
+    """Draws the schedule of a seed.
 
     Args:
-        setting: Where it is to run.
+        setting: The setting of the run.
         seed: The seed.
     """
     return _Generator(setting, seed).plan()
@@ -59,7 +58,7 @@ class _Generator:
         self.seed = seed
         self.actors = self.rng.choice([2, 3, 4, 5, 6])
         self.links = self.rng.choice([1, 1, 1, 2]) if setting.role == "server" else 1
-        # One who receives, whose order can be checked, or everybody.
+        # One receiver, whose order can be checked, or several.
         self.receiver = self.rng.randrange(self.actors) if self.rng.random() < 0.7 else None
         self.large = self.rng.random() < 0.4
 
@@ -102,7 +101,7 @@ class _Generator:
             "receive_buffer": rng.choice([2304, 4096, 8192, 16_384]),
             "max_queue": rng.choice([1, 2, 4, 16, None]),
             "ping_interval": rng.choice([None, None, None, 0.002, 0.01, 0.05]),
-            # Of the peer: in the loop, so that the schedule is always the same, or in a thread of its own.
+            # The peer runs in the loop, so that the schedule is always the same, or in a thread of its own.
             "threaded": self.setting.blocking or rng.random() < 0.2,
             "end": rng.choices(["close", "peer", "abort", "reset", "finish"], [5, 4, 1, 1, 1])[0],
         }
@@ -127,7 +126,7 @@ class _Generator:
         if name in ("turn", "poke", "nap"):
             choices = {"turn": [1, 1, 2, 3, 8], "nap": [0, 1, 3], "poke": [0, 20, 200, 2000]}[name]
             if name == "poke" and self.setting.blocking:
-                # There, it is a call of the main thread that is interrupted.
+                # There, a call of the main thread is interrupted.
                 more = [("count", rng.choice(choices)), ("call", rng.choice(["send", "send", "recv", "flush", "ping"]))]
                 return Step(name, link=link, more=(*more, ("size", self._size()), ("text", True)))
             return Step(name, more=(("count", rng.choice(choices)),))

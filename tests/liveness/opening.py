@@ -1,4 +1,4 @@
-"""Sockets, certificates and the peer's end of the opening handshake: from a setting to two ends that are connected."""
+"""Sockets, certificates and the peer's end of the opening handshake: makes two connected ends for a setting."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PATIENCE = 10.0
 
 @functools.cache
 def certificates() -> Certificates:
-    """Return the certificates of this process."""
+    """Returns the certificates of this process."""
     folder = tempfile.TemporaryDirectory(prefix="liveness-")
     made = Certificates(Path(folder.name))
     made.keep = folder  # type: ignore[attr-defined]  # as long as they live
@@ -46,7 +46,7 @@ def certificates() -> Certificates:
 
 @functools.cache
 def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return contexts for a server and a client. They serve both ends: what one end is, the other is not."""
+    """Returns contexts for a server and a client, which serve either end."""
     return certificates().server_context(), certificates().client_context()
 
 
@@ -76,7 +76,7 @@ class Pending(threading.Thread, Generic[T]):
 
 
 def arguments(plan: Plan) -> dict[str, Any]:
-    """Return the keyword arguments of ``connect`` or ``serve`` for a plan."""
+    """Returns the keyword arguments of ``connect`` or ``serve`` for a plan."""
     setting, options = plan.setting, plan.options
     names = ["max_queue", "ping_interval"]
     if not setting.blocking:
@@ -84,7 +84,7 @@ def arguments(plan: Plan) -> dict[str, Any]:
         if not setting.dropin:
             names += ["max_queue_bytes", "yield_after"]
     chosen: dict[str, Any] = {name: options[name] for name in names if name in options}
-    # Longer than any patience here: nothing may come to its end by these.
+    # Longer than any time limit here: these must not end anything.
     chosen |= {"close_timeout": 60, "ping_timeout": 60, "max_size": None}
     chosen["compression"] = "deflate" if setting.deflate else None
     if setting.io_backend and not setting.dropin:
@@ -122,10 +122,10 @@ def _sized(send: int, receive: int) -> socket.socket:
 
 
 def listening_socket(plan: Plan, *, peer: bool) -> socket.socket:
-    """Return a socket that listens; those that it accepts inherit its buffers.
+    """Returns a listening socket; its accepted sockets inherit its buffers.
 
     Args:
-        plan: Says the sizes.
+        plan: Defines the sizes.
         peer: Whether it is the peer's.
     """
     buffers = plan.options["send_buffer"], plan.options["receive_buffer"]
@@ -136,7 +136,7 @@ def listening_socket(plan: Plan, *, peer: bool) -> socket.socket:
 
 
 def client_socket(plan: Plan, where: Any, *, peer: bool) -> socket.socket:
-    """Return a socket that is connected."""
+    """Returns a connected socket."""
     buffers = plan.options["send_buffer"], plan.options["receive_buffer"]
     sock = _sized(*(reversed(buffers) if peer else buffers))
     sock.settimeout(_PATIENCE)
@@ -156,7 +156,7 @@ def _read_head(sock: socket.socket) -> tuple[bytes, bytes]:
 
 
 def accept_peer(plan: Plan, listener: socket.socket) -> Peer:
-    """Accept a connection and be its server."""
+    """Accepts a connection and acts as its server."""
     with listener:
         listener.settimeout(_PATIENCE)
         sock, _ = listener.accept()
@@ -176,7 +176,7 @@ def accept_peer(plan: Plan, listener: socket.socket) -> Peer:
 
 
 def dial_peer(plan: Plan, where: Any) -> Peer:
-    """Connect and be the client."""
+    """Connects and acts as the client."""
     sock = client_socket(plan, where, peer=True)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if plan.setting.tls != "plain":

@@ -1,7 +1,6 @@
-"""Judges a record: every message once, whole and in order, or the connection has said that it failed.
+"""Judges a record: every message arrives once, whole and in order, or the connection has reported a failure.
 
-Pure: it looks at nothing but the record. That nobody waits for ever is judged while it runs, by
-``settling``.
+It uses nothing but the record. ``settling`` checks during the run that no call waits forever.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from .record import Call, Link, Record
 
 __all__ = ["judge"]
 
-# What a call may raise, besides ConnectionClosed once the connection is not open.
+# Exceptions that a call may raise, besides ConnectionClosed once the connection is not open.
 _ALLOWED = {
     "send_nowait": {"BlockingIOError"},
     "recv": {"ConcurrencyError", "UnicodeDecodeError"},
@@ -25,15 +24,15 @@ _ALLOWED = {
 
 
 def judge(record: Record, *, ordered: bool) -> list[str]:
-    """Return what is wrong, in words.
+    """Returns the errors as texts.
 
     Args:
-        record: Of a run that is over.
+        record: Of a finished run.
         ordered: Whether calls began in the order in which they are recorded, as on an event loop.
     """
     found = [*record.complaints]
     if found:
-        # It was broken off: what is not there yet may have come.
+        # The call was interrupted: missing messages may have been received.
         return found + [problem for link in record.links for problem in [*link.problems, *link.peer.problems]]
     for link in record.links:
         about = f"connection {link.index}: " if len(record.links) > 1 else ""
@@ -59,7 +58,7 @@ def _sent(link: Link, calls: list[Call], *, ordered: bool) -> list[str]:
         own = [ident for ident in received if ident.task == actor]
         found += [f"message {later} arrived before {earlier}" for later, earlier in pairwise(own) if later > earlier]
     if ordered:
-        # Who has a timeout is a task of its own, which begins later.
+        # A call with a timeout is a task of its own, which begins later.
         waited = [known[ident] for ident in received if ident in known and known[ident].step.get("timeout") is None]
         single = [call for call in waited if call.verb == "send"]
         found += [
@@ -80,11 +79,11 @@ def _sent(link: Link, calls: list[Call], *, ordered: bool) -> list[str]:
 def _promised(call: Call) -> bool:
     if call.verb == "broadcast":
         return False
-    # What came before the item that could not be encoded was accepted.
+    # Items before the one that could not be encoded were accepted.
     if call.verb == "send_many" and "UnicodeEncodeError" in call.kinds:
         return True
     if call.verb == "send_many" and not call.step.get("lazy"):
-        # What was taken out of the iterable is sent.
+        # Items taken from the iterable are sent.
         return call.result in ("returned", "cancelled")
     return call.result == "returned"
 
@@ -108,7 +107,7 @@ def _received(link: Link, calls: list[Call], *, single: bool) -> list[str]:
 
 
 def _ended_here(link: Link, calls: list[Call]) -> bool:
-    """Tell whether this end has begun to close, or has cut the connection."""
+    """Returns whether this end has begun to close, or has cut the connection."""
     if link.aborted or link.closed:
         return True
     broken = any(call.verb == "fragments" and call.result in ("cancelled", "interrupted") for call in calls)
@@ -119,14 +118,13 @@ def _ending(link: Link, calls: list[Call]) -> list[str]:
     peer = link.peer
     drops = any(call.verb == "broadcast" and call.step.get("slow") == "drop" for call in calls)
     if peer.close_received is None:
-        # What a signal handler raises inside an ssl.SSLContext takes the bytes with it that were on their
-        # way.
+        # An exception of a signal handler inside an ssl.SSLContext loses the bytes in progress.
         torn = link.may_tear and any("(because of Poke" in call.error for call in calls)
         if peer.broke or peer.problems or link.aborted or drops or torn:
             return []
         return [f"the connection ended without a close frame, though nobody has cut it: the peer saw {peer.ended}"]
     code = peer.close_received.code
-    # 1000 also is what a handler's end gives; what the peer has sent comes back.
+    # A handler's end also gives 1000; messages of the peer are echoed.
     allowed = {1000, 1001, 4000} | {1013} | ({1011} if peer.close_sent_first or _ended_here(link, calls) else set())
     if peer.broke:
         allowed |= {1006}
@@ -142,11 +140,11 @@ def _errors(call: Call, link: Link, *, ordered: bool) -> list[str]:
         return []
     if call.step.get("bad") and "UnicodeEncodeError" in call.kinds:
         return []
-    # Threads do not wait for the end of another's message in fragments; tasks do.
+    # Threads do not wait for the end of another's fragmented message; tasks do.
     if not ordered and call.verb in ("send", "send_many") and "ConcurrencyError" in call.kinds:
         return []
     if "ConnectionClosed" in call.kinds and call.verb not in ("close", "wait_closed", "abort", "stats"):
-        # The end may be noticed by the call that cannot write any more, before anybody else knows of it.
+        # The first to notice the end may be a call that can no longer write.
         return (
             []
             if call.state != "OPEN" or link.peer.broke

@@ -1,4 +1,4 @@
-"""Messages that say who sent them: a task, a number, a size, a checksum. Both ends make and check them alike."""
+"""Messages that contain their sender, number, size and checksum. Both ends make and check them alike."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 __all__ = ["HEADER", "Damaged", "Ident", "make", "read", "spoil"]
 
-# Longer than any header: a first fragment of this size tells which message it belongs to.
+# Longer than any header: a first fragment of this size identifies its message.
 HEADER = 30
 
 _RANDOM = random.Random(20)
-# What does not compress, and what does. Both are text, so that every message may be either.
+# Incompressible and compressible content. Both are text, so that every message may be either.
 _POOL = "".join(_RANDOM.choices("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", k=65_536)) * 20
 _FLAT = "It was a bright cold day in April, and the clocks were striking thirteen. " * 18_000
 
 
-# What no text has.
+# A byte that no text contains.
 _SPOILT = b"\xff"
 
 
 class Damaged(Exception):
-    """A message is not what was sent."""
+    """A message was changed."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Ident:
-    """Who sent a message, and which of its own it is."""
+    """The sender of a message, and its number."""
 
     task: int
     number: int
@@ -38,10 +38,10 @@ class Ident:
 
 
 def make(ident: Ident, size: int, *, text: bool) -> str | bytes:
-    """Make a message.
+    """Makes a message.
 
     Args:
-        ident: Who sends it.
+        ident: The sender and number.
         size: Bytes, ``HEADER`` at least.
         text: Whether it is a ``str``.
     """
@@ -57,19 +57,19 @@ def make(ident: Ident, size: int, *, text: bool) -> str | bytes:
 
 
 def spoil(message: bytes) -> bytes:
-    """Return a message of `make` so that it is no UTF-8, and can still be read."""
+    """Returns a message of `make` that is not UTF-8, but can still be read."""
     return message[:-1] + _SPOILT
 
 
 def read(message: Any, *, whole: bool = True) -> Ident:
-    """Check a message and return who sent it.
+    """Checks a message and returns its sender and number.
 
     Args:
         message: As it was received.
         whole: Whether it is all of it, and not the beginning.
 
     Raises:
-        Damaged: It is not as it was sent.
+        Damaged: The message was changed.
     """
     text = message if isinstance(message, str) else bytes(message).decode("ascii", "replace")
     spoilt = not isinstance(message, str) and bytes(message[-1:]) == _SPOILT

@@ -1,7 +1,7 @@
-"""The other end: a raw socket that pauses, dribbles, sends, closes and resets as it is told.
+"""The other end: a raw socket that pauses, dribbles, sends, closes and resets on command.
 
-It never waits. Whoever has it calls ``pump``: the loop of the library under test, so that a schedule repeats exactly,
-or a thread of its own. It records what came, and judges nothing but each message by itself.
+It never waits. Its owner calls ``pump``: the loop of the library under test, so that a schedule repeats exactly, or a
+thread of its own. It records received messages, and judges only each message by itself.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .wire import CLOSE, PING, PONG, Close, Codec, Violation
 
 __all__ = ["PEER_TASK", "Peer"]
 
-# The number by which messages of the peer are known.
+# The number in messages of the peer.
 PEER_TASK = 99
 
 _CHUNK = 65_536
-# What it reads at one go: the library under test may write as much meanwhile.
+# Bytes of one read: the library under test may write as much meanwhile.
 _MOST = 1 << 21
 
 
@@ -82,16 +82,16 @@ class Peer:
             self._thread = threading.Thread(target=self._run, name="liveness-peer", daemon=True)
             self._thread.start()
 
-    # ---- what it is told ----
+    # ---- commands ----
 
     def do(self, verb: str, **more: Any) -> None:
-        """Do what a step says; nothing, if the connection has ended."""
+        """Executes a step; nothing, if the connection has ended."""
         with self.lock:
             if self.ended is None:
                 getattr(self, f"_do_{verb}")(**more)
 
     def relax(self) -> None:
-        """Behave: read everything, answer everything, write as fast as possible."""
+        """Behaves well from now on: reads everything, answers everything, writes as fast as possible."""
         with self.lock:
             if self.ended is None:
                 self._do_resume()
@@ -166,7 +166,7 @@ class Peer:
         self._end("left")
 
     def _do_finish(self) -> None:
-        """End this direction of TCP, without a close frame."""
+        """Ends this direction of TCP, without a close frame."""
         if not self.close_sent:
             self.broke = True
             self.close_sent = True
@@ -176,7 +176,7 @@ class Peer:
     # ---- moving bytes ----
 
     def pump(self) -> bool:
-        """Write and read as far as this is possible now; tell whether anything moved."""
+        """Writes and reads as far as this is possible now; returns whether anything moved."""
         with self.lock:
             moved = self._write()
             if self.reading and self.ended is None:
@@ -185,12 +185,12 @@ class Peer:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that it was to send is with the kernel."""
+        """Returns whether all its data is with the kernel."""
         return not self.outgoing or self.ended is not None
 
     @property
     def backlog(self) -> int:
-        """Bytes that it has yet to write, or that the other kernel has yet to take."""
+        """Returns the number of bytes that it has yet to write, or that the other kernel has yet to take."""
         with self.lock:
             if self.ended is not None:
                 return 0
@@ -210,12 +210,12 @@ class Peer:
             try:
                 size = self.sock.send(chunk)
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                # OpenSSL wants the same bytes again.
+                # OpenSSL requires the same bytes again.
                 self._retrying = len(chunk)
                 break
             except OSError:
                 self._forget_errors()
-                # What the other end had sent before it went can still be read.
+                # Data that the other end had sent before it left can still be read.
                 self.outgoing.clear()
                 break
             self._retrying = 0
@@ -227,7 +227,7 @@ class Peer:
         if over and not self.outgoing and not self._shut and self.ended is None:
             self._shut = True
             with contextlib.suppress(OSError):
-                # That of a TLS socket would read on without decrypting.
+                # The method of a TLS socket would continue without decrypting.
                 socket.socket.shutdown(self.sock, socket.SHUT_WR)
         return moved
 
@@ -257,7 +257,7 @@ class Peer:
         return moved
 
     def _forget_errors(self) -> None:
-        """See to it that no other connection of this thread has the errors of this one."""
+        """Makes sure that no other connection of this thread gets the errors of this one."""
         if isinstance(self.sock, ssl.SSLSocket):
             forget_errors()
 
@@ -298,8 +298,7 @@ class Peer:
                 reads = [self.sock] if self.reading else []
                 writes = [self.sock] if self.outgoing else []
             try:
-                # A TLS socket may hold what select does not see, and commands come at any time: it looks
-                # often.
+                # A TLS socket may hold data that select does not see, and commands come at any time: it polls often.
                 select.select(reads, writes, [], 0.0005)
             except (OSError, ValueError):
                 continue
@@ -307,7 +306,7 @@ class Peer:
                 threading.Event().wait(0.0002)
 
     def stop(self) -> None:
-        """End it, whatever it does."""
+        """Ends the thread at any point."""
         self._stopping = True
         with self.lock:
             if self.ended is None:

@@ -1,4 +1,4 @@
-"""What a schedule is: a setting, some options and a list of plain steps. It can be printed, written to a file and read.
+"""A schedule: a setting, some options and a list of plain steps. It can be printed, written to a file and read.
 
 It knows no socket and no loop: ``generate`` makes plans, ``asyncio_run`` and ``threads_run`` execute them.
 """
@@ -13,10 +13,10 @@ from .settings import Setting, named
 
 __all__ = ["BAD", "CALLS", "PEER", "RECEIVING", "SENDING", "Plan", "Step", "decoding"]
 
-# What `send_many` refuses: it is no text that UTF-8 has a form for.
+# A text that `send_many` refuses, because it cannot be encoded as UTF-8.
 BAD = "\ud800"
 
-# What the peer can be told.
+# Commands of the peer.
 PEER = frozenset(
     {
         "pause", "resume", "drain", "sip", "dribble", "trickle", "quiet", "talk", "ping", "pong", "message", "flood",
@@ -33,14 +33,14 @@ CALLS = SENDING | RECEIVING | frozenset(["ping", "close", "abort", "stats", "wai
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One thing to do.
+    """One action.
 
     Attributes:
-        verb: A call, something for the peer, or one of "turn", "nap", "cancel", "poke", "check", "collect".
-        actor: Who calls, or is cancelled; -1 if nobody.
-        link: Which connection.
-        more: What else there is to say: sizes, a timeout, ``before``: what the peer does right before the call, without
-            a turn of the loop in between.
+        verb: A call, a command of the peer, or one of "turn", "nap", "cancel", "poke", "check", "collect".
+        actor: The calling or cancelled actor; -1 if none.
+        link: The connection.
+        more: Further arguments: sizes, a timeout, ``before``: the peer's action right before the call, without a turn
+            of the loop in between.
     """
 
     verb: str
@@ -69,9 +69,9 @@ class Plan:
     """A schedule.
 
     Attributes:
-        setting: Where it runs.
-        seed: What it was made of.
-        options: Arguments of the connection, sizes of the buffers of sockets, how it ends.
+        setting: The setting of the run.
+        seed: Its seed.
+        options: Arguments of the connection, sizes of the buffers of sockets, the kind of end.
         steps: In their order.
     """
 
@@ -87,14 +87,14 @@ class Plan:
         return dataclasses.replace(self, options={**self.options, name: value})
 
     def dump(self) -> str:
-        """Write it as JSON, a step in a line."""
+        """Writes the plan as JSON, one step in a line."""
         steps = [json.dumps([step.verb, step.actor, step.link, dict(step.more)]) for step in self.steps]
         head = json.dumps({"setting": self.setting.name, "seed": self.seed, "options": self.options})
         return "\n".join([head, *steps, ""])
 
     @classmethod
     def load(cls, text: str) -> Plan:
-        """Read what ``dump`` has written."""
+        """Reads the output of ``dump``."""
         first, *lines = text.strip().splitlines()
         head = json.loads(first)
         options = {name: tuple(value) if isinstance(value, list) else value for name, value in head["options"].items()}
@@ -112,7 +112,7 @@ class Plan:
 
 
 def decoding(step: Step) -> dict[str, bool]:
-    """Return the argument of a call that receives."""
+    """Returns the argument of a receiving call."""
     decode = step.get("decode")
     return {} if decode is None else {"decode": decode}
 

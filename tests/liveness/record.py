@@ -1,4 +1,4 @@
-"""What happened in a run: the calls, and what each connection has given. Executors write it, ``oracle`` reads it."""
+"""The record of a run: the calls, and the messages of each connection. Executors write it, ``oracle`` reads it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .plan import RECEIVING, Step
 
 __all__ = ["DIRECTOR", "Call", "Link", "Poke", "Record"]
 
-# The actor that receives what nobody else does.
+# The actor that receives the remaining messages.
 DIRECTOR = -1
 
 
 class Poke(Exception):
-    """What the signal handler of a run raises."""
+    """The exception that the signal handler of a run raises."""
 
 
 @dataclasses.dataclass
@@ -27,14 +27,14 @@ class Call:
 
     Attributes:
         order: Its place among all calls.
-        actor: Who called.
-        step: What.
-        idents: The messages that were given to it so far.
+        actor: The calling actor.
+        step: The step.
+        idents: The messages that were passed to it so far.
         result: "running", "returned", "cancelled", "interrupted" or "raised".
-        error: What was raised, as text.
+        error: The exception as text.
         kinds: Names of its class and their bases.
         state: State of the connection when it was raised.
-        cancelling: Whether somebody has cancelled it.
+        cancelling: Whether it was cancelled.
     """
 
     order: int
@@ -56,7 +56,7 @@ class Call:
         return self.verb in RECEIVING
 
     def raised(self, exc: BaseException, state: str) -> None:
-        """Keep what is to be known of an exception, and not the exception: its traceback would keep the connection."""
+        """Keeps the description of an exception, and not the exception: its traceback would keep the connection."""
         self.kinds = frozenset(kind.__name__ for kind in type(exc).__mro__)
         self.error = f"{type(exc).__name__}: {exc}"
         if exc.__cause__ is not None:
@@ -75,14 +75,14 @@ class Link:
 
     Attributes:
         ws: The connection, ``None`` once the run is over.
-        delivered: What was received, and by whom, in this order.
-        dropped: Messages that were left in the middle of ``recv_streaming``.
-        lost: How many messages may have been lost by an interrupted call besides.
-        problems: What was wrong with any message.
+        delivered: Received messages and their receivers, in this order.
+        dropped: Messages that were abandoned in the middle of ``recv_streaming``.
+        lost: The number of further messages that an interrupted call may have lost.
+        problems: Errors of single messages.
         aborted: Whether this end has cut the connection.
         closed: Whether this end has begun to close it.
         refused: Why nothing could be received the last time.
-        may_tear: Whether what a signal handler raises may end it: inside an ``ssl.SSLContext``.
+        may_tear: Whether an exception of a signal handler may end it: inside an ``ssl.SSLContext``.
     """
 
     def __init__(self, index: int, ws: Any, peer: Peer, *, may_tear: bool = False) -> None:
@@ -103,14 +103,14 @@ class Link:
         return str(self.ws.state.name)
 
     def take(self, actor: int, message: Any) -> None:
-        """Note a message that was received."""
+        """Records a received message."""
         try:
             self.delivered.append((actor, payload.read(message)))
         except Damaged as exc:
             self.problems.append(f"received: {exc}")
 
     def take_parts(self, actor: int, parts: list[Any], *, complete: bool) -> None:
-        """Note the fragments of a message that were received."""
+        """Records the received fragments of a message."""
         if not parts:
             return
         message = "".join(parts) if isinstance(parts[0], str) else b"".join(parts)
@@ -124,21 +124,21 @@ class Link:
 
     @property
     def outstanding(self) -> int:
-        """How many messages of the peer were not received."""
+        """Returns how many messages of the peer were not received."""
         return len(self.peer.sent) - len(self.delivered) - len(self.dropped) - self.lost
 
 
 @dataclasses.dataclass
 class Record:
-    """A whole run.
+    """The record of a whole run.
 
     Attributes:
         links: The connections.
         calls: All calls, in their order.
-        complaints: What was seen to be wrong while it ran; it was broken off.
-        afterwards: What was seen to be wrong once the connections were closed.
+        complaints: Errors found while it ran, which ended it.
+        afterwards: Errors found once the connections were closed.
         single: Whether one actor alone has received.
-        lock: Held while a call is added, where threads do it.
+        lock: Held while a call is added by threads.
     """
 
     links: list[Link] = dataclasses.field(default_factory=list)

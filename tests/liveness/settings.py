@@ -12,7 +12,7 @@ __all__ = ["SETTINGS", "Setting", "choose", "matching", "named"]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One combination of what a connection may be.
+    """One combination of a connection's properties.
 
     Attributes:
         loop: An event loop, or "threads" for the blocking API.
@@ -42,7 +42,7 @@ class Setting:
 
     @property
     def weight(self) -> float:
-        """How often it is drawn: the rare combinations share what is common to them with the plain ones."""
+        """How often it is drawn: rare combinations share most code with the plain ones."""
         weight = {"plain": 4.0, "native": 2.0, "context": 1.0}[self.tls]
         if self.blocking:
             weight *= 3
@@ -63,7 +63,7 @@ def _settings() -> list[Setting]:
         for loop, port in [*(ports if not dropin else [(loop, "fd") for loop in loops]), ("threads", "")]:
             for role in ("client", "server"):
                 for tls in ("plain", "native", "context"):
-                    # The drop-in passes TLS and compression on to what the other settings have.
+                    # The drop-in passes TLS and compression on to the code of the other settings.
                     deflates = (False, True) if tls != "context" and not dropin else (False,)
                     if dropin and tls == "native":
                         continue
@@ -75,16 +75,16 @@ SETTINGS = _settings()
 
 
 def named(name: str) -> Setting:
-    """Return the setting of a name.
+    """Returns the setting of a name.
 
     Raises:
-        KeyError: There is none of that name here.
+        KeyError: No setting has that name.
     """
     return {setting.name: setting for setting in SETTINGS}[name]
 
 
 def matching(pattern: str) -> list[Setting]:
-    """Return the settings whose name is, begins with, or matches a pattern such as ``*-server-*``."""
+    """Returns the settings whose name equals, begins with, or matches a pattern such as ``*-server-*``."""
     return [
         setting
         for setting in SETTINGS
@@ -93,5 +93,5 @@ def matching(pattern: str) -> list[Setting]:
 
 
 def choose(rng: random.Random, settings: list[Setting]) -> Setting:
-    """Draw a setting."""
+    """Draws a setting."""
     return rng.choices(settings, [setting.weight for setting in settings])[0]

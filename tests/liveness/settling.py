@@ -1,4 +1,6 @@
-"""Does anybody wait for ever? What has to happen by itself once the peers read, write and answer everything."""
+"""Detects calls that wait forever: events that must happen by themselves once the peers read, write and answer
+everything.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from .record import Call, Link, Record
 
 __all__ = ["Acting", "Deadline", "owed", "owing"]
 
-# In all, of what may take the patience each time.
+# The total time limit of waits that may each take the full time.
 _TIMES = 5
 
 
 class Acting(Protocol):
-    """An actor, as far as it matters here."""
+    """The properties of an actor that matter here."""
 
     number: int
     call: Call | None
@@ -25,13 +27,14 @@ class Acting(Protocol):
 
 
 class Deadline:
-    """Until when what has to happen may take: longer while bytes of a peer go on, however slowly.
+    """The deadline of a required event: extended while bytes of a peer move, however slowly.
 
-    A kernel with little room takes 2 KB from the other one in 0.2 s: less room than a segment is told by a timer.
+    A kernel with little room takes 2 KB from the other one in 0.2 s: room of less than a segment is announced by a
+    timer.
 
     Args:
-        record: What has happened so far.
-        patience: Seconds in which nothing may go on.
+        record: The record so far.
+        patience: Maximum seconds without progress.
     """
 
     def __init__(self, record: Record, patience: float) -> None:
@@ -41,7 +44,7 @@ class Deadline:
         self._backlog = self._measure()
 
     def look(self) -> bool:
-        """See what has gone on; tell whether it has passed."""
+        """Updates the deadline after progress; returns whether it has passed."""
         now = time.monotonic()
         if now - self._went_on <= self._patience:
             return False
@@ -56,13 +59,13 @@ class Deadline:
 
 
 def owing(record: Record, actors: Sequence[Acting], *, receiving: bool, driven: bool = True) -> list[str]:
-    """Tell what has to happen yet, in words.
+    """Returns the events that must still happen, as texts.
 
     Args:
-        record: What has happened so far.
-        actors: Who makes calls.
-        receiving: Whether somebody takes everything that the peers have sent. If not, only what is sent has to go on.
-        driven: Whether a connection goes on by itself, as on an event loop, or only within calls.
+        record: The record so far.
+        actors: The actors.
+        receiving: Whether an actor receives all messages of the peers. If not, only sending must make progress.
+        driven: Whether a connection makes progress by itself, as on an event loop, or only within calls.
     """
     found = []
     for actor in actors:
@@ -87,20 +90,20 @@ def owing(record: Record, actors: Sequence[Acting], *, receiving: bool, driven: 
 
 
 def owed(call: Call, link: Link, *, receiving: bool) -> bool:
-    """Tell whether a call that runs has to end by itself.
+    """Returns whether a running call has to end by itself.
 
     Args:
-        call: A call that is running.
+        call: A running call.
         link: Its connection.
         receiving: As for :func:`owing`.
     """
     if call.verb in RECEIVING:
-        # Who receives may wait while there is nothing to receive.
+        # A receiver may wait while there is nothing to receive.
         return receiving and (link.state != "OPEN" or link.outstanding > 0 or call.verb == "recv_nowait")
     if call.verb in ("close", "wait_closed"):
         return receiving and (link.state != "OPEN" or call.verb == "close")
     if call.verb == "ping":
-        # The pong may lie behind messages that nobody takes.
+        # The pong may lie behind messages that are not received.
         return receiving
-    # A reset ends what waits to send, whether or not a call takes the messages that came before it.
+    # A reset ends waiting sends, whether or not a call takes the messages that came before it.
     return receiving or link.state == "OPEN" or link.peer.ended == "left"

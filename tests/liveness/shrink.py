@@ -1,4 +1,6 @@
-"""Makes a schedule that fails as small as it can, in bounded time. It knows no connection: it is told what fails."""
+"""Makes a failing schedule as small as possible in bounded time. It knows no connection: the caller decides
+what fails.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ __all__ = ["shrink"]
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool], seconds: float, *, settings: bool = True) -> Plan:
-    """Return the smallest schedule that was found to fail.
+    """Returns the smallest schedule that was found to fail.
 
     Args:
-        plan: A schedule that fails.
-        fails: Runs a schedule and tells whether it fails, in the same way.
-        seconds: How long to try; the run that is in progress then is finished.
+        plan: A failing schedule.
+        fails: Runs a schedule and returns whether it fails, in the same way.
+        seconds: The time limit; the run that is in progress then is finished.
         settings: Whether the setting may become a simpler one, too.
     """
     return _Shrinker(fails, time.monotonic() + seconds).shrink(plan, settings=settings)
@@ -46,7 +48,7 @@ class _Shrinker:
         return time.monotonic() > self.deadline
 
     def _drop_steps(self, plan: Plan) -> Plan:
-        """Drop halves, quarters and so on, at last single steps: delta debugging."""
+        """Drops halves, quarters and so on, at last single steps: delta debugging."""
         size = max(1, len(plan.steps) // 2)
         while not self.over:
             at = 0
@@ -62,7 +64,7 @@ class _Shrinker:
         return plan
 
     def _first(self, plan: Plan, simpler: Callable[[Plan], Iterator[Plan]]) -> Plan:
-        """Take each simplification that still fails."""
+        """Takes each simplification that still fails."""
         tried = True
         while tried and not self.over:
             tried = False

@@ -1,8 +1,8 @@
 """Random schedules, for some seconds: no call waits without end, no message is lost, doubled, torn or out of order.
 
 ``WIRESPEED_LIVENESS_SECONDS`` is the length of a whole run, of all cases together, of which a run without the option
-``--rotation`` takes a fifth. ``WIRESPEED_LIVENESS_SEED`` is where seeds begin, by default 1. A failure prints the
-smallest schedule that was found, and how to run it again: ``make liveness``.
+``--rotation`` takes a fifth. ``WIRESPEED_LIVENESS_SEED`` is the first seed, by default 1. A failure prints the smallest
+schedule that was found, and how to run it again: ``make liveness``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from liveness.campaign import campaign, report
 from liveness.settings import matching
 
 SECONDS = float(os.environ.get("WIRESPEED_LIVENESS_SECONDS", "60"))
-# The same schedules each time, as far as they get: `make liveness` makes new ones.
+# The first schedules of a fixed seed each time: `make liveness` makes new ones.
 FIRST = int(os.environ.get("WIRESPEED_LIVENESS_SEED", "1"))
 
 CASES = {
@@ -37,7 +37,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nobody_waits_for_ever(case: str, rotation: str | None) -> None:
+def test_no_call_waits_forever(case: str, rotation: str | None) -> None:
     assert IS_WIRESPEED
     sixtieths = sample(range(60), 5, rotation)
     settings = [setting for pattern in CASES[case] for setting in matching(pattern)]

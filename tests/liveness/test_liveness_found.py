@@ -1,4 +1,4 @@
-"""The smallest schedules of faults that random ones have found, on every loop: none of them may come back."""
+"""The smallest schedules of errors that random ones have found, on every loop: regression tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPTIONS = {
 
 # Options that differ, and the steps, as ``Plan.dump`` writes them.
 FOUND: dict[str, tuple[dict[str, Any], str]] = {
-    # Whoever wrote the queue out before the loop had told that there is room woke nobody.
+    # A call that wrote the queue before the loop had reported room woke no sender.
     "a sender is not woken by a ping": (
         {"write_limit": (2000, 2000)},
         """
@@ -30,8 +30,7 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["ping_sent", 0, 0, {"before": "drain", "turns": 0}]
         """,
     ),
-    # A task that waits for a message, behind one that receives in fragments, was given the rest of its
-    # message.
+    # A task that waits for a message, behind one that receives in fragments, got the rest of its message.
     "recv waits behind recv_streaming": (
         {},
         """
@@ -40,7 +39,7 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["message", -1, 0, {"sizes": [703, 9000], "text": true}]
         """,
     ),
-    # What was read before a pause, and parsed at its end, was answered into the queue, which nobody wrote.
+    # Answers to data that was read before a pause, and parsed at its end, were queued, and the queue was not written.
     "a close frame lies behind a full queue": (
         {
             "send_buffer": 8192,
@@ -64,7 +63,7 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["send", 1, 0, {"size": 300005, "text": true, "turns": 0}]
         """,
     ),
-    # What a transport had not written was dropped at the end of the closing handshake, with the close frame.
+    # Data in a transport was dropped at the end of the closing handshake, with the close frame.
     "the peer closes while much is on its way": (
         {"send_buffer": 8192, "receive_buffer": 16384, "max_queue": 16, "write_limit": 5000, "max_queue_bytes": 10000},
         """
@@ -81,7 +80,7 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["finish", -1, 0, {}]
         """,
     ),
-    # Reading went on for who asks without waiting, but nobody parsed what was behind a full queue.
+    # Reading continued for a non-waiting receive, but data behind a full queue was not parsed.
     "recv_nowait asks for a message that the queue has no room for": (
         {"actors": 3, "send_buffer": 16384, "receive_buffer": 16384, "max_queue": 2, "max_queue_bytes": 10000},
         """
@@ -90,8 +89,7 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         ["recv_nowait", 1, 0, {"turns": 0}]
         """,
     ),
-    # A transport whose connection is gone tells so in the next iteration, and warns of what is written until
-    # then.
+    # A lost transport reports the loss in the next iteration, and warns of data written until then.
     "fragments follow a reset": (
         {"send_buffer": 4096, "receive_buffer": 16384, "max_queue": 16, "write_limit": (1, 1), "max_queue_bytes": None},
         """
@@ -136,11 +134,11 @@ WHERE = [setting for setting in WHERE if setting.tls != "context"]
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = list(itertools.product(FOUND, WHERE))
-    # A share that does not divide the number of settings, so that each setting is there.
+    # A share that does not divide the number of settings, so that each setting is covered.
     metafunc.parametrize(("name", "setting"), sample(cases, 5, metafunc.config.getoption("--rotation")), ids=str)
 
 
-def test_it_does_not_come_back(name: str, setting: Setting) -> None:
+def test_found_schedule_passes(name: str, setting: Setting) -> None:
     options, steps = FOUND[name]
     head = {"setting": setting.name, "seed": 0, "options": {**_OPTIONS, **options}}
     assert execute(Plan.load(json.dumps(head) + steps), 3.0) == []

@@ -1,4 +1,4 @@
-"""Proofs that the schedules find faults: each breaks a connection on purpose, and the oracle has to say so."""
+"""Proofs that the schedules find errors: each test breaks a connection on purpose, and the oracle has to report it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def receive(actor: int = 0) -> Step:
 
 
 class Broken:
-    """Passes everything on to a connection, but for what a test replaces."""
+    """Forwards everything to a connection, except the methods that a test replaces."""
 
     def __init__(self, ws: Any, **replaced: Callable[..., Any]) -> None:
         self._ws = ws
@@ -64,32 +64,32 @@ def complaints(steps: Plan, **replaced: Callable[..., Any]) -> str:
     return "\n".join(asyncio_run.run(steps, PATIENCE, wrap=broken(**replaced)))
 
 
-def test_nothing_to_complain() -> None:
+def test_correct_record_has_no_complaints() -> None:
     steps = plan(send(0), send(1), message(), receive(), Step("check"), send(0, 20_000))
     assert asyncio_run.run(steps, 5) == []
 
 
 class TestSending:
-    def test_a_wake_up_is_lost(self) -> None:
+    def test_lost_wakeup(self) -> None:
         async def never(_ws: Any, _message: Any) -> None:
             await asyncio.get_running_loop().create_future()
 
         assert "it waits for ever: call 0, actor 0: send" in complaints(plan(send(0)), send=never)
 
-    def test_a_message_is_lost(self) -> None:
+    def test_lost_message(self) -> None:
         async def nothing(_ws: Any, _message: Any) -> None:
             pass
 
         assert "message 0.0 is lost" in complaints(plan(send(0)), send=nothing)
 
-    def test_a_message_is_doubled(self) -> None:
+    def test_duplicated_message(self) -> None:
         async def twice(ws: Any, message: Any) -> None:
             await ws.send(message)
             await ws.send(message)
 
         assert "message 0.0 arrived twice" in complaints(plan(send(0)), send=twice)
 
-    def test_messages_change_places(self) -> None:
+    def test_reordered_messages(self) -> None:
         kept: list[Any] = []
 
         async def later(ws: Any, message: Any) -> None:
@@ -100,7 +100,7 @@ class TestSending:
 
         assert "message 0.1 arrived before 0.0" in complaints(plan(send(0), send(0)), send=later)
 
-    def test_another_task_goes_first(self) -> None:
+    def test_receivers_out_of_order(self) -> None:
         first = asyncio.Event()
 
         async def second_first(ws: Any, message: str) -> None:
@@ -111,19 +111,19 @@ class TestSending:
 
         assert "message 1.0 overtook 0.0" in complaints(plan(send(0), send(1)), send=second_first)
 
-    def test_a_message_is_cut(self) -> None:
+    def test_truncated_message(self) -> None:
         async def half(ws: Any, message: str) -> None:
             await ws.send(message[:50])
 
         assert "message 0.0 has 50 bytes of 100" in complaints(plan(send(0)), send=half)
 
-    def test_a_message_is_changed(self) -> None:
+    def test_changed_message(self) -> None:
         async def other(ws: Any, message: str) -> None:
             await ws.send(message[:-1] + "#")
 
         assert "message 0.0 of 100 bytes has another content" in complaints(plan(send(0)), send=other)
 
-    def test_what_was_refused_is_sent(self) -> None:
+    def test_refused_message_is_sent(self) -> None:
         def refuse(ws: Any, message: Any) -> None:
             ws.send_nowait(message)
             raise BlockingIOError
@@ -131,7 +131,7 @@ class TestSending:
         step = dataclasses.replace(send(0), verb="send_nowait")
         assert "message 0.0 was refused and arrived" in complaints(plan(step), send_nowait=refuse)
 
-    def test_an_exception_is_not_documented(self) -> None:
+    def test_undocumented_exception(self) -> None:
         async def fail(_ws: Any, _message: Any) -> None:
             raise KeyError("what")
 
@@ -139,13 +139,13 @@ class TestSending:
 
 
 class TestReceiving:
-    def test_a_receiver_is_not_woken(self) -> None:
+    def test_receiver_is_not_woken(self) -> None:
         async def never(_ws: Any) -> None:
             await asyncio.get_running_loop().create_future()
 
         assert "it waits for ever: call 0, actor 0: recv" in complaints(plan(receive(), message()), recv=never)
 
-    def test_a_message_is_received_twice(self) -> None:
+    def test_message_received_twice(self) -> None:
         kept: collections.deque[Any] = collections.deque()
 
         async def again(ws: Any) -> Any:
@@ -157,7 +157,7 @@ class TestReceiving:
         steps = plan(message(), message(), receive(), receive(), end="abort")
         assert "message 99.0 was received twice" in complaints(steps, recv=again)
 
-    def test_a_message_is_dropped(self) -> None:
+    def test_dropped_message(self) -> None:
         async def every_other(ws: Any) -> Any:
             await ws.recv()
             return await ws.recv()
@@ -167,7 +167,7 @@ class TestReceiving:
 
 
 class TestEnding:
-    def test_a_task_is_left(self) -> None:
+    def test_leaked_task(self) -> None:
         async def leave(ws: Any, message: Any) -> None:
             tasks.append(asyncio.ensure_future(asyncio.Event().wait()))
             await ws.send(message)
@@ -177,7 +177,7 @@ class TestEnding:
         tasks.clear()
         assert "is left" in found
 
-    def test_a_connection_is_kept(self) -> None:
+    def test_leaked_connection(self) -> None:
         kept = []
 
         def keep(ws: Any) -> Any:
@@ -187,14 +187,14 @@ class TestEnding:
         found = asyncio_run.run(plan(send(0)), PATIENCE, wrap=keep)
         assert found == ["a connection is still referred to after its end"]
 
-    def test_an_exception_is_reported_to_the_loop(self) -> None:
+    def test_exception_reported_to_the_loop(self) -> None:
         async def report(ws: Any, message: Any) -> None:
             asyncio.get_running_loop().call_soon(lambda: 1 / 0)
             await ws.send(message)
 
         assert "the loop reports: Exception in callback" in complaints(plan(send(0)), send=report)
 
-    def test_a_call_goes_on_after_the_end(self) -> None:
+    def test_call_continues_after_the_end(self) -> None:
         async def nothing(_ws: Any) -> None:
             pass
 
@@ -207,11 +207,11 @@ class TestThreads:
     def complaints(self, steps: Plan, **replaced: Callable[..., Any]) -> str:
         return "\n".join(threads_run.run(steps, PATIENCE, wrap=broken(**replaced)))
 
-    def test_nothing_to_complain(self) -> None:
+    def test_correct_record_has_no_complaints(self) -> None:
         steps = plan(send(0), send(1), message(), receive(), Step("check"), setting=self.SETTING, threaded=True)
         assert threads_run.run(steps, 5) == []
 
-    def test_a_wake_up_is_lost(self) -> None:
+    def test_lost_wakeup(self) -> None:
         def ended(ws: Any, _message: Any) -> None:
             while ws.state.name == "OPEN":
                 time.sleep(0.01)
@@ -219,11 +219,11 @@ class TestThreads:
         steps = plan(send(0), setting=self.SETTING, threaded=True)
         assert "it waits for ever: call 0, actor 0: send" in self.complaints(steps, send=ended)
 
-    def test_a_message_is_lost(self) -> None:
+    def test_lost_message(self) -> None:
         steps = plan(send(0), setting=self.SETTING, threaded=True)
         assert "message 0.0 is lost" in self.complaints(steps, send=lambda _ws, _message: None)
 
-    def test_a_message_is_doubled(self) -> None:
+    def test_duplicated_message(self) -> None:
         def twice(ws: Any, message: Any) -> None:
             ws.send(message)
             ws.send(message)
@@ -233,7 +233,7 @@ class TestThreads:
 
 
 class TestShrinking:
-    def test_what_matters_is_left(self) -> None:
+    def test_shrinking_keeps_relevant_steps(self) -> None:
         drawn = draw(named("uvloop-fd-server-native-deflate"), 3)
         steps = [*drawn.steps[:9], send(1, 777), *drawn.steps[9:], send(0, 888)]
         runs = []
@@ -249,18 +249,18 @@ class TestShrinking:
         assert all(step.get("turns") == 0 for step in smallest.steps)
         assert len(runs) < 400
 
-    def test_its_time_is_bounded(self) -> None:
+    def test_shrinking_time_is_bounded(self) -> None:
         drawn = draw(named("asyncio-fd-client-plain"), 5)
         assert shrink(drawn, lambda _: True, -1) == drawn
 
 
 class TestPlans:
-    def test_a_seed_gives_one_plan(self) -> None:
+    def test_seed_determines_the_plan(self) -> None:
         for setting in SETTINGS:
             assert draw(setting, 11) == draw(setting, 11)
         assert draw(SETTINGS[0], 11) != draw(SETTINGS[0], 12)
 
-    def test_a_plan_is_written_and_read(self) -> None:
+    def test_plan_round_trips_as_json(self) -> None:
         for seed, setting in enumerate(SETTINGS):
             drawn = draw(setting, seed)
             assert Plan.load(drawn.dump()) == drawn

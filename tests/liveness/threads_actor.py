@@ -1,4 +1,6 @@
-"""Who makes calls of the blocking API: a thread, one call after the other. It may hang: nobody waits long for it."""
+"""Actors of the blocking API: each is a thread that makes one call after the other. It may hang: waits for it are
+short.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ __all__ = ["Actor", "perform"]
 
 
 def perform(actor: int, step: Step, record: Record, calls: Calls) -> Call:
-    """Make one call, and note what becomes of it."""
+    """Makes one call, and records its outcome."""
     call = Call(0, actor, step)
     _begin(call, record)
     _finish(call, record, calls)
@@ -34,7 +36,7 @@ def _finish(call: Call, record: Record, calls: Calls) -> None:
     except (Exception, Poke) as exc:
         call.raised(exc, link.state)
         if isinstance(exc, UnicodeDecodeError):
-            link.take(call.actor, exc.object)  # the call was given it, and could not make text of it
+            link.take(call.actor, exc.object)  # the message was assigned to the call, which could not decode it
         link.lost += call.receives and call.result == "interrupted"
 
 
@@ -42,8 +44,8 @@ class Actor(threading.Thread):
     """A thread that makes calls.
 
     Args:
-        number: The number by which its messages are known.
-        record: Where its calls are noted.
+        number: The number in its messages.
+        record: The record of its calls.
         calls: Makes them.
     """
 
@@ -78,7 +80,7 @@ class Actor(threading.Thread):
                     self._changed.wait()
                 if not self.steps:
                     return
-                # Both at once: who looks finds it either waiting or at work.
+                # Both at once: observers find it either waiting or at work.
                 call = self.call = Call(0, self.number, self.steps[0])
                 self.steps.popleft()
             if (before := call.step.get("before")) is not None:

@@ -1,4 +1,4 @@
-"""Each call of the blocking API as a schedule names it. What it gives and takes is noted in the record."""
+"""The calls of the blocking API by their names in a schedule. Sent and received messages are recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ATTEMPT", "Calls", "attempt"]
 
 
 def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call: the only place that a signal handler interrupts, so that the records here stay true."""
+    """Calls: the only place that a signal handler interrupts, so that the records here stay true."""
     return call(*arguments)
 
 
@@ -32,7 +32,7 @@ class Calls:
         self._lock = threading.Lock()
 
     def make(self, call: Call, link: Link) -> None:
-        """Make a call, and wait for its end as the step says."""
+        """Makes a call, and waits for its end as the step specifies."""
         getattr(self, f"_{call.verb}")(call, link, call.step)
 
     def message(self, call: Call, size: int) -> Any:
@@ -108,7 +108,7 @@ class Calls:
         finally:
             link.take_parts(call.actor, parts, complete=complete)
 
-    # ---- the rest ----
+    # ---- other calls ----
 
     def _ping(self, call: Call, link: Link, step: Step) -> None:
         pong = attempt(link.ws.ping)

@@ -1,4 +1,4 @@
-"""Executes a schedule on the blocking API: actors are threads; the director watches that all end."""
+"""Executes a schedule on the blocking API: actors are threads; the director checks that all end."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from .watch import watching
 
 __all__ = ["run"]
 
-# Who does what the director may not wait for.
+# Helpers for calls that the director must not wait for.
 _HELPER = -2
 
 
 def run(plan: Plan, patience: float, *, wrap: Callable[[Any], Any] | None = None) -> list[str]:
-    """Execute a schedule; return what was wrong.
+    """Executes a schedule; returns the errors.
 
     Args:
         plan: The schedule.
-        patience: Seconds that anything may take which has to happen.
-        wrap: Gets each connection and returns what the actors use in its place: to prove that faults are found.
+        patience: Time limit in seconds for every required event.
+        wrap: Gets each connection and returns a replacement for the actors, to prove that errors are found.
     """
     with watching() as watch:
         running = _Run(plan, patience, wrap)
@@ -50,8 +50,8 @@ def run(plan: Plan, patience: float, *, wrap: Callable[[Any], Any] | None = None
         record, references = running.record, running.references
         del running
         gc.collect()
-        # An exception that a signal handler raises inside an ssl.SSLContext is kept as why the connection
-        # ended.
+        # An exception that a signal handler raises inside an ssl.SSLContext is kept as the cause of the connection's
+        # end.
         poked = plan.setting.tls == "context" and any(step.verb == "poke" for step in plan.steps)
         if not record.complaints and not poked and any(reference() is not None for reference in references):
             watch.found.append("a connection is still referred to after its end")
@@ -59,7 +59,7 @@ def run(plan: Plan, patience: float, *, wrap: Callable[[Any], Any] | None = None
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:
-    # In the call, or in what the drop-in puts around it.
+    # In the call, or in the drop-in's code around it.
     inner = frame.f_back if frame is not None and "compat" in frame.f_code.co_filename else frame
     if inner is not None and inner.f_code is ATTEMPT:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -102,7 +102,7 @@ class _Run:
 
     def _play(self) -> None:
         self.actors = [Actor(number, self.record, self.calls) for number in range(self.plan.options["actors"])]
-        # One for each connection and thing to do, so that nothing that hangs keeps anything else.
+        # One for each connection and action, so that a hanging one delays no other.
         self.helpers = [Actor(_HELPER - number, self.record, self.calls) for number in range(2)]
         for step in self.plan.steps:
             self._step(step)
@@ -178,11 +178,11 @@ class _Run:
             time.sleep(0.0002)
 
     def _poke(self, step: Step) -> None:
-        """Make a call in the main thread, which a signal handler leaves by an exception."""
+        """Makes a call in the main thread, which a signal handler leaves by an exception."""
         what = Step(step.get("call"), DIRECTOR, step.link, step.more)
         if what.verb in RECEIVING:
             self.record.single = False
-        # Again and again, until it is in the call.
+        # Repeated until it is in the call.
         signal.setitimer(signal.ITIMER_REAL, (step.get("count") + 1) / 1e6, 0.001)
         try:
             perform(DIRECTOR, what, self.record, self.calls)
@@ -199,49 +199,49 @@ class _Run:
             pause = min(0.005, pause + 0.0002)
         return True
 
-    # ---- does anybody wait for ever? ----
+    # ---- calls that wait forever ----
 
     def _owing(self, *, receiving: bool) -> list[str]:
         return owing(self.record, [*self.actors, *self.helpers], receiving=receiving, driven=False)
 
     def _ask(self, helper: int, step: Step) -> None:
-        """Let a helper do something, unless it is at work."""
+        """Gives a helper a task, unless it is busy."""
         actor = self.helpers[helper]
         if actor.call is None and not actor.steps:
             actor.give(step)
 
     def _drain(self, *, to_the_end: bool = False) -> bool:
-        """See to it that somebody receives what is there. Always true."""
+        """Makes sure that some actor receives the available messages. Always true."""
         for link in self.record.links:
             calls = [actor.call for actor in self.actors if actor.call is not None and actor.call.receives]
             receives = any(call.step.link == link.index for call in calls)
             if not receives and link.state != "CLOSED" and (link.outstanding > 0 or to_the_end):
-                # With a timeout it gives way soon to whoever else receives.
+                # With a timeout it soon yields to other receivers.
                 self._ask(0, Step("recv_many", 0, link.index, (("limit", 1000), ("timeout", 0.02))))
         return True
 
     def _complete(self) -> bool:
-        """See to it that what a call has left unsent leaves: nothing does without a call. Always true."""
+        """Sends data that a call has left unsent: nothing is sent without a call. Always true."""
         for link in self.record.links:
             if link.state != "OPEN" or not link.ws.stats()["send_queue_bytes"]:
                 continue
-            # Nobody has ever filled the kernel: then no call may leave anything.
+            # The kernel's buffer was never full: then no call may leave anything unsent.
             blocked = any(call.idents for call in self.record.of(link))
             blocked = blocked or any(step.verb in ("pause", "dribble") for step in self.plan.steps)
-            # A call on this connection writes what is queued; one on another connection does not.
+            # A call on this connection writes queued data; one on another connection does not.
             busy = any(actor.call is not None and actor.call.step.link == link.index for actor in self.actors)
             if blocked and not busy:
                 self._ask(1, Step("flush", 1, link.index))
         return True
 
     def _check(self) -> None:
-        """Let everything settle: the peers read and answer, and nobody who calls may wait for more."""
+        """Waits until everything settles: the peers read and answer, and no call may wait for more."""
         for link in self.record.links:
             link.peer.relax()
         sent = lambda: self._complete() and not self._owing(receiving=False)  # noqa: E731
         if not self._until(sent):
             self.record.complaints += self._owing(receiving=False)
-        # Who receives may leave a ping unsent, where the kernel had no room for it yet.
+        # A receiver may leave a ping unsent, where the kernel had no room for it yet.
         elif not self._until(lambda: self._drain() and self._complete() and not self._owing(receiving=True)):
             self.record.complaints += self._owing(receiving=True)
 
@@ -256,13 +256,13 @@ class _Run:
             elif end != "close":
                 link.peer.do("close" if end == "peer" else end)
         if end != "close":
-            # Somebody has to be in a call to learn of it.
+            # Only a call notices the end.
             learned = lambda: self._drain(to_the_end=True) and all(link.state != "OPEN" for link in self.record.links)  # noqa: E731
             if not self._until(learned):
                 self.record.complaints.append(f"the end by {end!r} does not come")
                 return
         for link in self.record.links:
-            # In either case it is this that ends TCP; who receives gets what had arrived before.
+            # In either case this ends TCP; receivers get the messages that had arrived before.
             link.closed = link.closed or (end == "close" and link.state == "OPEN")
             helper = Actor(_HELPER - 2, self.record, self.calls)
             self.helpers.append(helper)
@@ -282,7 +282,7 @@ class _Run:
             self.record.complaints.append("the connection is closed, and its socket is not")
 
     def _try_after(self, link: Link) -> None:
-        """Every call says that the connection is closed, and what had arrived is received first."""
+        """Checks that every call raises that the connection is closed, after the arrived messages are received."""
         ws = link.ws
         while True:
             try:

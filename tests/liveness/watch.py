@@ -1,4 +1,6 @@
-"""What a run must not leave behind or report: descriptors, threads, warnings, log entries, unraisable exceptions."""
+"""Resources and reports that a run must not leave: descriptors, threads, warnings, log records, unraisable
+exceptions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _BROADCASTS = ("skipped broadcast", "broadcasts arrive again", "connection close
 
 
 class Watch(logging.Handler):
-    """Collects complaints while it is in force."""
+    """Collects complaints while it is active."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -34,7 +36,7 @@ class Watch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        # What broadcast says of those who do not read, and of what was interrupted on purpose.
+        # Records of broadcast about slow clients, and about calls interrupted on purpose.
         if not text.startswith(_BROADCASTS) and not (record.exc_info and record.exc_info[0] is Poke):
             if record.exc_info and record.exc_info[1] is not None:
                 text += "\n" + "".join(traceback.format_exception(record.exc_info[1]))
@@ -46,7 +48,7 @@ class Watch(logging.Handler):
             self.found.append(f"unraisable in {report.object!r}: {report.err_msg or ''} {text}")
 
     def loop_handler(self, _loop: Any, context: dict[str, Any]) -> None:
-        """Take what an event loop reports."""
+        """Records a report of an event loop."""
         exc = context.get("exception")
         if isinstance(exc, Poke):
             return
@@ -63,7 +65,7 @@ class Watch(logging.Handler):
 
 @contextlib.contextmanager
 def watching() -> Iterator[Watch]:
-    """Watch the block; afterwards ``found`` of the result says what was wrong."""
+    """Watches the block; afterwards ``found`` of the result has the errors."""
     watch = Watch()
     before, threads = open_descriptors(), set(threading.enumerate())
     native = native_threads()

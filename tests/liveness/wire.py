@@ -1,4 +1,4 @@
-"""Frames of the peer: written and read independently of the library under test, masked and compressed if need be."""
+"""Frames of the peer: written and read independently of the library under test, masked and compressed if necessary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RSV1 = 4
 
 
 class Violation(Exception):
-    """The library under test has sent what RFC 6455 or 7692 forbids."""
+    """The library under test has sent data that RFC 6455 or 7692 forbids."""
 
 
 def _xor(data: bytes, mask: bytes) -> bytes:
@@ -42,7 +42,7 @@ class Codec:
         self.compressed = False
 
     def frame(self, opcode: int, payload: bytes, *, fin: bool = True, rsv: int = 0) -> bytes:
-        """Encode a frame."""
+        """Encodes a frame."""
         size = len(payload)
         head = bytes([(0x80 if fin else 0) | rsv << 4 | opcode])
         bit = 0x80 if self.masks else 0
@@ -58,12 +58,12 @@ class Codec:
         return head + mask + _xor(payload, mask)
 
     def message(self, parts: list[bytes], *, text: bool, between: bytes = b"") -> bytes:
-        """Encode a message.
+        """Encodes a message.
 
         Args:
             parts: Its fragments.
-            text: Its kind.
-            between: What to put after the first fragment.
+            text: Whether it is text.
+            between: Bytes after the first fragment.
         """
         out = b""
         for number, part in enumerate(parts):
@@ -81,7 +81,7 @@ class Codec:
         return out
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take bytes in, yield each frame that is complete."""
+        """Processes bytes, yields each complete frame."""
         self.buffer += data
         while (found := self._next()) is not None:
             yield found
@@ -109,10 +109,10 @@ class Codec:
         return Frame(first & 0xF, payload, bool(first & 0x80), first >> 4 & 7, masked)
 
     def assemble(self, frame: Frame) -> bytes | None:
-        """Return the message that a frame of data completes, if it does.
+        """Returns the message that a data frame completes, if it does.
 
         Raises:
-            Violation: The frame cannot come here.
+            Violation: The frame is not allowed here.
         """
         if (frame.opcode == CONT) != bool(self.kind):
             raise Violation(

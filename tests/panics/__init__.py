@@ -1,4 +1,4 @@
-"""A panic in any layer is an exception and one connection that fails.
+"""A panic in any layer is an exception and one failed connection.
 
-`scripts/panics.sh` builds what these tests need.
+`scripts/panics.sh` builds the module that these tests need.
 """

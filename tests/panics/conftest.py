@@ -1,4 +1,4 @@
-"""The native module, if it was built so that places of it can be asked to panic."""
+"""The native module, if it was built with failpoints that panic."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .tools import Faults, native
 
 @pytest.fixture(autouse=True)
 def faults() -> Iterator[Faults]:
-    """Places of the native module that panic on request; none does when the test ends."""
-    if not hasattr(native, "arm_failpoint"):
+    """Failpoints of the native module; none panics when the test ends."""
+    if not hasattr(native, "arm_fault"):
         pytest.skip("built without the feature fault-injection: run scripts/panics.sh")
     armed = Faults()
     yield armed

@@ -1,4 +1,4 @@
-"""A panic in a connection on an event loop: whoever waits on it is told, and nobody else notices."""
+"""A panic in a connection on an event loop: calls that wait on it raise, and other connections are unaffected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 # Long enough to be compressed.
 TEXT = "a message " * 500
 
-# Longer than anything here takes.
+# Longer than any wait here.
 MOST = 20.0
 
 
@@ -42,7 +42,7 @@ async def exchange(connection: ClientConnection) -> None:
 
 
 async def attempt(call: Callable[[], Awaitable[Any]]) -> BaseException | None:
-    """Make a call, which may panic where it is made or where it is awaited; return what it raised."""
+    """Makes a call that may panic where it is made or where it is awaited; returns the exception."""
     try:
         await asyncio.wait_for(wrapped(call), MOST)
     except PANICS as exc:
@@ -73,7 +73,7 @@ async def counted(server: WebSocketsServer, count: int) -> None:
 def with_another(
     setting: Setting, server: WebSocketsServer, test: Callable[[list[dict[str, Any]]], Awaitable[None]], **options: Any
 ) -> None:
-    """Run a test beside a connection that must not notice. What the loop reports is for the test."""
+    """Runs a test beside a connection that must be unaffected. The test handles the reports of the loop."""
 
     async def main() -> None:
         reported: list[dict[str, Any]] = []
@@ -120,7 +120,7 @@ def test_exchanging(place: str, setting: Setting, faults: Faults, server: WebSoc
             done, pending = await asyncio.wait(receiving, timeout=MOST)
         assert not pending, (sent, flushed)
         outcomes = [task.exception() for task in done]
-        # What was received before the panic may have reached one of them.
+        # One of them may have got messages received before the panic.
         assert any(isinstance(outcome, PANICS) for outcome in outcomes)
         assert all(outcome is None or isinstance(outcome, PANICS) for outcome in outcomes)
         await assert_over(connection)
@@ -128,7 +128,7 @@ def test_exchanging(place: str, setting: Setting, faults: Faults, server: WebSoc
     with_another(setting, server, test)
 
 
-def test_the_cause_is_told(setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_cause_is_reported(setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
     async def test(_: list[dict[str, Any]]) -> None:
         connection = await dial(setting, server.uri)
         receiving = asyncio.ensure_future(connection.recv())
@@ -159,7 +159,7 @@ def test_calls(call: str, setting: Setting, faults: Faults, server: WebSocketsSe
         await spin()
         with faults.once("protocol.send"):
             if call == "close":
-                # It ends the connection, whatever it meets.
+                # It ends the connection, in any state.
                 await attempt(lambda: calls[call](connection))
             else:
                 assert await attempt(lambda: calls[call](connection)) is not None
@@ -203,7 +203,7 @@ def test_closing(place: str, setting: Setting, faults: Faults, server: WebSocket
 
 
 def test_corked(setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
-    """Others whose messages leave at the end of the same iteration are flushed."""
+    """Messages of other connections that leave at the end of the same iteration are flushed."""
 
     async def test(_: list[dict[str, Any]]) -> None:
         connections = [await dial(setting, server.uri) for _ in range(3)]
@@ -294,7 +294,7 @@ def test_connecting(place: str, setting: Setting, faults: Faults, server: WebSoc
 
 @pytest.mark.parametrize("place", ["protocol.head", "driver.opening_server", "protocol.receive", "protocol.send"])
 def test_serving(place: str, setting: Setting, faults: Faults, caplog: pytest.LogCaptureFixture) -> None:
-    """One client is turned away; those who are there, and the next, are served."""
+    """One client is refused; open connections, and the next one, are served."""
 
     async def echo(ws: Any) -> None:
         async for message in ws:

@@ -75,7 +75,7 @@ def test_sending_while_another_thread_receives(place: str, faults: Faults, serve
                 thread.start()
             with faults.once(place), pytest.raises(PANICS):
                 connection.send(TEXT)
-            # Those who wait are told, although nothing comes any more.
+            # Waiting threads get an exception, although nothing arrives any more.
             for thread in threads:
                 thread.join(20)
             assert not any(thread.is_alive() for thread in threads)
@@ -87,7 +87,7 @@ def test_sending_while_another_thread_receives(place: str, faults: Faults, serve
 
 
 def test_a_reader_that_panics_outside_the_lock(faults: Faults, server: WebSocketsServer) -> None:
-    """The others, who rely on its reading, are told too."""
+    """The other threads, which rely on its reading, get an exception too."""
     with no_descriptors(), dial(server.uri) as connection:
         outcomes: list[BaseException] = []
 
@@ -98,7 +98,7 @@ def test_a_reader_that_panics_outside_the_lock(faults: Faults, server: WebSocket
                 outcomes.append(exc)
 
         threads = [threading.Thread(target=receive) for _ in range(3)]
-        # The second wait: that of whoever waits for the ping's pong, or of a receiver.
+        # The second wait: that for the ping's pong, or of a receiver.
         with faults.once("driver.wait"):
             for thread in threads:
                 thread.start()
@@ -155,7 +155,7 @@ def test_connecting(place: str, faults: Faults, server: WebSocketsServer) -> Non
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("place", ["protocol.receive", "protocol.send"])
 def test_serving(place: str, faults: Faults) -> None:
-    """Of the server's connections one fails; the others go on, and the next one comes in."""
+    """One of the server's connections fails; the others continue, and the next one is accepted."""
     from websockets.sync.client import connect as foreign
 
     def echo(ws: Any) -> None:
@@ -176,14 +176,14 @@ def test_serving(place: str, faults: Faults) -> None:
         for ws in (other, stack.enter_context(foreign(uri, proxy=None, legacy=True))):
             ws.send("y")
             assert ws.recv(20) == "y"
-    # The thread that panicked tells of it at its very end: here, and not in another test.
+    # The thread that panicked reports it at its very end: here, and not in another test.
     for thread in set(threading.enumerate()) - before:
         thread.join(20)
 
 
 @pytest.mark.parametrize("place", ["protocol.head", "driver.opening_server"])
 def test_accepting(place: str, faults: Faults) -> None:
-    """It costs one client its connection at most: who accepts goes on."""
+    """At most one client loses its connection: the accepting thread continues."""
     from websockets.sync.client import connect as foreign
 
     def echo(ws: Any) -> None:
@@ -203,7 +203,7 @@ def test_accepting(place: str, faults: Faults) -> None:
 
 
 def test_a_finalizer_that_looks_at_another_connection(faults: Faults, server: WebSocketsServer) -> None:
-    """What a panic unwinds may look at connections that have no part in it."""
+    """A finalizer that runs during the unwinding may use other connections."""
 
     class Fragment(bytes):
         def __del__(self) -> None:

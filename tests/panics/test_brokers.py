@@ -1,4 +1,4 @@
-"""A panic on the way to a broker, or from it, is a connection to the broker that broke."""
+"""A panic on the way to or from a broker is a broken connection to the broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def goes_on(one: Node, two: Node) -> None:
-    """Both are connected, and what one publishes comes to a client of the other."""
+    """Checks that both engines are connected, and that a published message reaches a client of the other."""
     wait_for(lambda: one.status.is_connected and two.status.is_connected, "a node has no broker any more")
     ws = two.client("later")
     wait_for(lambda: two.status.subscriptions >= 1)
@@ -40,7 +40,7 @@ def goes_on(one: Node, two: Node) -> None:
 
 
 def test_publishing(url: str, faults: Faults) -> None:
-    """The caller is told; local subscribers have it, and the queue is not locked."""
+    """The caller gets an exception; local subscribers have the message, and the queue is not locked."""
     with Node(url) as one, Node(url) as two:
         with faults.once("brokers.push"), pytest.raises(PANICS):
             one.engine.publish("topic", "x")
@@ -51,7 +51,7 @@ def test_publishing(url: str, faults: Faults) -> None:
 def test_the_thread(place: str, url: str, faults: Faults) -> None:
     with Node(url) as one, Node(url) as two:
         ws = two.client("topic")
-        two.has(1)
+        two.wait_for_patterns(1)
         with faults.once(place):
             one.engine.publish("topic", "x")
         goes_on(one, two)
@@ -59,8 +59,8 @@ def test_the_thread(place: str, url: str, faults: Faults) -> None:
         wait_for(lambda: one.status.published + one.status.unconfirmed >= 1, "nothing is accounted for")
 
 
-def test_while_much_is_under_way(url: str, faults: Faults) -> None:
-    """What was taken and is not settled is unconfirmed; the queue is not locked, and whoever publishes goes on."""
+def test_panic_with_messages_in_flight(url: str, faults: Faults) -> None:
+    """Messages in flight are unconfirmed; the queue is not locked, and publishers continue."""
     with Node(url) as one, Node(url) as two:
         one.client("topic")
         two.client("topic")
@@ -96,11 +96,11 @@ def test_notices(url: str, faults: Faults) -> None:
             goes_on(one, two)
 
 
-def test_who_waits_for_all_that_was_published(url: str, faults: Faults) -> None:
-    """`flush` returns, and says that something is in doubt or that it is not."""
+def test_flush(url: str, faults: Faults) -> None:
+    """`flush` returns, and reports unconfirmed messages or none."""
     with Node(url) as one, Node(url) as two:
         two.client("topic")
-        two.has(1)
+        two.wait_for_patterns(1)
         publisher = Publisher(url)
         try:
             done = threading.Event()

@@ -1,4 +1,4 @@
-"""A panic in the engine ends one session, and its workers live."""
+"""A panic in the engine ends one session, and its workers survive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = "a message " * 500
 
 @contextlib.contextmanager
 def dial(engine: Engine, path: str = "/", **options: Any) -> Iterator[ClientConnection]:
-    """A client that is not ours: its code meets no fault."""
+    """A client of another library, whose code has no failpoints."""
     connection = connect(
         uri(engine, path), **{"proxy": None, "ping_interval": None, "open_timeout": 20, "legacy": True, **options}
     )
@@ -40,7 +40,7 @@ def dial(engine: Engine, path: str = "/", **options: Any) -> Iterator[ClientConn
 
 
 class Served:
-    """An engine whose sessions echo; what else has happened is kept."""
+    """An engine whose sessions echo; other events are kept."""
 
     def __init__(self, **options: Any) -> None:
         self.engine = Engine("127.0.0.1", **{"workers": 1, "page": "of-the-page-of-the-engine", **options})
@@ -90,7 +90,7 @@ def exchange(ws: ClientConnection) -> None:
 
 
 def ends(ws: ClientConnection) -> None:
-    """What is left is read, and then it is over."""
+    """Reads the remaining data up to the end."""
     with pytest.raises(Exception, match=r"."):
         for _ in range(100):
             ws.recv(20)
@@ -133,7 +133,7 @@ def test_a_session(place: str, faults: Faults) -> None:
 
 @pytest.mark.parametrize("place", ["engine.deliver", "driver.shared_deflate"])
 def test_one_of_many(place: str, faults: Faults) -> None:
-    """What is published reaches all but the one that panics."""
+    """A published message reaches all sessions but the one that panics."""
     with Served(compression=True) as served, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(served.client(f"/{number}")) for number in range(5)]
         wait_for(lambda: served.engine.subscribers("topic") == 5)
@@ -213,7 +213,7 @@ def test_a_relay(faults: Faults) -> None:
 
 
 def test_events_are_not_lost(faults: Faults) -> None:
-    """What has happened in a turn is handed on, though that has panicked once."""
+    """Events of a turn are delivered, though the turn has panicked once."""
     with Engine("127.0.0.1", workers=1) as engine, dial(engine) as ws:
         take(engine, 1)
         with faults.once("engine.hand_on"):
@@ -226,7 +226,7 @@ def test_events_are_not_lost(faults: Faults) -> None:
 
 
 def test_the_log(faults: Faults) -> None:
-    """The lock of what is told is not left behind."""
+    """The lock of the log queue is released."""
     with Served() as served, served.client("/other") as other:
 
         def fail() -> None:
@@ -245,7 +245,7 @@ def test_the_log(faults: Faults) -> None:
     "place", ["protocol.send", "engine.publish", "engine.mailbox", "engine.subscribe", "engine.take", "python.event"]
 )
 def test_the_application(place: str, faults: Faults) -> None:
-    """Who calls gets an exception; no lock is left behind, and the next call works."""
+    """The caller gets an exception; no lock is left behind, and the next call works."""
     with Engine("127.0.0.1", workers=2) as engine, dial(engine) as ws:
         (event,) = take(engine, 1)
         session = event.session
@@ -279,7 +279,7 @@ def test_the_application(place: str, faults: Faults) -> None:
 
 
 def test_the_end(faults: Faults) -> None:
-    """A panic while all are ended: everybody is told all the same, and the engine ends."""
+    """A panic while all sessions are ended: every end is reported nevertheless, and the engine ends."""
     with Served() as served, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(served.client(f"/{number}")) for number in range(3)]
         with faults.once("engine.remove"):

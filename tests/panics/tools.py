@@ -1,4 +1,4 @@
-"""How tests have a place of the native module panic, and what must hold afterwards."""
+"""Makes a failpoint of the native module panic, and checks the invariants afterwards."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from wirespeed import ConnectionClosed, State
 
 __all__ = ["PANICS", "Faults", "is_over", "native", "no_descriptors", "places"]
 
-# Not public, and only there if it was asked for at the build.
+# Not public, and available only if requested at the build.
 native: Any = importlib.import_module("wirespeed._native")
 
-# What a call raises in which a place panics: an exception of PyO3, which is no Exception, or ours; or, where another
-# thread or callback has met the panic, that the connection is closed.
+# Exceptions of a call in which a failpoint panics: PyO3's, which is no Exception, or ours; or, where another thread or
+# callback has met the panic, that the connection is closed.
 PANICS: tuple[type[BaseException], ...] = (
     RuntimeError,
     ConnectionClosed,
@@ -30,14 +30,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Faults:
-    """Places that panic."""
+    """Failpoints that panic."""
 
     @contextlib.contextmanager
     def once(self, place: str, passes: int = 0) -> Iterator[None]:
-        """Inside the block the place panics, once, and it must.
+        """Inside the block the failpoint must panic exactly once.
 
         Args:
-            place: Its name, as the source has it in ``failpoint::hit``.
+            place: Its name in the source.
             passes: How often it is reached before.
         """
         before = native.failpoints_hit()
@@ -52,7 +52,7 @@ class Faults:
 
 
 def is_over(connection: Any) -> bool:
-    """Whether a connection is closed, and every call says so. Of the blocking API."""
+    """Returns whether a connection of the blocking API is closed, and every call raises that."""
     for call in (lambda: connection.recv(5), lambda: connection.send("late"), connection.ping):
         with contextlib.suppress(ConnectionClosed):
             call()
@@ -62,7 +62,7 @@ def is_over(connection: Any) -> bool:
 
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
-    """The block leaves no socket open that it opened, soon after its end."""
+    """Checks that the block leaves no socket open that it opened, soon after its end."""
 
     def sockets() -> set[int]:
         return {number for number, kind in open_descriptors().items() if kind.startswith("socket:")}
@@ -73,6 +73,6 @@ def no_descriptors() -> Iterator[None]:
 
 
 def places() -> set[str]:
-    """All places of the source that can panic."""
+    """Returns all failpoints of the source that can panic."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "crates").glob("*/src/**/*.rs")]
     return {name for source in sources for name in re.findall(r'failpoint::hit\(\s*"([^"]+)"', source)}

@@ -1,1 +1,1 @@
-"""Everything at once for a long time, against peers that misbehave: does anything grow?"""
+"""Long runs of everything at once against misbehaving peers, which find growing resources."""

@@ -1,4 +1,4 @@
-"""Soaks from the command line: ``PYTHONPATH=tests python -m soak``; ``--help`` tells the rest."""
+"""Soaks from the command line: ``PYTHONPATH=tests python -m soak``; ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .clients import CLIENTS
 from .picture import draw
 from .servers import SERVERS
 
-# Of each line; more would not change a median.
+# Samples of each series; more would not change a median.
 SAMPLES = 240
-# Between looks at everything, which counts objects.
+# Seconds between two full samples, which count objects.
 SHORTEST = 1.0
 
 
 def main() -> int:
-    """Run what the arguments say; 0: no line rises, 1: one does, or something else was wrong."""
+    """Runs the soak that the arguments select; 0: no series rises, 1: one does, or another error occurred."""
     parser = argparse.ArgumentParser(
         prog="soak", description="All servers and clients at once against peers that misbehave: does anything grow?"
     )

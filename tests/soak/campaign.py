@@ -1,4 +1,4 @@
-"""Runs the programs of a soak, and looks at them from outside and by asking them."""
+"""Runs the programs of a soak, and samples them from outside and by questions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parents[1]
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # Seconds in which programs start and every server answers.
 STARTING = 20
-# The engine's own echo is a server of its own for who measures it.
+# The engine's own echo is measured as a separate server.
 PATHS = {"engine-batches": "/echo"}
 
 
@@ -33,7 +33,7 @@ class Unwell(Exception):
 
 @dataclasses.dataclass
 class Line:
-    """Figures of one kind, of one program."""
+    """A series of figures of one kind, of one program."""
 
     times: list[float] = dataclasses.field(default_factory=list)
     figures: list[float] = dataclasses.field(default_factory=list)
@@ -43,11 +43,11 @@ class Line:
 
 
 class Program:
-    """A child; what it says that is not an answer is kept: it should say nothing."""
+    """A child; output other than answers is kept: there should be none."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         self.name = name
-        # Through a shell's `env`, as the children of the tests inherit everything else.
+        # Through `env`, because the children of the tests inherit every other variable.
         command = ["env", f"PYTHONPATH={TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", sys.executable]
         self.child = Child([*command, "-X", "faulthandler", "-m", *arguments])
         self.said: list[str] = []
@@ -78,7 +78,7 @@ class Program:
         return answer
 
     def seen(self) -> dict[str, float]:
-        """Megabytes of memory, descriptors, threads, as the kernel has them."""
+        """Returns megabytes of memory, descriptors and threads, as the kernel reports them."""
         folder = Path(f"/proc/{self.child.process.pid}")
         try:
             pages = int((folder / "statm").read_text().split()[1])
@@ -89,16 +89,16 @@ class Program:
 
 
 class Soak:
-    """Programs under test, their peers, and their lines.
+    """Programs under test, their peers, and their series.
 
     Args:
-        servers: Names of servers; :data:`soak.servers.SERVERS` has them.
+        servers: Names of servers, from :data:`soak.servers.SERVERS`.
         clients: Names of clients.
-        seed: Of what the peers do.
+        seed: Of the peers' random actions.
 
     Attributes:
         lines: By program and kind.
-        problems: What was wrong with any, a line each.
+        problems: Errors of any of them, a line each.
     """
 
     def __init__(self, servers: Iterable[str], clients: Iterable[str], seed: int) -> None:
@@ -121,7 +121,7 @@ class Soak:
             where = {f"server {name}": f"{port},{PATHS.get(name, '/')}" for name, port in ports.items()}
             bad = self._start("peer server", "soak.troubles", str(self.seed))
             bad_port = bad.port()
-            # The clients need somebody who means well.
+            # The clients need an honest server.
             good = self._start("peer echo", "soak.servers", "handlers")
             good_port = good.port()
             self.peers += [bad, good]
@@ -150,7 +150,9 @@ class Soak:
         return program
 
     def _settle(self, honest: Program, waiting: set[str]) -> None:
-        """Wait until every server has answered who means well: before, programs start, and slowly where others do."""
+        """Waits until every server has answered an honest client: before that, programs start, slowly on a busy
+        machine.
+        """
         end = time.monotonic() + STARTING
         while waiting and time.monotonic() < end:
             time.sleep(0.1)
@@ -166,7 +168,7 @@ class Soak:
             self.problems.append(f"{name}, after {now:.0f} s, {count} times: {problem}")
 
     def run(self, seconds: float, samples: int, tell: Callable[[str], None]) -> None:
-        """Run for some time, and look at everything a number of times."""
+        """Runs for some time, and takes a number of samples."""
         for number in range(1, samples + 1):
             due = self.begun + seconds * number / samples
             time.sleep(max(0.0, due - time.monotonic()))
@@ -199,11 +201,11 @@ class Soak:
         line.figures.append(figure)
 
     def verdicts(self) -> dict[tuple[str, str], Verdict]:
-        """Of each line."""
+        """Returns the verdict of each series."""
         return {key: line.verdict(key[1]) for key, line in self.lines.items() if key[1] in TOLERANCES}
 
     def idle(self) -> list[str]:
-        """Clients to which who means well has not answered, at first or from some time on."""
+        """Returns the clients that the honest server has not answered, at first or from some time on."""
         found = []
         for (name, kind), line in self.lines.items():
             if kind == "answers":
@@ -215,5 +217,5 @@ class Soak:
         return found
 
     def said(self) -> list[str]:
-        """What programs under test have logged: errors."""
+        """Returns the errors that programs under test have logged."""
         return [f"{program.name}: {line}" for program in self.tested for line in program.said]

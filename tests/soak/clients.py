@@ -1,6 +1,6 @@
 """The clients under test, each a program: ``python -m soak.clients NAME SEED GOOD BAD``, with the ports of two servers.
 
-They connect to either again and again, exchange some messages, and leave in each way that there is.
+They connect to either repeatedly, exchange some messages, and leave in every possible way.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ OPTIONS: dict[str, Any] = {
     "proxy": None, "open_timeout": 2.0, "close_timeout": 1.0, "ping_interval": 1.0, "ping_timeout": 1.0,
 }  # fmt: skip
 CONNECTIONS = ("ClientConnection", "AsyncConnection", "BlockingConnection")
-# What a server may do to a client: anything else is a defect.
+# Exceptions that a server may cause: any other is a defect.
 EXPECTED = (OSError, wirespeed.WebSocketException, TimeoutError, EOFError)
 BODIES: list[str | bytes] = ["x", "x" * 1000, b"x" * 70_000]
 
-# Answers that came, by the address of who gave them.
+# Received answers, by the address of the server.
 answers: collections.Counter[str] = collections.Counter()
 
 
@@ -42,19 +42,19 @@ def address(port: int) -> str:
 
 
 def somewhere(ports: list[int]) -> str:
-    # Most peers mean well.
+    # Most peers are honest.
     return address(random.choices(ports, [2, 1])[0])
 
 
 def with_answers(ports: list[int], figures: Figures) -> Figures:
-    """The same, and how many answers came from who means well."""
+    """Returns the figures, and the number of answers from the honest server."""
     return lambda: {**figures(), "answers": answers[address(ports[0])]}
 
 
 async def talk(uri: str, **options: Any) -> None:
     connecting = wirespeed.connect(uri, **OPTIONS, **options)
     if random.randrange(5) == 0:
-        # Nobody closes it: it is forgotten.
+        # Nothing closes it: the connection is dropped.
         ws = await connecting
         await ws.send("x")
         return
@@ -104,7 +104,7 @@ def callbacks(ports: list[int]) -> None:
             with contextlib.suppress(BlockingIOError, wirespeed.ConnectionClosed):
                 ws.send_nowait(message)
 
-    # It tells of what listeners raise.
+    # It logs exceptions of listeners.
     logging.getLogger("wirespeed.client").setLevel(logging.CRITICAL)
 
     async def listen(uri: str) -> None:
@@ -116,7 +116,7 @@ def callbacks(ports: list[int]) -> None:
 
 
 def returning(ports: list[int]) -> None:
-    """Iterators that connect again."""
+    """Iterators that reconnect."""
 
     async def iterate(uri: str) -> None:
         count = 0
@@ -197,7 +197,7 @@ def drop_in(ports: list[int]) -> None:
 
 
 def secure(ports: list[int]) -> None:
-    """Under TLS, native and by a context, to a server in the same loop; whoever means harm speaks none."""
+    """TLS, native and by a context, to a server in the same loop; hostile peers speak no TLS."""
     from interop.certificates import Certificates
 
     async def echo(ws: Any) -> None:

@@ -1,8 +1,8 @@
-"""Clients that mean well, a program: ``python -m soak.honest NAME=PORT,PATH ...``.
+"""Honest clients, a program: ``python -m soak.honest NAME=PORT,PATH ...``.
 
-They keep a connection to each server, and open one after the other beside it. When asked they tell, in milliseconds and
-for the time since they were asked last, how late the worst hundredth of replies was and how long the slowest opening
-took. They are of another library, so that nothing but the server is under test.
+They keep a connection to each server, and open one after the other beside it. Their answers give, in milliseconds and
+for the time since the last question, the latency of the worst hundredth of replies and the slowest opening. They use
+another library, so that only the server is under test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAUSE = 0.02
 
 
 class Honest:
-    """What is seen of one server."""
+    """The measurements of one server."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -60,7 +60,7 @@ class Honest:
         begun = time.monotonic()
         text = str(begun)
         await ws.send(text)
-        # The engine's rooms have news in between.
+        # The engine's rooms have published messages in between.
         while await asyncio.wait_for(ws.recv(), 20) != text:
             pass
         self.late.append(time.monotonic() - begun)
@@ -80,7 +80,7 @@ class Honest:
 
 
 async def main() -> None:
-    """Run until the input ends."""
+    """Runs until the input ends."""
     clients = {}
     for argument in sys.argv[1:]:
         name, _, where = argument.partition("=")

@@ -1,4 +1,4 @@
-"""Whether a line rises: of noisy figures over time, by medians, which single peaks do not move."""
+"""Decides whether a noisy series rises over time, by medians, which single peaks do not move."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 __all__ = ["TOLERANCES", "Tolerance", "Verdict", "judge", "warm_up"]
 
-# Of all pairs of figures, how many more must rise than fall: a tenth would be noise, all is a leak and nothing else.
+# The surplus of rising over falling pairs of figures: a tenth would be noise, all is a pure leak.
 STEADY = 0.3
 
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """By how much a line may have risen at the end: a number, or a part of its median."""
+    """The allowed rise of a series at the end: a number, or a part of its median."""
 
     number: float
     part: float
@@ -24,7 +24,7 @@ class Tolerance:
         return max(self.number, self.part * median)
 
 
-# By what is measured. A leak of one object for each connection is thousands of them after minutes.
+# By kind of figure. A leak of one object for each connection is thousands of them after minutes.
 TOLERANCES = {
     "memory": Tolerance(6.0, 0.08),
     "descriptors": Tolerance(8, 0.1),
@@ -38,7 +38,7 @@ TOLERANCES = {
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a line does after the warm-up: its median, by how much it has risen, and whether that is too much."""
+    """The verdict after the warm-up: the median, the rise, and whether that is too much."""
 
     median: float
     rise: float
@@ -47,7 +47,8 @@ class Verdict:
 
 
 def warm_up(seconds: float) -> float:
-    """Of so many seconds those that are not judged, a quarter; but a minute and a half as far as half of them has it.
+    """Returns the seconds that are not judged: a quarter of the run, but a minute and a half as far as half of the run
+    has it.
 
     Everything is made for the first time then: buffers, caches, pools, a heap for each thread.
     """
@@ -55,16 +56,16 @@ def warm_up(seconds: float) -> float:
 
 
 def judge(kind: str, times: Sequence[float], figures: Sequence[float]) -> Verdict:
-    """Judge a line.
+    """Judges a series.
 
     Args:
         kind: A key of ``TOLERANCES``.
-        times: When, in seconds.
-        figures: What.
+        times: Seconds.
+        figures: The figures at these times.
 
     Returns:
-        The verdict. The rise is the slope of Theil and Sen times the time that is looked at; ``steady`` is Kendall's
-        tau, from -1 to 1.
+        The verdict. The rise is the slope of Theil and Sen times the judged time; ``steady`` is Kendall's tau, from -1
+            to 1.
     """
     if not figures:
         return Verdict(0.0, 0.0, 0.0, False)

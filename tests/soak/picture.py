@@ -1,4 +1,4 @@
-"""The lines of a soak as a picture: a row for each kind, a line for each program."""
+"""Draws the series of a soak as a picture: a row for each kind, a line for each program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNITS = {"memory": "memory, MiB", "latency": "reply, p99, ms", "opening": "slowe
 
 
 def draw(soak: Soak, path: Path) -> None:
-    """Write a picture."""
+    """Writes a picture."""
     import matplotlib as mpl
 
     mpl.use("agg")

@@ -1,4 +1,4 @@
-"""What the programs of a soak have in common: a port, figures of themselves, and that they end with their input."""
+"""Common code of the programs of a soak: a port, their figures, and the end with their input."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def announce(port: int) -> None:
 
 
 def objects(*names: str) -> int:
-    """How many objects of ours are alive, by the names of their types."""
+    """Returns the number of living objects of ours, by the names of their types."""
     gc.collect()
     return sum(type(one).__name__ in names for one in gc.get_objects())
 
 
 def figures_of_loop(loop: asyncio.AbstractEventLoop, *names: str) -> Figures:
-    """Tasks of a loop and objects, counted by the thread of the loop."""
+    """Returns tasks of a loop and objects, counted by the thread of the loop."""
 
     def figures() -> dict[str, float]:
         async def count() -> dict[str, float]:
@@ -40,7 +40,7 @@ def figures_of_loop(loop: asyncio.AbstractEventLoop, *names: str) -> Figures:
 
 
 def serve_figures(figures: Figures) -> threading.Thread:
-    """Answer each line of the standard input with figures, in a thread. The process ends with its input."""
+    """Answers each line of the standard input with figures, in a thread. The process ends with its input."""
 
     def run() -> None:
         for _ in sys.stdin:
@@ -51,7 +51,7 @@ def serve_figures(figures: Figures) -> threading.Thread:
             print("figures " + json.dumps(answer), flush=True)
         os._exit(0)
 
-    # What the peers do wrong is not news; what the library does wrong is.
+    # Errors of the peers are not logged; errors of the library are.
     logging.basicConfig(level=logging.ERROR)
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -24,7 +24,7 @@ everybody: set[Any] = set()
 
 
 async def echo(ws: Any) -> None:
-    """Send back what comes; where peers that mean no good go, to all of them."""
+    """Sends back each message; on paths of hostile peers, to all of them."""
     if ws.request.path != "/relay/news":
         async for message in ws:
             await ws.send(message)
@@ -38,7 +38,7 @@ async def echo(ws: Any) -> None:
 
 
 class Echo(wirespeed.Listener):
-    """Sends back what it gets, unless the client does not read."""
+    """Sends back each message, unless the client does not read."""
 
     def on_message(self, ws: Any, message: str | bytes) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""The soak itself: that it sees a line that rises, and takes noise for noise; and a moment of it."""
+"""The soak itself: it detects a rising series, and accepts noise; and a short run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def noise(seed: int, middle: float, spread: float) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_noise_does_not_rise(seed: int) -> None:
+def test_noise_is_accepted(seed: int) -> None:
     for kind in TOLERANCES:
         assert not judge(kind, TIMES, noise(seed, 100.0, 30.0)).rises
 
 
 @pytest.mark.parametrize("kind", ["memory", "descriptors", "threads", "tasks", "objects"])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_leak_rises(kind: str, seed: int) -> None:
+def test_leak_is_detected(kind: str, seed: int) -> None:
     """Half as much again in the time."""
     figures = [figure + 50.0 * time / TIMES[-1] for time, figure in zip(TIMES, noise(seed, 100.0, 10.0), strict=True)]
     verdict = judge(kind, TIMES, figures)
@@ -41,8 +41,8 @@ def test_a_leak_rises(kind: str, seed: int) -> None:
     assert verdict.rise == pytest.approx(31, abs=10)
 
 
-def test_what_is_made_once_does_not_rise() -> None:
-    """Before the warm-up is over; nor does a peak, nor what falls."""
+def test_initial_growth_is_ignored() -> None:
+    """Rises during the warm-up are ignored; so are a peak, and a falling series."""
     made = [min(time, 40.0) * 10 for time in TIMES]
     assert not judge("memory", TIMES, made).rises
     peak = [1000.0 if 150 < time < 200 else 10.0 for time in TIMES]
@@ -58,12 +58,12 @@ def soak(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_moment_of_it(tmp_path: Path) -> None:
-    """Nothing can be said of lines, but everybody must serve, count and end."""
+def test_short_run(tmp_path: Path) -> None:
+    """The series are too short to judge, but every program must serve, count and end."""
     done = soak(
         tmp_path, "--minutes", "0.1", "--servers", "handlers", "engine-batches", "--clients", "tasks", "blocking"
     )  # fmt: skip
-    # Lines of a few seconds on a busy machine may seem to rise; whatever else is wrong is.
+    # Series of a few seconds on a busy machine may seem to rise; other errors count.
     assert done.returncode == 0 or "RISES" in done.stdout, done.stdout + done.stderr
     assert "replies and" in done.stdout
     lines = json.loads((tmp_path / "soak.json").read_text())
@@ -77,8 +77,8 @@ def test_a_moment_of_it(tmp_path: Path) -> None:
     assert (tmp_path / "soak.svg").read_text().count("server handlers") >= 1
 
 
-def test_who_answers_late_and_who_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first look is taken when all servers have answered; one that does not is told of, and holds nothing up."""
+def test_late_and_silent_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first sample is taken when all servers have answered; one that does not is reported, and delays nothing."""
     monkeypatch.setattr(campaign, "STARTING", patience(20))
     with campaign.Soak(["handlers"], [], 0) as soak, socket.create_server(("127.0.0.1", 0)) as silent:
         assert soak.problems == []

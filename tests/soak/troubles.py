@@ -1,8 +1,8 @@
-"""Peers that misbehave, a program: ``python -m soak.troubles SEED [PORT,PATH ...]``.
+"""Misbehaving peers, a program: ``python -m soak.troubles SEED [PORT,PATH ...]``.
 
-As a server it announces its port, and answers handshakes and speaks as the tables of faults say, or not at all. As
-clients it connects to each of the others' ports, and sends what no client should, leaves in the middle, stays silent or
-does not read.
+As a server it announces its port, and answers handshakes and messages by the tables of faults, or not at all. As
+clients it connects to each of the others' ports, sends forbidden data, leaves in the middle, stays silent or does not
+read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REQUEST = (
 
 
 def leave(sock: socket.socket, chance: random.Random) -> None:
-    """By a reset, or not."""
+    """Leaves, by a reset or not."""
     if chance.random() < 0.5:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -45,7 +45,7 @@ def leave(sock: socket.socket, chance: random.Random) -> None:
 
 
 def answer(sock: socket.socket, chance: random.Random) -> None:
-    """Be a server to one client."""
+    """Acts as a server to one client."""
     wire = Wire(sock)
     sock.settimeout(STAYS)
     way = chance.random()
@@ -85,7 +85,7 @@ def opened(port: int, path: str) -> socket.socket:
 
 
 def discard(sock: socket.socket, seconds: float) -> None:
-    """Read until the other end has closed it, or the time is over."""
+    """Reads until the other end has closed, or the time is over."""
     end = time.monotonic() + seconds
     with contextlib.suppress(OSError):
         while time.monotonic() < end and sock.recv(65_536):
@@ -96,7 +96,7 @@ Trouble = Callable[[int, str, random.Random], socket.socket]
 
 
 def heads(port: int, path: str, chance: random.Random) -> socket.socket:
-    """A part of a request, too much of one, or none at all."""
+    """Sends a part of a request, too much of one, or none at all."""
     sock = socket.create_connection(("127.0.0.1", port), timeout=STAYS)
     whole = REQUEST.format(path=path).encode()
     for data in [
@@ -114,7 +114,7 @@ def heads(port: int, path: str, chance: random.Random) -> socket.socket:
 
 
 def breaks(port: int, path: str, chance: random.Random) -> socket.socket:
-    """A frame that RFC 6455 forbids, whole or in part."""
+    """Sends a frame that RFC 6455 forbids, whole or in part."""
     sock = opened(port, path)
     codec = Codec(masks=True, deflate=False)
     data = chance.choice(
@@ -130,7 +130,7 @@ def breaks(port: int, path: str, chance: random.Random) -> socket.socket:
 
 
 def floods(port: int, path: str, chance: random.Random) -> socket.socket:
-    """Pings, fragments, bombs and messages as fast as they are taken, some without reading."""
+    """Sends pings, fragments, bombs and messages as fast as possible, sometimes without reading."""
     sock = opened(port, path)
     codec = Codec(masks=True, deflate=False)
     bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -154,14 +154,14 @@ def floods(port: int, path: str, chance: random.Random) -> socket.socket:
 
 
 def stays(port: int, path: str, chance: random.Random) -> socket.socket:
-    """Silent after its handshake: it answers no ping, nor a close frame."""
+    """Stays silent after its handshake: it answers neither a ping nor a close frame."""
     sock = opened(port, path)
     time.sleep(chance.random() * 2 * STAYS)
     return sock
 
 
 def speaks(port: int, path: str, chance: random.Random) -> socket.socket:
-    """Means well, and leaves as it likes."""
+    """Behaves well, and leaves at random."""
     sock = opened(port, path)
     codec = Codec(masks=True, deflate=False)
     for _ in range(chance.randrange(5)):
@@ -182,12 +182,12 @@ def attack(targets: list[tuple[int, str]], seed: int) -> None:
         port, path = chance.choice(targets)
         with contextlib.suppress(OSError):
             leave(chance.choice(TROUBLES)(port, path, chance), chance)
-        # Else it would measure the machine.
+        # Otherwise it would measure the machine.
         time.sleep(0.02)
 
 
 def main() -> None:
-    """Run until the input ends."""
+    """Runs until the input ends."""
     seed = int(sys.argv[1])
     targets = [(int(port), path) for port, path in (one.split(",") for one in sys.argv[2:])]
     serve_figures(dict)

@@ -20,7 +20,7 @@ Scripted = Callable[..., ScriptedServer]
 
 
 def reply_to_close(wire: Wire) -> tuple[list[Frame], Close | None]:
-    """Accept, read until the close frame, echo it, end."""
+    """Accepts, reads until the close frame, echoes it, ends."""
     wire.accept()
     frames, received = wire.read_until_close()
     if received is not None:
@@ -141,7 +141,7 @@ def test_messages_received_before_close_are_delivered_after_it(scripted: Scripte
 
 
 def test_message_crossing_the_close_frame(scripted: Scripted) -> None:
-    """What the server sent before it saw our close frame does not disturb the closing handshake."""
+    """Messages that the server sent before it saw our close frame do not disturb the closing handshake."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -264,7 +264,7 @@ def test_send_after_the_server_closed(scripted: Scripted) -> None:
 
 
 def test_send_notices_the_close_frame_of_the_server(scripted: Scripted) -> None:
-    """An application that only sends ends too, with the server's reason."""
+    """An application that only sends gets an exception with the server's reason."""
 
     def script(wire: Wire) -> None:
         wire.accept(then=close(1013, "try again later"))
@@ -294,7 +294,7 @@ def test_both_close_at_once(scripted: Scripted) -> None:
     server.wait_reached()
     ws.close(1000, "client")
     assert ws.state.name == "CLOSED"
-    # Whichever frame came first decides; each is a clean close.
+    # The first frame decides; each order is a clean close.
     with pytest.raises(exceptions.ConnectionClosedOK) as raised:
         ws.recv(timeout=5)
     assert as_close(raised.value.rcvd) == Close(1001, "server")
@@ -317,7 +317,7 @@ def test_pings_are_answered_before_the_close(scripted: Scripted) -> None:
 
 
 def test_send_waits_for_the_end_of_a_close_in_another_thread(scripted: Scripted) -> None:
-    """It raises how the connection was closed, and not before it was."""
+    """send raises the reason of the end, after the end."""
     answer = threading.Event()
 
     def script(wire: Wire) -> None:
@@ -353,8 +353,8 @@ def test_send_waits_for_the_end_of_a_close_in_another_thread(scripted: Scripted)
     assert [type(exc) for exc in raised] == [exceptions.ConnectionClosedOK]
 
 
-def test_who_only_sends_learns_of_it(scripted: Scripted) -> None:
-    """Without a call that receives, and before the kernel has no room: the close frame is answered, and pings are."""
+def test_sender_without_receiver_notices_the_close(scripted: Scripted) -> None:
+    """Without a receiving call, and before the kernel's buffer is full: the close frame and pings are answered."""
 
     def script(wire: Wire) -> tuple[list[int], Close | None]:
         wire.accept()
@@ -406,7 +406,7 @@ def test_no_reply_to_close(scripted: Scripted) -> None:
 
 
 def test_no_reply_to_close_but_data(scripted: Scripted) -> None:
-    """A server that goes on sending for ever does not extend the deadline."""
+    """A server that keeps sending does not extend the deadline."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -427,7 +427,7 @@ def test_no_reply_to_close_but_data(scripted: Scripted) -> None:
 @pytest.mark.wirespeed_only("websockets stops reading when its queue is full, so close waits for its timeout")
 @pytest.mark.parametrize("size", [10, 64, 100_000])
 def test_close_under_a_flood(scripted: Scripted, size: int) -> None:
-    """The server sends as fast as it can until it sees the close frame; the application has given up receiving."""
+    """The server sends as fast as it can until it sees the close frame; the application no longer receives."""
     block = frame(BINARY, bytes(size)) * max(1, 65_536 // size)
 
     def script(wire: Wire) -> Any:
@@ -455,7 +455,7 @@ def test_close_under_a_flood(scripted: Scripted, size: int) -> None:
 
 
 def test_tcp_left_open_after_the_closing_handshake(scripted: Scripted) -> None:
-    """Section 7.1.1: the server closes first; a client that waits does not wait for ever."""
+    """Section 7.1.1: the server closes first; a client does not wait for that forever."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -634,7 +634,7 @@ def test_abort_ends_a_blocked_recv(scripted: Scripted) -> None:
 
 
 def test_socket_is_closed(scripted: Scripted) -> None:
-    """The descriptor is gone when close returns, not at some later collection."""
+    """The descriptor is closed when close returns, not at a later collection."""
     with no_leaks():
         with ScriptedServer(reply_to_close) as server:
             ws = connect(server.uri)
@@ -642,8 +642,8 @@ def test_socket_is_closed(scripted: Scripted) -> None:
         assert ws.state.name == "CLOSED"
 
 
-def test_fault_of_a_peer_that_goes_on_found_by_a_thread_that_sends(scripted: Scripted) -> None:
-    """Its close frame says what is wrong, and is not lost to a reset, though more is there than one read takes."""
+def test_sending_thread_finds_protocol_error_of_flooding_peer(scripted: Scripted) -> None:
+    """The close frame with the reason is not lost to a reset, though more data is there than one read takes."""
 
     def script(wire: Wire) -> Any:
         wire.accept()

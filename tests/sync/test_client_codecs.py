@@ -58,7 +58,7 @@ def test_typed(server: WebSocketsServer, codec: str) -> None:
 
 
 def test_on_the_wire(scripted: Scripted) -> None:
-    """JSON is text, MessagePack is binary; what is received may be either."""
+    """JSON is text, MessagePack is binary; received messages may be either."""
 
     def script(wire: Wire) -> Any:
         wire.accept(then=text('{"a": 1}') + binary(b'{"a": 2}') + binary(b"\x81\xa1a\x03"))
@@ -78,7 +78,7 @@ def test_on_the_wire(scripted: Scripted) -> None:
     assert frames[1] == Frame(BINARY, b"\x81\xa1a\x01")
 
 
-def test_what_is_wrong_with_a_value_or_a_type_costs_nothing(server: WebSocketsServer, codec: str) -> None:
+def test_wrong_value_or_type_loses_no_message(server: WebSocketsServer, codec: str) -> None:
     with connect(server.uri) as ws:
         send, recv = calls(ws, codec)
         with pytest.raises(TypeError):
@@ -113,7 +113,7 @@ def test_closed(server: WebSocketsServer, codec: str) -> None:
 
 
 def test_without_msgspec(server: WebSocketsServer, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exception says what to install, and no message is lost."""
+    """The exception names the package to install, and no message is lost."""
     from wirespeed._connection import codec as module
 
     for name in ("msgspec", "msgspec.json", "msgspec.msgpack"):

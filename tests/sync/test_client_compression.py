@@ -26,7 +26,7 @@ RSV1 = 4
 
 
 def messages() -> list[str | bytes]:
-    """Messages of many kinds, of which later ones repeat earlier ones from far back."""
+    """Messages of many kinds; later ones repeat earlier ones from far back."""
     noise = random.Random(1).randbytes(50_000)
     return [
         "",
@@ -158,8 +158,10 @@ def test_not_compressed_when_not_negotiated(scripted: Scripted) -> None:
 
 
 def test_context_is_taken_over(scripted: Scripted) -> None:
-    """A repeated message costs next to nothing. Without a common window it costs the same again."""
-    # What does not compress by itself, so that the second copy must refer to the first.
+    """With context takeover a repeated message costs almost nothing; without it the message costs the full
+    size again.
+    """
+    # Data that does not compress by itself, so that the second copy must refer to the first.
     message = random.Random(2).randbytes(4000).hex()
     sizes = {}
     for parameter in ("", "client_no_context_takeover"):
@@ -192,7 +194,7 @@ def test_window_on_the_wire(scripted: Scripted, bits: int) -> None:
 
 
 def test_smallest_window(scripted: Scripted) -> None:
-    """256 bytes: zlib inflates but does not deflate with it. A client may decline, but must not send what is wrong."""
+    """256 bytes: zlib inflates but does not deflate with it. A client may decline, but must not send invalid data."""
     server = scripted(collecting("client_max_window_bits=8"))
     try:
         ws = connect(server.uri, close_timeout=1)
@@ -236,7 +238,7 @@ def test_one_message_uncompressed(scripted: Scripted) -> None:
 
 
 def test_offer(server: WebSocketsServer) -> None:
-    """The offer is well formed, and says that the client can limit its window (section 7.1.2.2)."""
+    """The offer is well formed, and allows the server to limit the client's window (section 7.1.2.2)."""
     with connect(server.uri) as ws:
         offers = ws.request.headers["Sec-WebSocket-Extensions"].split(",")
     names = [offer.split(";")[0].strip() for offer in offers]

@@ -42,7 +42,7 @@ def test_echo(server: WebSocketsServer) -> None:
 def test_replaced_sockets_are_used(
     server: WebSocketsServer, monkeypatch: pytest.MonkeyPatch, what: str, host: str
 ) -> None:
-    """A program that sends its connections through a proxy in this way has none that go around it."""
+    """A program that replaces sockets to use a proxy has no connection that bypasses it."""
     addresses = replace(monkeypatch, what)
     with connect(f"ws://{host}:{server.port}", proxy=None) as ws:
         ws.send("hello")
@@ -104,7 +104,7 @@ def test_iteration_ends_when_the_server_closes(server: WebSocketsServer) -> None
 
 
 def sent_headers(uri: str, **options: Any) -> list[tuple[str, ...]]:
-    """The headers of the request as the server of /headers saw them."""
+    """Returns the headers of the request as the server of /headers saw them."""
     with connect(uri + "/headers", **options) as ws:
         return [tuple(cast(str, line).split(": ", 1)) for line in ws]
 
@@ -404,7 +404,7 @@ def test_redirect_to_bad_uri(server: WebSocketsServer) -> None:
 
 
 def endless(wire: Wire, location: str) -> None:
-    """Redirect, with a body that does not end."""
+    """Redirects with an endless body."""
     wire.read_request()
     wire.send(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n".encode())
     wire.send(b"Transfer-Encoding: chunked\r\n\r\n4\r\nspam\r\n")
@@ -413,7 +413,7 @@ def endless(wire: Wire, location: str) -> None:
 
 @pytest.mark.wirespeed_only("websockets waits for ever")
 def test_redirect_whose_body_does_not_end(server: WebSocketsServer, scripted: Scripted) -> None:
-    """It is followed when the limit of the body, which is 10 s, is over."""
+    """The redirect is followed when the time limit of the body, which is 10 s, is over."""
     redirecting = scripted(lambda wire: endless(wire, server.uri))
     with within(14, at_least=10), connect(redirecting.uri, open_timeout=None) as ws:
         ws.send("x")
@@ -422,7 +422,7 @@ def test_redirect_whose_body_does_not_end(server: WebSocketsServer, scripted: Sc
 
 @pytest.mark.wirespeed_only("websockets raises TimeoutError")
 def test_redirect_whose_body_does_not_end_in_time(server: WebSocketsServer, scripted: Scripted) -> None:
-    """It is raised, with what has come of the body."""
+    """The status is raised, with the received part of the body."""
     redirecting = scripted(lambda wire: endless(wire, server.uri))
     with no_leaks(), within(3, at_least=0.2), pytest.raises(exceptions.InvalidStatus) as raised:
         connect(redirecting.uri, open_timeout=0.2)
@@ -445,7 +445,7 @@ def test_redirect_cross_origin_strips_credentials(server: WebSocketsServer, serv
     with connect(server.uri + f"/redirect?to={other.uri}/headers", additional_headers=headers, **options) as ws:
         seen = {cast(str, line).split(": ")[0].lower() for line in ws}
     assert not {"authorization", "cookie", "proxy-authorization"} & seen
-    # What is no header of credentials travels, whatever it holds.
+    # Headers without credentials are sent to the new origin, with any value.
     assert {"x-spam", "sec-websocket-protocol", "origin"} <= seen
 
 
@@ -458,7 +458,7 @@ def test_redirect_cross_origin_forgets_user_info(server: WebSocketsServer, servi
 
 @pytest.mark.wirespeed_only("websockets sends two")
 def test_redirect_and_host_header(server: WebSocketsServer, serving: Serving) -> None:
-    """The name of one origin is not sent to another."""
+    """The host name of one origin is not sent to another."""
     for target, host in ((server, "virtual.example"), (other := serving(), f"127.0.0.1:{other.port}")):
         uri = server.uri + f"/redirect?to={target.uri}/headers"
         with connect(uri, additional_headers={"Host": "virtual.example"}) as ws:
@@ -469,7 +469,7 @@ def test_redirect_and_host_header(server: WebSocketsServer, serving: Serving) ->
 def test_redirect_and_server_hostname(
     secure_server: WebSocketsServer, serving: Serving, certificates: Certificates
 ) -> None:
-    """The name in the certificate of one host is not that of another, and remains that of another port."""
+    """The certificate of one host does not have the name of another; another port keeps the name."""
     elsewhere, other = (serving(ssl_context=certificates.wrong_host_context()) for _ in range(2))
     settings: dict[str, Any] = {"ssl": certificates.client_context(), "server_hostname": "elsewhere.example"}
     for port in (secure_server.port, other.port):
@@ -529,7 +529,7 @@ def test_open_timeout_covers_slow_bytes(scripted: Scripted) -> None:
 
 
 def test_open_timeout_covers_tcp() -> None:
-    """A listener whose queue is full answers no SYN."""
+    """A listener whose backlog is full answers no SYN."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -601,7 +601,7 @@ def test_unix_without_path() -> None:
         unix_connect()
 
 
-# What an exception says
+# Texts of exceptions
 
 
 def test_rejection_is_described(server: WebSocketsServer) -> None:

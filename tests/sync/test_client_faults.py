@@ -43,7 +43,7 @@ def rows(table: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("fault", rows(HANDSHAKE_FAULTS))
-def test_handshake_fault_is_refused(fault: HandshakeFault) -> None:
+def test_invalid_handshake_is_refused(fault: HandshakeFault) -> None:
     with no_leaks(), within(8):
         with ScriptedServer(fault.answer) as server, pytest.raises(exception_types(fault.raises)) as raised:
             connect(server.uri, open_timeout=5, **fault.options)
@@ -53,7 +53,7 @@ def test_handshake_fault_is_refused(fault: HandshakeFault) -> None:
 
 
 @pytest.mark.parametrize("oddity", rows(HANDSHAKE_ODDITIES))
-def test_handshake_oddity_is_accepted(scripted: Scripted, oddity: HandshakeOddity) -> None:
+def test_unusual_handshake_is_accepted(scripted: Scripted, oddity: HandshakeOddity) -> None:
     def script(wire: Wire) -> Any:
         wire.read_request()
         head = "\r\n".join([*oddity.lines, "", ""]).replace("{accept}", accept_key(wire.key))
@@ -73,7 +73,7 @@ def test_handshake_oddity_is_accepted(scripted: Scripted, oddity: HandshakeOddit
 
 
 def send_fault(fault: FrameFault, pending_handshakes: int, piece: int = 0) -> Callable[[Wire], Any]:
-    """A script that greets, misbehaves, and returns what it got until the client's close frame."""
+    """A script that completes the handshake, misbehaves, and returns the bytes up to the client's close frame."""
 
     def script(wire: Wire) -> Any:
         data = text(GREETING) * pending_handshakes + fault.data
@@ -89,7 +89,7 @@ def send_fault(fault: FrameFault, pending_handshakes: int, piece: int = 0) -> Ca
 
 
 def check_failed(ws: Any, fault: FrameFault, server: ScriptedServer) -> None:
-    """The connection has failed as the row says, on the wire and for every call of the application."""
+    """Checks that the connection failed as the row says, on the wire and for every call of the application."""
     with pytest.raises(exceptions.ConnectionClosedError) as raised:
         ws.recv(timeout=5)
     frames, on_the_wire = server.result
@@ -111,16 +111,16 @@ def check_failed(ws: Any, fault: FrameFault, server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("fault", rows(FRAME_FAULTS))
-def test_frame_fault_fails_the_connection(scripted: Scripted, fault: FrameFault) -> None:
+def test_protocol_error_fails_the_connection(scripted: Scripted, fault: FrameFault) -> None:
     server = scripted(send_fault(fault, 3))
     ws = connect(server.uri, **fault.options)
     assert [ws.recv(timeout=5) for _ in range(3)] == [GREETING] * 3
     check_failed(ws, fault, server)
 
 
-# Long rows in single bytes take long and tell nothing more.
+# Long rows sent byte by byte take long and add no coverage.
 @pytest.mark.parametrize("fault", rows([fault for fault in FRAME_FAULTS if len(fault.data) < 500]))
-def test_frame_fault_byte_by_byte(scripted: Scripted, fault: FrameFault) -> None:
+def test_protocol_error_sent_byte_by_byte(scripted: Scripted, fault: FrameFault) -> None:
     server = scripted(send_fault(fault, 1, piece=1))
     ws = connect(server.uri, **fault.options)
     assert ws.recv(timeout=5) == GREETING
@@ -146,8 +146,8 @@ def test_reply_to_a_failing_close_is_not_processed(scripted: Scripted, fault: Fr
     assert ws.close_code == 1006
 
 
-def test_fault_noticed_while_sending(scripted: Scripted) -> None:
-    """A fault that nobody receives still ends in ConnectionClosedError from send, not in a hang."""
+def test_protocol_error_noticed_while_sending(scripted: Scripted) -> None:
+    """A protocol error without a receiver ends in ConnectionClosedError from send, not in a hang."""
 
     def script(wire: Wire) -> Any:
         wire.accept(then=text("first") + b"\x83\x00")
@@ -164,12 +164,12 @@ def test_fault_noticed_while_sending(scripted: Scripted) -> None:
     assert server.result[1].code == 1002
 
 
-# Valid, if unusual
+# Valid but unusual
 
 
 @pytest.mark.parametrize("pieces", [0, 1], ids=["at-once", "byte-by-byte"])
 @pytest.mark.parametrize("oddity", rows(ODDITIES))
-def test_oddity_is_accepted(scripted: Scripted, oddity: Oddity, pieces: int) -> None:
+def test_unusual_frames_are_accepted(scripted: Scripted, oddity: Oddity, pieces: int) -> None:
     if pieces and len(oddity.data) > 2000:
         pieces = len(oddity.data) // 1000
 

@@ -23,7 +23,7 @@ Scripted = Callable[..., ScriptedServer]
 
 
 def answering(wire: Wire) -> list[Frame]:
-    """Accept, answer pings and close, return the other frames and the pings."""
+    """Accepts, answers pings and close, returns the other frames and the pings."""
     wire.accept()
     frames: list[Frame] = []
     while True:
@@ -37,7 +37,7 @@ def answering(wire: Wire) -> list[Frame]:
 
 
 def silent(wire: Wire) -> tuple[list[Frame], Close | None]:
-    """Accept and never answer."""
+    """Accepts and never answers."""
     wire.accept()
     return wire.read_until_close()
 
@@ -51,7 +51,7 @@ def test_pings_are_answered_during_recv(server: WebSocketsServer) -> None:
 
 
 def test_pings_are_answered_during_recv_without_messages(scripted: Scripted) -> None:
-    """recv does not return for a ping, and answers it at once."""
+    """recv does not return for a ping, and answers it immediately."""
 
     def script(wire: Wire) -> list[Frame]:
         wire.accept()
@@ -218,7 +218,7 @@ def test_waiting_for_a_pong_loses_no_message(scripted: Scripted) -> None:
 
 
 def test_waiting_for_a_pong_of_a_lost_connection(scripted: Scripted) -> None:
-    """It ends; whether it says so by an exception or by a false result."""
+    """The wait ends with an exception or a false result."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -286,7 +286,7 @@ def test_keepalive_timeout(scripted: Scripted, receive: Callable[[Any], Any]) ->
 
 
 def test_keepalive_timeout_with_receives_that_time_out(scripted: Scripted) -> None:
-    """An application that polls is told as well."""
+    """A polling application gets the exception as well."""
     server = scripted(silent)
     ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.5)
     with within(3), pytest.raises(exceptions.ConnectionClosedError) as raised:
@@ -308,10 +308,10 @@ def test_keepalive_timeout_with_receives_that_time_out(scripted: Scripted) -> No
     ],
     ids=["recv_nowait", "no-timeout", "short-timeout", "busy_poll"],
 )
-def test_keepalive_timeout_of_an_application_that_looks_now_and_then(
+def test_keepalive_timeout_of_a_polling_application(
     scripted: Scripted, receive: Callable[[Any], Any], work: float
 ) -> None:
-    """It never waits, or does so without sleeping: nothing has come all the same."""
+    """The application never waits, or does so without sleeping: the time without data counts nevertheless."""
     server = scripted(silent)
     ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.3, close_timeout=0.3)
     with within(3, at_least=0.35), pytest.raises(exceptions.ConnectionClosedError) as raised:
@@ -325,7 +325,7 @@ def test_keepalive_timeout_of_an_application_that_looks_now_and_then(
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no interval timers")
 def test_keepalive_timeout_while_signals_come(scripted: Scripted) -> None:
-    """More often than a peer is waited for."""
+    """Signals come more often than the timeout."""
     server = scripted(silent)
     ws = connect(server.uri, ping_interval=0.1, ping_timeout=0.3, close_timeout=0.3)
     before = signal.signal(signal.SIGALRM, lambda *_: None)
@@ -349,7 +349,7 @@ def test_a_large_message_that_arrives_slowly_keeps_the_connection_alive(scripted
 
 
 @pytest.mark.wirespeed_only("websockets counts pongs only")
-def test_a_peer_that_stops_inside_a_large_message_is_dead(scripted: Scripted) -> None:
+def test_peer_that_stops_inside_a_large_message_times_out(scripted: Scripted) -> None:
     server = scripted(send_slowly(100_000, 2.5, stop_at=0.5))
     ws = connect(server.uri, ping_interval=0.4, ping_timeout=0.6, close_timeout=0.2)
     with within(5, at_least=1.2), pytest.raises(exceptions.ConnectionClosedError) as raised:
@@ -359,7 +359,7 @@ def test_a_peer_that_stops_inside_a_large_message_is_dead(scripted: Scripted) ->
 
 @pytest.mark.wirespeed_only("websockets counts pongs only")
 def test_a_peer_that_reads_slowly_is_alive(scripted: Scripted) -> None:
-    """A send waits for room, and a ping waits behind messages that the kernel has."""
+    """A send waits for room, and a ping waits behind messages in the kernel's buffer."""
     server = scripted(read_slowly(20_000, 0.05, 3), receive_buffer=16_384)
     with connect(server.uri, ping_interval=0.4, ping_timeout=0.6) as ws:
         for _ in range(20):
@@ -386,7 +386,7 @@ def test_late_pong_in_time(scripted: Scripted) -> None:
 
 
 def test_no_ping_timeout(scripted: Scripted) -> None:
-    """Pings go out, and a peer that never answers is not given up."""
+    """Pings are sent, and a peer that never answers is not closed."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -412,8 +412,8 @@ def test_no_keepalive(scripted: Scripted) -> None:
 
 
 @pytest.mark.wirespeed_only("websockets reads in a thread of its own")
-def test_time_without_receiving_is_not_held_against_the_peer(scripted: Scripted) -> None:
-    """The pong is waiting in the socket when the application comes back to receive."""
+def test_time_without_receiving_does_not_fail_keepalive(scripted: Scripted) -> None:
+    """The pong is waiting in the socket when the application receives again."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -429,14 +429,14 @@ def test_time_without_receiving_is_not_held_against_the_peer(scripted: Scripted)
         with pytest.raises(TimeoutError):
             ws.recv(timeout=0.15)
         server.wait_reached()
-        time.sleep(0.5)  # an application that computes: there is nothing to wait for
+        time.sleep(0.5)  # an application that computes: it does not wait
         server.release.set()
         assert ws.recv(timeout=5) == "alive"
 
 
 @pytest.mark.wirespeed_only("websockets reads in a thread of its own")
-def test_time_without_receiving_is_not_held_against_the_peer_as_often_as_it_comes(scripted: Scripted) -> None:
-    """The pong comes behind what the application works off slower than the peer sends it."""
+def test_slow_receiving_repeatedly_does_not_fail_keepalive(scripted: Scripted) -> None:
+    """The pong comes behind messages that the application processes slower than the peer sends them."""
     count = 3000
 
     def script(wire: Wire) -> None:

@@ -1,4 +1,4 @@
-"""Limits and flow control: what a client takes, and what it leaves to the network."""
+"""Limits and flow control of a client."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def peak() -> int:
 
 
 @pytest.mark.skipif(not hasattr(resource, "getrusage"), reason="no memory figures")
-def test_bomb_is_refused_before_it_is_inflated(scripted: Scripted) -> None:
-    """256 MiB in 256 kB: the memory of the process must not show it."""
+def test_decompression_bomb_is_refused(scripted: Scripted) -> None:
+    """256 MiB are compressed to 256 kB: the memory of the process must not grow by that."""
     bomb = deflate(bytes(256 << 20))
 
     def script(wire: Wire) -> Any:
@@ -118,7 +118,7 @@ def test_bomb_is_refused_before_it_is_inflated(scripted: Scripted) -> None:
 
 
 def test_declared_length_is_not_allocated(scripted: Scripted) -> None:
-    """Without a limit a peer may announce what it likes; memory is taken as the bytes come."""
+    """Without a limit a peer may announce any length; memory is allocated as the bytes arrive."""
 
     def script(wire: Wire) -> Any:
         wire.accept(then=frame(BINARY, b"some", length=1 << 40))
@@ -136,8 +136,8 @@ def test_declared_length_is_not_allocated(scripted: Scripted) -> None:
     ws.close()
 
 
-def test_receiver_that_does_not_read_holds_back_the_peer(scripted: Scripted) -> None:
-    """Nothing grows without bound: what is not received stays in the network, and the peer's send blocks."""
+def test_slow_application_applies_backpressure(scripted: Scripted) -> None:
+    """Memory is bounded: unreceived messages stay in the network, and the peer's send blocks."""
     piece, most = binary(bytes(1 << 16)), 4096  # up to 256 MiB
 
     def script(wire: Wire) -> int:
@@ -183,7 +183,7 @@ def test_nothing_is_lost_by_flow_control(scripted: Scripted) -> None:
 
 
 def test_send_waits_for_a_stalled_peer(scripted: Scripted) -> None:
-    """``send`` holds back the application instead of buffering without bound; it goes on when the peer reads."""
+    """``send`` blocks the application instead of buffering without bound; it continues when the peer reads."""
 
     def script(wire: Wire) -> Any:
         wire.accept()
@@ -212,7 +212,7 @@ def test_send_waits_for_a_stalled_peer(scripted: Scripted) -> None:
 
 @pytest.mark.wirespeed_only("websockets deadlocks")
 def test_close_towards_a_stalled_peer_is_bounded(scripted: Scripted) -> None:
-    """The close frame cannot leave, because the buffers are full and nobody reads."""
+    """The close frame cannot leave, because the buffers are full and the peer does not read."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -241,8 +241,8 @@ def test_close_towards_a_stalled_peer_is_bounded(scripted: Scripted) -> None:
     assert ws.state.name == "CLOSED"
 
 
-def test_peer_that_disappears_while_it_is_held_back(scripted: Scripted) -> None:
-    """What arrived before is still delivered, in order, and then the loss."""
+def test_lost_connection_while_reading_is_paused(scripted: Scripted) -> None:
+    """Messages that arrived before are still delivered, in order, and then the lost connection is reported."""
 
     def script(wire: Wire) -> None:
         wire.accept()

@@ -1,4 +1,4 @@
-"""The connection is at work in Python code, that of an ``ssl.SSLContext``: others use it meanwhile, and none hangs."""
+"""Calls on a connection that is running Python code, that of an ``ssl.SSLContext``: none of them deadlocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from interop.subject import connect
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 
-# Longer than anything here takes, shorter than what a test may take.
+# Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
 
 LARGE = bytes(300_000)
@@ -38,11 +38,11 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 
 class User:
-    """Uses a connection, and keeps what came of it.
+    """Uses a connection, and keeps the results.
 
     Args:
         ws: The connection.
-        use: What to do with it.
+        use: The operation.
     """
 
     def __init__(self, ws: Any, use: Callable[[Any], Any]) -> None:
@@ -60,7 +60,7 @@ class User:
 
 @contextlib.contextmanager
 def in_thread(user: User) -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Makes threads switch as often as possible."""
     stop = threading.Event()
 
     def work() -> None:
@@ -81,7 +81,7 @@ def in_thread(user: User) -> Iterator[None]:
 
 
 class Interrupted:
-    """The TLS of a connection, with something else done in the middle of its work."""
+    """The TLS object of a connection that runs another action in the middle of its work."""
 
     within: ClassVar[list[Callable[[], None]]] = []
 
@@ -103,7 +103,7 @@ class Interrupted:
 
 
 class Layer(ssl.SSLObject):
-    """What a context makes."""
+    """The object that a context makes."""
 
     @property
     def _sslobj(self) -> Any:
@@ -116,7 +116,7 @@ class Layer(ssl.SSLObject):
 
 @contextlib.contextmanager
 def in_finalizers(user: User) -> Iterator[None]:
-    """The collector runs whenever it is asked to encrypt or decrypt, and finds a cycle."""
+    """Runs the collector at each encryption or decryption, which finds a cycle."""
 
     class Cycle:
         def __init__(self) -> None:
@@ -148,7 +148,7 @@ def in_signal_handlers(user: User) -> Iterator[None]:
 
 
 def check_refusals(user: User) -> None:
-    """Nothing but success, or that the connection is at work; a panic would be another exception."""
+    """Calls succeed or raise that the connection is in use; a panic would be another exception."""
     assert {name for name, _ in user.errors} <= {"RuntimeError"}, user.errors
     assert all("at work" in text for _, text in user.errors), user.errors
 
@@ -173,7 +173,7 @@ def secure(secure_server: WebSocketsServer, certificates: Certificates) -> Calla
 
 
 def test_another_thread(secure: Callable[[], Any]) -> None:
-    """It gets what it asks for, always."""
+    """A call from another thread always succeeds."""
     with secure() as ws:
         user = User(ws, look)
         with in_thread(user):
@@ -211,8 +211,8 @@ def test_signal_handlers(secure: Callable[[], Any], use: str) -> None:
 
 
 @pytest.mark.parametrize("means", [in_finalizers, in_signal_handlers])
-def test_abort_within(secure: Callable[[], Any], means: Callable[[User], Any]) -> None:
-    """It ends the connection, or is refused: whoever sends and receives hears of it in either case."""
+def test_abort_from_within(secure: Callable[[], Any], means: Callable[[User], Any]) -> None:
+    """Abort ends the connection or is refused: senders and receivers are woken in either case."""
     for _ in range(5):
         with secure() as ws:
             aborting = User(ws, lambda ws: ws.abort())

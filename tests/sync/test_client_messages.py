@@ -21,7 +21,7 @@ SIZES = [0, 1, 2, 7, 8, 63, 64, 65, 124, 125, 126, 127, 128, 4096, 65_535, 65_53
 
 
 def pattern(size: int) -> bytes:
-    """Bytes that show a shift, a swap or a masking key that is applied at the wrong offset."""
+    """Bytes that reveal a shift, a swap or a masking key that is applied at the wrong offset."""
     return bytes((index * 7 + index // 251) % 256 for index in range(min(size, 65_536))).ljust(size, b"\x5a")
 
 
@@ -30,7 +30,7 @@ def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
     return wire.read_until_close()
 
 
-# Echo: what is sent is what is received
+# Echo
 
 
 @pytest.mark.parametrize("compression", ["deflate", None])
@@ -140,7 +140,7 @@ def test_frames_are_masked_with_fresh_keys(scripted: Scripted) -> None:
     keys = {data[2:6] for data in server.result}
     ws.close()
     assert len(keys) == 50
-    # Of zeros the masked payload is the key, twice.
+    # The masked payload of zeros is the key, twice.
     assert all(data[6:] == data[2:6] * 2 for data in server.results[0])
 
 
@@ -237,7 +237,7 @@ def test_send_fragments_to_a_real_server(server: WebSocketsServer, compression: 
 
 
 def test_text_in_bytes_that_split_characters(scripted: Scripted) -> None:
-    """RFC 6455 5.6: it is the whole message that has to be UTF-8."""
+    """RFC 6455 5.6: only the whole message has to be UTF-8."""
     server = scripted(collect)
     with connect(server.uri, compression=None) as ws:
         pieces: list[Any] = [b"a\xc3", b"\xa9", bytearray(b"\xf0\x9f"), b"", b"\x98\x80b"]
@@ -249,7 +249,7 @@ def test_text_in_bytes_that_split_characters(scripted: Scripted) -> None:
 
 @pytest.mark.wirespeed_only("websockets sends what the peer has to refuse")
 @pytest.mark.parametrize("pieces", [[b"a", b"\xff"], [b"a\xc3", b"x"], [b"a\xc3"]], ids=["alone", "joined", "end"])
-def test_text_in_bytes_that_is_none(scripted: Scripted, pieces: list[bytes]) -> None:
+def test_text_fragments_that_are_not_utf8(scripted: Scripted, pieces: list[bytes]) -> None:
     server = scripted(collect)
     ws = connect(server.uri, compression=None)
     with pytest.raises(UnicodeDecodeError):
@@ -267,7 +267,7 @@ def test_send_fragments_text_argument(scripted: Scripted) -> None:
     assert opcodes == [TEXT, BINARY]
 
 
-def test_send_fragments_as_they_come(scripted: Scripted) -> None:
+def test_fragments_are_sent_as_they_are_produced(scripted: Scripted) -> None:
     """A fragment is on the wire before the iterable is asked for the next one."""
     arrived = []
 
@@ -305,7 +305,7 @@ def test_send_fragments_of_wrong_type(server: WebSocketsServer) -> None:
 
 @pytest.mark.parametrize("pieces", [["a", b"b"], [b"a", "b"], ["a", 1]], ids=repr)
 def test_send_fragments_of_mixed_types(scripted: Scripted, pieces: list[Any]) -> None:
-    """Half of a message is out and cannot be taken back: the connection fails with 1011."""
+    """Half of the message is out and cannot be taken back: the connection fails with 1011."""
     server = scripted(collect)
     ws = connect(server.uri)
     with pytest.raises(TypeError):
@@ -333,7 +333,7 @@ def test_send_fragments_from_a_failing_iterable(scripted: Scripted) -> None:
 
 
 def test_send_fragments_from_an_iterable_that_fails_first(server: WebSocketsServer) -> None:
-    """Nothing is out yet: the connection stays usable."""
+    """Nothing was sent yet: the connection stays usable."""
 
     def pieces() -> Iterator[str]:
         raise ZeroDivisionError

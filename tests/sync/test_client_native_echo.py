@@ -1,4 +1,4 @@
-"""Against the project's own echo server: the peer of the demo and of the benchmarks."""
+"""Tests against the project's own echo server, the peer of the demo and of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that are wrong: an exception whose text names the argument, before anything is opened."""
+"""Wrong arguments: an exception names the argument, before anything is opened."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_uri_of_wrong_type(uri: Any) -> None:
 
 
 @pytest.mark.parametrize("name", HANDSHAKE_HEADERS)
-def test_headers_of_the_handshake_are_not_for_the_user(server: WebSocketsServer, name: str) -> None:
+def test_handshake_headers_are_refused(server: WebSocketsServer, name: str) -> None:
     with pytest.raises(ValueError, match="(?i)" + name):
         connect(server.uri, additional_headers={name: "spam"})
 
@@ -113,7 +113,7 @@ def test_iteration_uses_a_recv_that_was_set_on_the_connection(server: WebSockets
 
 @pytest.mark.parametrize("how", ["function", "class", "other type"])
 def test_create_connection_that_fails(scripted: Any, how: str) -> None:
-    """The server sees the end, although somebody keeps the exception, and with it what its frames refer to."""
+    """The server sees the end, although the exception, and thus its frames, are kept."""
     import wirespeed.sync
 
     class Failing(wirespeed.sync.ClientConnection):

@@ -1,4 +1,4 @@
-"""Proxies of each kind, by argument and by environment, and proxies that lie."""
+"""Proxies of each kind, by argument and by environment, and misbehaving proxies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_proxy_to_tls(secure_server: WebSocketsServer, proxy: Proxies, certifica
 
 
 @pytest.mark.parametrize(("scheme", "by_proxy"), [("socks5", False), ("socks5h", True), ("http", True)])
-def test_who_resolves_the_name(
+def test_name_resolution_by_client_or_proxy(
     server: WebSocketsServer, proxy: Proxies, certificates: Certificates, scheme: str, by_proxy: bool
 ) -> None:
     through = proxy(SCHEMES[scheme])
@@ -132,7 +132,7 @@ def test_socks_proxy_refuses_login(
     assert not isinstance(raised.value, TimeoutError)
 
 
-def test_proxy_is_not_there(server: WebSocketsServer) -> None:
+def test_proxy_is_unreachable(server: WebSocketsServer) -> None:
     import socket
 
     with socket.socket() as taken:
@@ -206,7 +206,7 @@ def test_environment_for_tls(
 
 
 def refuse_everything(scripted: Scripted) -> ScriptedServer:
-    """A proxy that must not be asked."""
+    """A proxy that must not be used."""
     return scripted(lambda wire: wire.send(b"HTTP/1.1 403 Forbidden\r\n\r\n"))
 
 
@@ -284,7 +284,7 @@ def test_explicit_address(
     address: dict[str, Any],
     target: str,
 ) -> None:
-    """It is told to the proxy; the certificate and the request remain those of the URI."""
+    """The proxy gets the address; the certificate and the request keep that of the URI."""
 
     def script(wire: Wire) -> bytes:
         request = wire.read_request()
@@ -314,7 +314,7 @@ def test_explicit_address_of_the_server(
 
 @pytest.mark.wirespeed_only("ours")
 @pytest.mark.parametrize("host", ["a b", "a\r\nb", "a/b"])
-def test_explicit_address_that_is_none(proxy: Proxies, host: str) -> None:
+def test_invalid_explicit_address(proxy: Proxies, host: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
         connect("ws://example.com/", host=host, proxy=proxy("http").url())
 
@@ -338,7 +338,7 @@ def test_answer_in_pieces(server: WebSocketsServer, scripted: Scripted, pieces: 
     echo(server.uri, proxy=f"http://127.0.0.1:{scripted(script).port}")
 
 
-# Proxies that lie
+# Misbehaving proxies
 
 LIES = {
     "closes": b"",
@@ -351,7 +351,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("answer", LIES.values(), ids=LIES)
-def test_http_proxy_lies(answer: bytes) -> None:
+def test_http_proxy_sends_invalid_response(answer: bytes) -> None:
     def script(wire: Wire) -> None:
         wire.read_request()
         wire.send(answer)
@@ -364,7 +364,7 @@ def test_http_proxy_lies(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 400, 403, 404, 500, 502, 503])
-def test_http_proxy_says_no(scripted: Scripted, status: int) -> None:
+def test_http_proxy_refuses(scripted: Scripted, status: int) -> None:
     def script(wire: Wire) -> None:
         wire.read_request()
         wire.send(f"HTTP/1.1 {status} No\r\nX-Why: because\r\nContent-Length: 3\r\n\r\nno!".encode())
@@ -386,7 +386,7 @@ SOCKS_LIES = {
 
 
 @pytest.mark.parametrize("answer", SOCKS_LIES.values(), ids=SOCKS_LIES)
-def test_socks5_proxy_lies(scripted: Scripted, answer: bytes) -> None:
+def test_socks5_proxy_sends_invalid_response(scripted: Scripted, answer: bytes) -> None:
     def script(wire: Wire) -> None:
         wire.read_exactly(3)
         wire.send(answer)
@@ -409,7 +409,7 @@ def test_proxy_hangs(scripted: Scripted, certificates: Certificates, scheme: str
 
 
 def test_proxy_hangs_after_its_answer(scripted: Scripted) -> None:
-    """The open timeout covers the whole way."""
+    """The open timeout covers all steps."""
 
     def script(wire: Wire) -> None:
         wire.read_request()
@@ -422,7 +422,7 @@ def test_proxy_hangs_after_its_answer(scripted: Scripted) -> None:
 
 @pytest.mark.wirespeed_only("websockets loses them")
 def test_bytes_after_the_answer_are_not_lost(scripted: Scripted) -> None:
-    """A server that spoke before the client would break the handshake, not hang it."""
+    """Bytes of a server that sends before the client fail the handshake, which does not hang."""
 
     def script(wire: Wire) -> None:
         wire.read_request()

@@ -1,4 +1,4 @@
-"""Descriptors, references, warnings and processes: what a connection must not leave behind."""
+"""Descriptors, references, warnings and processes: connections leave nothing behind."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_descriptor_left_when_the_deadline_passes() -> None:
 
 
 def test_failed_connection_closes_its_socket_before_it_is_collected(scripted: Scripted) -> None:
-    """By the time that the exception is raised and close() was called; no collection needed."""
+    """The socket is closed when the exception is raised and close() was called; no collection is needed."""
     ws = connect(scripted(accept_and_leave).uri)
     with pytest.raises(exceptions.ConnectionClosedError):
         ws.recv(timeout=5)
@@ -122,8 +122,8 @@ def test_connection_is_freed(server: WebSocketsServer) -> None:
 
 
 @pytest.mark.wirespeed_only("threads of websockets keep its connections alive")
-def test_open_connection_that_is_forgotten_warns(server: WebSocketsServer) -> None:
-    """As files and sockets do; and the socket is closed."""
+def test_dropped_open_connection_warns(server: WebSocketsServer) -> None:
+    """A dropped connection warns, as files and sockets do, and its socket is closed."""
     ws = connect(server.uri)
     target = open_descriptors()[ws.fileno()]
     with pytest.warns(ResourceWarning, match="unclosed"):  # noqa: PT031 - del cannot be anywhere else
@@ -133,7 +133,7 @@ def test_open_connection_that_is_forgotten_warns(server: WebSocketsServer) -> No
 
 
 @pytest.mark.wirespeed_only("threads of websockets keep its connections alive")
-def test_a_forgotten_connection_sends_a_close_frame(scripted: Scripted) -> None:
+def test_dropped_connection_sends_a_close_frame(scripted: Scripted) -> None:
     def script(wire: Wire) -> Any:
         wire.accept()
         return wire.read_until_close()
@@ -160,7 +160,7 @@ def test_connection_cannot_be_copied(server: WebSocketsServer, function: Callabl
 
 
 def run(program: str, *arguments: str, timeout: float = 30) -> str:
-    """Run a program in a fresh interpreter with all warnings as errors; its output."""
+    """Runs a program in a new interpreter with all warnings as errors; returns its output."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)]),
@@ -189,7 +189,7 @@ def test_no_warning_in_development_mode(server: WebSocketsServer) -> None:
 
 @pytest.mark.wirespeed_only("websockets has threads, which a fork does not copy")
 def test_fork(server: WebSocketsServer) -> None:
-    """A child that never touches the connection does not disturb the parent's, not even when it exits."""
+    """A child that never touches the connection does not disturb the parent's, even when it exits."""
     output = run(
         """
         import gc, os, sys
@@ -240,7 +240,7 @@ def test_masking_keys_differ_after_fork() -> None:
 
 
 def test_exit_with_an_open_connection(server: WebSocketsServer) -> None:
-    """The interpreter ends at once, quietly, though nobody closed."""
+    """The interpreter ends immediately and quietly without a close."""
     program = (
         "import sys; from interop.subject import connect; ws = connect(sys.argv[1]); ws.send('x'); print(ws.recv(5))"
     )

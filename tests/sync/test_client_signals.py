@@ -1,4 +1,6 @@
-"""Signals during blocking calls: handlers run, the calls go on (PEP 475), and an exception in a handler gets out."""
+"""Signals during blocking calls: handlers run, the calls continue (PEP 475), and an exception in a handler
+propagates.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class Interrupted(Exception):
 
 @contextmanager
 def alarm(handler: Callable[[], Any], after: float = 0.1, every: float = 0.0) -> Iterator[list[int]]:
-    """Run ``handler`` in the main thread, by SIGALRM, while the block runs; yields the list of its runs."""
+    """Runs ``handler`` in the main thread, by SIGALRM, while the block runs; yields the list of its runs."""
     runs: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -58,7 +60,7 @@ def raise_interrupted() -> None:
 
 
 def test_handler_runs_during_recv(scripted: Scripted) -> None:
-    """And recv goes on waiting: the message comes because the handler ran."""
+    """recv continues to wait: the message comes because the handler ran."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -89,7 +91,7 @@ def test_exception_in_handler_leaves_recv(server: WebSocketsServer) -> None:
 
 
 def test_exception_in_handler_in_the_middle_of_a_message(scripted: Scripted) -> None:
-    """What had arrived of the message is not lost."""
+    """The received part of the message is not lost."""
     message = text("x" * 1000)
 
     def script(wire: Wire) -> None:
@@ -128,7 +130,7 @@ def test_many_sends_inside_handlers(server: WebSocketsServer) -> None:
 
 @pytest.mark.wirespeed_only("websockets raises ConcurrencyError")
 def test_recv_inside_a_handler_during_recv(scripted: Scripted) -> None:
-    """The handler's receive is served first; the interrupted one goes on."""
+    """The handler's receive is served first; the interrupted one continues."""
 
     def script(wire: Wire) -> None:
         wire.accept()
@@ -174,7 +176,7 @@ def test_keyboard_interrupt(server: WebSocketsServer) -> None:
 
 
 def test_control_c_ends_a_program(server: WebSocketsServer) -> None:
-    """A whole program, blocked for ever, ended as a terminal would."""
+    """A whole program, blocked forever, ended as by a terminal."""
     program = (
         "from interop.subject import connect\n"
         f"with connect({server.uri!r}) as ws:\n"
@@ -231,7 +233,7 @@ def test_handler_runs_during_send(scripted: Scripted) -> None:
 
 @pytest.mark.websockets_differs("the connection is not usable after that")
 def test_exception_in_handler_leaves_send(scripted: Scripted) -> None:
-    """A frame that is half out is completed before anything else: it is never cut."""
+    """A partly sent frame is completed before anything else: it is never cut."""
     server = stalled(scripted)
     with connect(server.uri, compression=None, close_timeout=5) as ws:
         with alarm(raise_interrupted), within(5), pytest.raises(Interrupted):
@@ -247,7 +249,7 @@ def test_exception_in_handler_leaves_send(scripted: Scripted) -> None:
 
 @pytest.mark.wirespeed_only("websockets cannot go on after that")
 def test_exception_in_handler_leaves_send_that_has_not_begun(scripted: Scripted) -> None:
-    """It waits for that of another thread: nothing of it is sent."""
+    """The send waits for that of another thread: nothing of it is sent."""
     server = stalled(scripted)
     with connect(server.uri, compression=None, close_timeout=5) as ws:
         first = threading.Thread(target=ws.send, args=(bytes(BIG),))
@@ -267,7 +269,7 @@ def test_exception_in_handler_leaves_send_that_has_not_begun(scripted: Scripted)
 
 @pytest.mark.wirespeed_only("send_many is ours")
 def test_exception_in_handler_leaves_send_many(scripted: Scripted) -> None:
-    """What was taken out of the iterable is sent."""
+    """Items taken from the iterable are sent."""
     server = stalled(scripted)
     taken: list[int] = []
 
@@ -290,7 +292,7 @@ def test_exception_in_handler_leaves_send_many(scripted: Scripted) -> None:
 
 @pytest.mark.wirespeed_only("websockets deadlocks")
 def test_send_inside_a_handler_during_send(scripted: Scripted) -> None:
-    """It cannot overtake the interrupted frame, nor wait for it: it leaves behind it."""
+    """The message cannot overtake the interrupted frame, nor wait for it: it is sent after it."""
     server = stalled(scripted)
 
     def handler() -> None:
@@ -307,7 +309,7 @@ def test_send_inside_a_handler_during_send(scripted: Scripted) -> None:
 
 @pytest.mark.wirespeed_only("websockets deadlocks")
 def test_exception_in_handler_leaves_the_first_fragment(scripted: Scripted) -> None:
-    """It is sent already, and no other message can follow: the connection is closed."""
+    """The fragment is sent already, and no other message can follow: the connection is closed."""
     server = stalled(scripted)
 
     def handler() -> None:
@@ -315,7 +317,7 @@ def test_exception_in_handler_leaves_the_first_fragment(scripted: Scripted) -> N
         raise Interrupted
 
     ws = connect(server.uri, compression=None, close_timeout=5)
-    # Once it waits: to encode so much takes a while.
+    # Once it waits: encoding this much takes a while.
     with alarm(handler, after=0.5), within(8), pytest.raises(Interrupted):
         ws.send(iter([bytes(BIG), b"never"]))
     assert ws.state.name == "CLOSED"
@@ -328,7 +330,7 @@ def test_exception_in_handler_leaves_the_first_fragment(scripted: Scripted) -> N
 
 @pytest.mark.wirespeed_only("websockets deadlocks")
 def test_exception_in_handler_leaves_the_last_fragment(scripted: Scripted) -> None:
-    """It waits for what another thread sends."""
+    """It waits for another thread's message."""
     server = stalled(scripted)
     pings = 0
 
@@ -369,7 +371,7 @@ def test_exception_in_handler_leaves_the_last_fragment(scripted: Scripted) -> No
 
 
 def silent(wire: Wire) -> Any:
-    """Accept and never answer a close frame."""
+    """Accepts and never answers a close frame."""
     wire.accept()
     received = wire.read_until_close()
     wire.read_to_end()
@@ -399,7 +401,7 @@ def test_exception_in_handler_leaves_close(scripted: Scripted) -> None:
         ws.close()
     server.release.set()
     with within(5):
-        ws.close()  # goes on where it was
+        ws.close()  # continues from its position
     assert ws.close_code == 1000
     assert server.result == ([], Close(1000))
 

@@ -20,12 +20,12 @@ Scripted = Callable[..., ScriptedServer]
 
 
 def joined(pieces: Iterable[Any]) -> str:
-    """All of a text. Its pieces are known to be text when it runs only."""
+    """Joins all pieces of a text. Only at run time are its pieces known to be text."""
     return "".join(pieces)
 
 
 def serve(scripted: Scripted, data: bytes, *headers: str) -> str:
-    """Start a server that sends this after the handshake; return its address."""
+    """Starts a server that sends these bytes after the handshake; returns its address."""
 
     def script(wire: Wire) -> Any:
         wire.accept(*headers, then=data)
@@ -172,7 +172,7 @@ def test_opcode_of_the_first_fragment_decides(scripted: Scripted) -> None:
 @pytest.mark.wirespeed_only("it looks at what is ours")
 @pytest.mark.parametrize("taken", [1, 2, 3])
 def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, taken: int) -> None:
-    """By a signal handler that raises before anybody has seen it: the rest of that message is dropped, and no other."""
+    """A signal handler raises before the fragment was delivered: the rest of that message is dropped, and no other."""
     from wirespeed.sync import ClientConnection
 
     class Interrupted(ClientConnection):
@@ -195,7 +195,7 @@ def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, taken: int) ->
 
 @pytest.mark.wirespeed_only("it looks at what is ours")
 def test_interrupted_before_a_fragment_is_taken(scripted: Scripted) -> None:
-    """Nothing is dropped then."""
+    """No message is dropped then."""
     from wirespeed.sync import ClientConnection
 
     class Interrupted(ClientConnection):
@@ -216,7 +216,7 @@ def test_interrupted_before_a_fragment_is_taken(scripted: Scripted) -> None:
 
 @pytest.mark.wirespeed_only("it looks at what is ours")
 def test_interrupted_while_the_rest_is_dropped(scripted: Scripted) -> None:
-    """By a signal handler, for example: the next message can be received in pieces all the same."""
+    """By a signal handler, for example: the next message can still be received in pieces."""
     from wirespeed.sync import ClientConnection
 
     class Interrupted(ClientConnection):
@@ -238,8 +238,8 @@ def test_interrupted_while_the_rest_is_dropped(scripted: Scripted) -> None:
 
 
 @pytest.mark.wirespeed_only("websockets stays locked")
-def test_an_exception_anywhere_leaves_it_usable(server: WebSocketsServer) -> None:
-    """As that of a signal handler, before each instruction of it."""
+def test_exception_anywhere_leaves_connection_usable(server: WebSocketsServer) -> None:
+    """Like that of a signal handler, before each of its instructions."""
 
     class Struck(Exception):
         pass

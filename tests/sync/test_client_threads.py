@@ -26,7 +26,7 @@ Scripted = Callable[..., ScriptedServer]
 
 
 class Threads:
-    """Run functions in threads; ``join`` waits, bounded, and raises what one of them raised."""
+    """Runs functions in threads; ``join`` waits, bounded, and raises an exception that one of them raised."""
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
@@ -97,7 +97,7 @@ def test_one_receives_one_sends_without_waiting(server: WebSocketsServer, thread
 def test_echo_without_reading_does_not_deadlock(server: WebSocketsServer) -> None:
     """A single thread sends more than all socket buffers hold, and the server sends it back at once.
 
-    The client must go on reading while it waits for room to send: else both ends wait for each other.
+    The client must continue reading while it waits for room to send: otherwise both ends wait for each other.
     """
     message, count = bytes(1 << 20), 12
     with connect(server.uri, compression=None) as ws, within(30):
@@ -108,8 +108,10 @@ def test_echo_without_reading_does_not_deadlock(server: WebSocketsServer) -> Non
 
 
 @pytest.mark.wirespeed_only("websockets deadlocks")
-def test_echo_that_nobody_reads_waits_at_max_queue(server: WebSocketsServer, threads: Threads) -> None:
-    """What comes while a thread waits to send is kept up to ``max_queue``; then both ends wait until somebody reads."""
+def test_unread_echo_waits_at_max_queue(server: WebSocketsServer, threads: Threads) -> None:
+    """Messages that arrive while a thread waits to send are kept up to ``max_queue``; then both ends wait until a
+    thread reads.
+    """
     message, count = bytes(1 << 20), 64
     with connect(server.uri, compression=None, max_queue=4) as ws, within(30):
 
@@ -261,7 +263,7 @@ def test_fragments_are_not_interleaved(scripted: Scripted, threads: Threads) -> 
         threads.start(ws.send, pieces())
         assert inside.wait(5)
         threads.start(other)
-        # Where the second send waits for the first, it is this that lets the first go on.
+        # Where the second send waits for the first, this lets the first continue.
         proceed.wait(0.2)
         proceed.set()
         threads.join()
@@ -272,7 +274,7 @@ def test_fragments_are_not_interleaved(scripted: Scripted, threads: Threads) -> 
     assert b"".join(frame.payload for frame in frames if frame.payload != b"other") == b"onetwo"
 
 
-def test_connection_lost_wakes_every_thread(scripted: Scripted, threads: Threads) -> None:
+def test_lost_connection_wakes_every_thread(scripted: Scripted, threads: Threads) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         server.pause()
@@ -338,7 +340,7 @@ def test_no_helper_threads(server: WebSocketsServer) -> None:
             ws.recv(timeout=0.2)
         assert threading.active_count() <= before
         with open("/proc/self/status") as status:
-            # One of an earlier test may have ended.
+            # A thread of an earlier test may have ended.
             assert native_threads(status.read()) <= native
 
 
@@ -381,8 +383,8 @@ def test_frames_of_concurrent_senders_stay_whole(scripted: Scripted, threads: Th
     assert all(frame == Frame(2, frame.payload[:1] * 200_000) for frame in frames)
 
 
-def test_a_sender_reads_on_when_the_full_queue_has_room(scripted: Scripted) -> None:
-    """A peer that reads once all of its own is taken, while a thread waits for room, and another takes a message."""
+def test_sender_continues_reading_when_the_queue_has_room(scripted: Scripted) -> None:
+    """A thread waits for room, another takes a message, and the peer reads only after all its own data was taken."""
     piece, last = bytes(300_000), bytes(3_000_000)
 
     def script(wire: Wire) -> int:

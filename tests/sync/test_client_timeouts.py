@@ -96,7 +96,7 @@ PIECES = {
 
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
 def test_message_in_pieces_across_timeouts(scripted: Scripted, pieces: list[bytes]) -> None:
-    """Each piece arrives, a receive times out in the middle of the message, and the message still comes whole."""
+    """The message still arrives whole when a receive times out after each piece."""
     server = in_steps(scripted, pieces)
     with connect(server.uri, compression=None) as ws:
         for _ in pieces[:-1]:
@@ -121,7 +121,7 @@ def test_compressed_message_in_pieces_across_timeouts(scripted: Scripted) -> Non
 
 
 def test_big_message_in_pieces_across_timeouts(scripted: Scripted) -> None:
-    """Large enough that the rest is read straight into the final object."""
+    """Large enough that the rest is read directly into the final object."""
     message = bytes(range(256)) * 4096  # 1 MiB
     data = binary(message)
     pieces = [data[:100], data[100:300_000], data[300_000:300_001], data[300_001:]]
@@ -152,7 +152,7 @@ def test_byte_by_byte_with_tiny_timeouts(scripted: Scripted) -> None:
 
 
 def test_control_frames_do_not_extend_the_timeout(scripted: Scripted) -> None:
-    """Pings and halves of messages keep arriving, more often than the timeout is long."""
+    """Pings and partial messages keep arriving, more often than the timeout is long."""
 
     def script(wire: Wire) -> None:
         wire.accept(then=text("begun", fin=False))

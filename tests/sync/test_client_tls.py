@@ -1,4 +1,4 @@
-"""TLS: trust, identity, client certificates, and peers that break it."""
+"""TLS: trust, identity, client certificates, and peers that break TLS."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from interop.tls_settings import Settings
 Scripted = Callable[..., ScriptedServer]
 Serving = Callable[..., WebSocketsServer]
 
-# What a handshake with a wrong certificate may raise, whichever TLS implementation is below.
+# Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)
-# And with a peer that does not speak TLS, or stops in the middle.
+# Exceptions for a peer that does not speak TLS, or stops in the middle.
 BROKEN = (*TLS_ERRORS, ConnectionError, EOFError)
 
 
@@ -39,7 +39,7 @@ def tls(request: pytest.FixtureRequest, certificates: Certificates) -> Settings:
     return Settings(request.param, certificates)
 
 
-# Good
+# Successful handshakes
 
 
 def test_echo(secure_server: WebSocketsServer, tls: Settings) -> None:
@@ -113,7 +113,7 @@ def test_timeout_loses_nothing(certificates: Certificates, scripted: Scripted, t
 def test_error_of_another_connection(
     certificates: Certificates, secure_server: WebSocketsServer, tls: Settings, request: pytest.FixtureRequest
 ) -> None:
-    """OpenSSL may still have it, for this thread; no read that only wants more fails for that."""
+    """An error that OpenSSL keeps for this thread does not fail a read that only needs more data."""
     request.addfinalizer(forget_errors)
     with connect(secure_server.uri, ssl=tls.trusting()) as ws:
         leave_error(certificates)
@@ -159,7 +159,7 @@ def test_versions(certificates: Certificates, serving: Serving, tls: Settings, v
 def test_system_roots(
     secure_server: WebSocketsServer, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without ``ssl`` the roots of the system count, which SSL_CERT_FILE replaces."""
+    """Without ``ssl`` the system's roots count, which SSL_CERT_FILE replaces."""
     monkeypatch.setenv("SSL_CERT_FILE", certificates.ca_file)
     with connect(secure_server.uri) as ws:
         ws.send("hello")
@@ -175,7 +175,7 @@ def test_ssl_true(secure_server: WebSocketsServer, certificates: Certificates, m
 
 
 def test_server_hostname(certificates: Certificates, scripted: Scripted, tls: Settings) -> None:
-    """The name in the certificate, not the one in the address, and it is also sent as SNI."""
+    """The given name is checked in the certificate instead of that in the address, and is sent as SNI."""
     names = []
     context = certificates.server_context()
     context.sni_callback = lambda sock, name, context: names.append(name)
@@ -218,7 +218,7 @@ def test_client_certificate(client_certificate_server: WebSocketsServer, tls: Se
 @pytest.mark.wirespeed_only("websockets may raise ConnectionClosedError from connect")
 @pytest.mark.parametrize("which", ["trusting", "with_strange_certificate"])
 def test_client_certificate_refused(client_certificate_server: WebSocketsServer, tls: Settings, which: str) -> None:
-    """None, or one of another authority. TLS 1.3 tells the client only after its own handshake is done."""
+    """No certificate, or one of another authority. TLS 1.3 notifies the client only after its own handshake is done."""
     with within(8), pytest.raises((*BROKEN, OSError)) as raised:
         connect(client_certificate_server.uri, ssl=getattr(tls, which)(), open_timeout=5)
     assert not isinstance(raised.value, TimeoutError)
@@ -267,7 +267,7 @@ def test_own_certificate(
     code: int | None,
     how: str,
 ) -> None:
-    """A certificate that is trusted itself needs no authority, but the right name and dates."""
+    """A certificate that is trusted directly needs no authority, but the right name and dates."""
     cert, key = certificates.own_certificate(name, expired=expired)
     if how == "system":
         monkeypatch.setenv("SSL_CERT_FILE", cert)
@@ -375,7 +375,7 @@ def test_silent_tls_server(scripted: Scripted, tls: Settings) -> None:
 
 
 def truncate(wire: Wire) -> None:
-    """End the TCP connection without close_notify, which an attacker could do as well."""
+    """Ends the TCP connection without close_notify, which an attacker could do as well."""
     sock = wire.sock.detach()
     socket.close(sock)
 
@@ -492,8 +492,8 @@ def test_native_key_of_another_certificate(certificates: Certificates, secure_se
         )
 
 
-def test_kinds_are_both_run() -> None:
-    """Guards the parameters above: with wirespeed under test, its own TLS is what they are about."""
+def test_both_tls_kinds_are_run() -> None:
+    """Guards the parameters above: with wirespeed under test, its own TLS is tested."""
     if IS_WIRESPEED:
         import wirespeed
 

@@ -1,4 +1,4 @@
-"""The surface: types of what comes back, names, and the tree of exceptions."""
+"""The public surface: types of results, names, and the tree of exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that replace ``select.select``, as gevent does: blocking calls wait by it, so that other greenlets run.
+"""Programs that replace ``select.select``, as gevent does: blocking calls wait with it, so that other greenlets run.
 
 The replacement here runs other parts of the program inside the function. Unlike greenlets they must end before the
 function does.
@@ -30,11 +30,11 @@ PATIENCE = 10.0
 
 
 class Killed(BaseException):
-    """What another part of the program has raised in one that waits."""
+    """An exception that another part of the program raises in a waiting one."""
 
 
 class Others:
-    """The replacement of ``select.select``, and what runs inside it, one part for each call."""
+    """The replacement of ``select.select``, and the parts of the program that run inside it, one for each call."""
 
     def __init__(self) -> None:
         self.original = select.select
@@ -48,7 +48,7 @@ class Others:
         return self.original(readers, writers, failing, timeout)
 
     def kill(self) -> None:
-        """Raise in the function that waits, and forget its waits."""
+        """Raises in the waiting function, and drops its waits."""
         self.waits.clear()
         raise Killed
 
@@ -73,7 +73,7 @@ def test_receive(server: WebSocketsServer, others: Others) -> None:
     assert ws.close_code == 1000
 
 
-def test_two_that_receive(server: WebSocketsServer, others: Others) -> None:
+def test_two_receivers(server: WebSocketsServer, others: Others) -> None:
     """The second one waits for the first."""
 
     def receive() -> None:
@@ -123,8 +123,8 @@ def kill() -> None:
 
 
 @pytest.mark.parametrize("call", [lambda ws: ws.recv(), lambda ws: ws.ping().wait()], ids=["recv", "ping"])
-def test_exception_in_one_that_waits(server: WebSocketsServer, others: Others, call: Callable[[Any], Any]) -> None:
-    """It is raised by the call, once, and the connection goes on."""
+def test_exception_in_a_waiting_call(server: WebSocketsServer, others: Others, call: Callable[[Any], Any]) -> None:
+    """The call raises it once, and the connection continues."""
     with connect(server.uri, proxy=None) as ws:
         others.parts.append(kill)
         with pytest.raises(Killed):
@@ -133,8 +133,8 @@ def test_exception_in_one_that_waits(server: WebSocketsServer, others: Others, c
         assert ws.recv(timeout=PATIENCE) == "hello"
 
 
-def test_exception_in_one_that_sends(stalled: tuple[str, threading.Event], others: Others) -> None:
-    """What it has begun to send leaves with the next call."""
+def test_exception_in_a_sending_call(stalled: tuple[str, threading.Event], others: Others) -> None:
+    """Its partly sent data is sent with the next call."""
     uri, released = stalled
     with connect(uri, proxy=None, compression=None) as ws:
         others.parts.append(kill)
@@ -166,13 +166,13 @@ def interrupted_in_one_of_many(others: Others) -> Iterator[bytes]:
 @pytest.mark.parametrize(
     "fragments", [interrupted_in_the_iterable, interrupted_in_a_large_fragment, interrupted_in_one_of_many]
 )
-def test_exception_in_one_that_sends_fragments(
+def test_exception_in_a_call_that_sends_fragments(
     stalled: tuple[str, threading.Event],
     others: Others,
     fragments: Callable[[Others], Iterator[bytes]],
     close_timeout: float | None,
 ) -> None:
-    """As ``gevent.Timeout`` does: the message cannot be completed, and nothing waits for the closing handshake."""
+    """As with ``gevent.Timeout``: the message cannot be completed, and no call waits for the closing handshake."""
     uri, released = stalled
     ws = connect(uri, proxy=None, compression=None, close_timeout=close_timeout)
     with pytest.raises(Killed):
@@ -183,7 +183,7 @@ def test_exception_in_one_that_sends_fragments(
 
 
 def test_server(others: Others) -> None:
-    """Its connections wait in the same way."""
+    """Its connections wait in this way, too."""
 
     def handler(connection: Any) -> None:
         others.waits.clear()

@@ -1,4 +1,4 @@
-"""Connecting: all addresses in their order, deadlines, and no socket left behind."""
+"""Connecting: all addresses in their order, deadlines, and no leaked socket."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ def test_next_address_at_once_when_one_fails(resolve: Resolve, closed_port: int,
 def test_next_address_at_once_when_one_fails_beside_another(
     monkeypatch: pytest.MonkeyPatch, resolve: Resolve, silent_port: int, closed_port: int, port: int, host: str
 ) -> None:
-    """The failure of the second attempt starts the third one, whatever the first one does."""
+    """The failure of the second attempt starts the third one, independently of the first."""
     real = socket.socket.connect
 
     def connect(sock: socket.socket, address: Any) -> None:
-        # Whether a refusal is there at once is up to the kernel: make it come later.
+        # The kernel may report a refusal immediately or not: delay it.
         try:
             real(sock, address)
         except ConnectionRefusedError:
@@ -156,7 +156,7 @@ def test_next_address_after_the_delay(resolve: Resolve, silent_port: int, port: 
 
 
 def test_slow_address_can_still_win(resolve: Resolve, closed_port: int) -> None:
-    """The first attempt is under way while the second one fails."""
+    """The first attempt is in progress while the second one fails."""
     with full_listener() as (port, make_room):
         resolve(("127.0.0.1", port), ("127.0.0.1", closed_port))
         timer = threading.Timer(0.1, make_room)
@@ -207,7 +207,7 @@ def test_deadline(silent_port: int) -> None:
         dial("127.0.0.1", silent_port, deadline=in_seconds(0.2))
 
 
-def test_deadline_names_what_failed(resolve: Resolve, silent_port: int, closed_port: int) -> None:
+def test_deadline_names_earlier_failures(resolve: Resolve, silent_port: int, closed_port: int) -> None:
     resolve(("127.0.0.1", closed_port), ("127.0.0.1", silent_port))
     with no_leaks(), pytest.raises(TimeoutError, match=f"127.0.0.1:{closed_port}: Connection refused"):
         dial("example.com", 80, deadline=in_seconds(0.1))
@@ -229,7 +229,7 @@ def test_numeric_address(listener: socket.socket, port: int) -> None:
             assert sock.getsockname() == accepted.getpeername()
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert not sock.get_inheritable()
-        connected.close()  # it is somebody else's
+        connected.close()  # it has been reused
         with pytest.raises(OSError, match="closed"):
             connected.fileno()
 
@@ -245,13 +245,13 @@ def test_numeric_address(listener: socket.socket, port: int) -> None:
         ("", 0),
     ],
 )
-def test_what_is_no_numeric_address(host: str, family: int, port: int) -> None:
+def test_invalid_numeric_address(host: str, family: int, port: int) -> None:
     with no_leaks():
         assert dial_address(host, port, deadline=None, family=family) is None
 
 
 class Refusing(socket.socket):
-    """Sockets of a proxy that is not there: their exception has no number."""
+    """Sockets of a proxy that is unreachable: their exception has no number."""
 
     def connect(self, address: Any) -> None:
         raise OSError("no proxy is there")
@@ -265,7 +265,7 @@ def test_failure_of_replaced_sockets_without_a_number(port: int, monkeypatch: py
 
 
 @pytest.mark.parametrize("call", [dial, dial_address])
-def test_a_failure_is_told_alike(call: Callable[..., Any], closed_port: int, silent_port: int) -> None:
+def test_failures_have_equal_texts(call: Callable[..., Any], closed_port: int, silent_port: int) -> None:
     with no_leaks(), pytest.raises(ConnectionRefusedError) as refused:
         call("127.0.0.1", closed_port, deadline=in_seconds(5))
     text = f"cannot connect to 127.0.0.1:{closed_port} (127.0.0.1:{closed_port}: Connection refused)"

@@ -1,4 +1,4 @@
-"""What a thread that is busy with blocking connections leaves to others of the program."""
+"""A thread that is busy with blocking connections lets other threads of the program run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocking server: messages of every kind, the ways in which a handler ends, and where it listens."""
+"""The blocking server: messages of every kind, the ends of a handler, and listening."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_no_compression() -> None:
 
 
 def test_message_behind_the_request() -> None:
-    """What came in the same packet as the request is not lost."""
+    """Data in the packet of the request is not lost."""
     with serving() as server, Raw(server) as raw:
         raw.send(request() + masked(BINARY, b"early"))
         assert raw.head().status == 101
@@ -166,7 +166,7 @@ def test_faults_of_the_client(caplog: pytest.LogCaptureFixture, option: dict[str
         assert received is not None
         assert received.code == code
     assert ends == [code]
-    assert logged(caplog) == []  # it is the client's business
+    assert logged(caplog) == []  # the client's error
 
 
 def test_keepalive() -> None:
@@ -221,7 +221,7 @@ def test_small_messages_leave_at_once() -> None:
 
 
 def test_idle_connections_sleep() -> None:
-    """In the socket: they cost no time."""
+    """Idle connections block in the socket and use no processor time."""
     with serving() as server, connect(uri(server)) as ws:
         used = time.process_time()
         time.sleep(0.5)
@@ -251,8 +251,8 @@ def test_create_connection_of_another_class(caplog: pytest.LogCaptureFixture, ma
     assert "create_connection must return a ServerConnection" in logged(caplog)[0]
 
 
-def test_connections_are_forgotten() -> None:
-    """Nothing keeps a connection once its handler has returned."""
+def test_connections_are_freed() -> None:
+    """A connection is freed once its handler has returned."""
     kept: list[Any] = []
 
     def handler(ws: Any) -> None:
@@ -266,7 +266,7 @@ def test_connections_are_forgotten() -> None:
         assert len(kept) == 3
 
 
-# How a handler ends
+# Ends of a handler
 
 
 def test_handler_returns(client: Client) -> None:
@@ -298,7 +298,7 @@ def test_handler_closes(client: Client) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_client_leaves_without_a_word(caplog: pytest.LogCaptureFixture, how: str) -> None:
+def test_client_leaves_without_a_close_frame(caplog: pytest.LogCaptureFixture, how: str) -> None:
     with serving(lambda ws: ws.recv()) as server:
         with caplog.at_level(logging.DEBUG, LOGGER), Raw.open(server) as raw:
             wait_until(lambda: server.connections)
@@ -335,7 +335,7 @@ def test_handler_uses_threads() -> None:
 
 
 def test_client_that_does_not_read() -> None:
-    """It keeps its handler, nobody else, and not for ever."""
+    """Only its own handler waits, and not forever."""
 
     def handler(ws: Any) -> None:
         if ws.request.path == "/flood":
@@ -354,7 +354,7 @@ def test_client_that_does_not_read() -> None:
         server.shutdown()
 
 
-# Where it listens
+# Listening
 
 
 def test_localhost() -> None:
@@ -398,7 +398,7 @@ def test_port_in_use() -> None:
 def test_reuse_port() -> None:
     with serving(reuse_port=True) as server:
         with connect(uri(server)):
-            pass  # it runs
+            pass  # it is running
         with serving(echo, "127.0.0.1", server.socket.getsockname()[1], reuse_port=True):
             pass
         with connect(uri(server)) as ws:
@@ -424,7 +424,7 @@ def test_sock() -> None:
 
 
 def test_listens_before_it_serves() -> None:
-    """Who comes early is served later."""
+    """Early clients are served later."""
     with serve(echo, "127.0.0.1", 0, close_timeout=0.1) as server, Raw(server) as raw:
         raw.send(request())
         thread = threading.Thread(target=server.serve_forever)
@@ -458,7 +458,7 @@ def test_unix(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_unix_replaces_what_was_left(tmp_path: Path) -> None:
+def test_unix_replaces_stale_socket_file(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(path)

@@ -1,4 +1,4 @@
-"""Wrong arguments of the blocking server: the error comes at once, and names the argument."""
+"""Wrong arguments of the blocking server: the error is raised immediately, and names the argument."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_shutdown_wrong_values(code: int, reason: str) -> None:
     with serving() as server:
         with pytest.raises(exceptions.ProtocolError):
             server.shutdown(code=code, reason=reason)
-        assert server.sockets  # it goes on
+        assert server.sockets  # it continues
 
 
 def test_shutdown_wrong_types() -> None:

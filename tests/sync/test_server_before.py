@@ -1,4 +1,4 @@
-"""Before the opening handshake is answered, a connection cannot be used, and can be ended."""
+"""Before the opening handshake is answered, a connection can be ended, but not used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CALLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_use(name: str) -> None:
+def test_use_before_open(name: str) -> None:
     raised: list[Exception] = []
 
     def hook(ws: Any, request: Any) -> None:
@@ -57,7 +57,7 @@ def test_use(name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["abort", "close"])
-def test_end(how: str) -> None:
+def test_end_before_open(how: str) -> None:
     def hook(ws: Any, request: Any) -> None:
         getattr(ws, how)()
 

@@ -1,4 +1,4 @@
-"""Timeouts that are as good as none."""
+"""Timeouts that are practically infinite."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ENDLESS = [math.inf, 1e12, 3e6, 10**400]
 @pytest.mark.parametrize("seconds", ENDLESS, ids=["inf", "1e12", "3e6", "1e400"])
 @pytest.mark.parametrize("sent", [0, 5], ids=["nothing", "half"])
 def test_server(seconds: float, sent: int) -> None:
-    """It waits for the rest of a request, and for the next client."""
+    """The server waits for the rest of a request, and for the next client."""
     names = ("open_timeout", "ping_interval", "ping_timeout", "close_timeout")
     options: dict[str, Any] = dict.fromkeys(names, seconds)
     with serving(**options) as server, Raw(server) as raw:
         raw.send(request()[:sent])
-        # The thread that accepts has gone back to wait.
+        # The accepting thread waits again.
         wait_until(lambda: len(server._limiter) == 1)
         with connect(uri(server)) as ws:
             ws.send("x")

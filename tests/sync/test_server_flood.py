@@ -1,4 +1,4 @@
-"""More clients in the opening handshake than there may be: those that mean well are served all the same."""
+"""More clients in the opening handshake than ``max_pending``: honest clients are still served."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 if IS_WIRESPEED:
     from wirespeed import TLS
 
-# Longer than any client waits on an idle machine, by far; shorter than half-open ones live.
+# Much longer than any client waits on an idle machine; shorter than half-open clients live.
 SOON = 3.0
 
 # No handshake reaches this limit during a test: seconds.
@@ -40,8 +40,8 @@ NEVER = 3600.0
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is silent while there are too many has to go soon."""
-    from wirespeed._handshake import eviction
+    """A server that evicts silent clients soon when there are too many."""
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 
@@ -61,7 +61,7 @@ def converse(raw: Raw) -> None:
 
 
 def be_served(server: Any, host: str) -> float:
-    """Return how long it took from the connection to the echo."""
+    """Returns the time from the connection to the echo."""
     since = time.monotonic()
     with From(server, host) as raw:
         raw.send(request())
@@ -75,7 +75,7 @@ def be_served(server: Any, host: str) -> float:
 
 
 def is_closed(raw: Raw) -> bool:
-    """Whether the server has closed a connection on which nothing else was to come."""
+    """Returns whether the server has closed a connection without sending anything."""
     raw.sock.settimeout(0.01)
     try:
         return not raw.sock.recv(1)
@@ -90,8 +90,8 @@ def is_closed(raw: Raw) -> bool:
 def honest_clients(server: Any) -> None:
     """Clients from an address of their own, and from that of the flood, are served.
 
-    The server must have ``open_timeout=NEVER``: then only evictions make room for them. How long it takes is no
-    criterion, because a server on a busy machine needs seconds to accept the thousands of clients before them.
+    The server must have ``open_timeout=NEVER``: then only evictions make room for them. Their time is no criterion,
+    because a server on a busy machine needs seconds to accept the thousands of clients before them.
     """
     for host in ("127.0.0.2", "127.0.0.1"):
         times = [be_served(server, host) for _ in range(5)]
@@ -109,7 +109,7 @@ def count_threads() -> int:
     ("count", "addresses"), [(2200, "one"), (2200, "many"), (15_000, "one"), (15_000, "many")], ids=str
 )
 def test_half_open_clients(caplog: pytest.LogCaptureFixture, count: int, addresses: str) -> None:
-    """No thread for each, and one line about them in the log."""
+    """The clients get no threads, and cause one log record."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < count + 1384 or not raise_descriptors(4096):
         pytest.skip(f"the hard limit of descriptors is below {count + 1384}: a process cannot have as many clients")
     with serving(open_timeout=NEVER) as server, flood(server.socket.getsockname()[1], count, addresses) as clients:
@@ -144,8 +144,8 @@ def test_half_open_tls(certificates: Certificates) -> None:
         wait_until(lambda: count_threads() <= 5)
 
 
-def test_half_a_handshake_of_tls_before_it_is_accepted(certificates: Certificates) -> None:
-    """It takes a place as well, and goes for others."""
+def test_half_open_tls_before_accept(certificates: Certificates) -> None:
+    """It takes a place as well, and is evicted for others."""
     from wirespeed.sync import serve
 
     cert, key = certificates.server_files()
@@ -166,12 +166,12 @@ def test_half_a_handshake_of_tls_before_it_is_accepted(certificates: Certificate
         thread.join()
 
 
-# Who goes
+# Evictions
 
 
 @pytest.mark.usefixtures("impatient")
-def test_silent_one_of_the_address_with_most_goes() -> None:
-    """Who is alone at its address stays, and so does who sends, if only a byte now and then."""
+def test_silent_client_of_the_busiest_address_is_evicted() -> None:
+    """A client alone at its address stays, and so does a client that sends, even a byte now and then."""
     with serving(max_pending=5) as server, contextlib.ExitStack() as stack, within(10):
 
         def come(host: str) -> Raw:
@@ -197,8 +197,8 @@ def test_silent_one_of_the_address_with_most_goes() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_hook_at_work_does_not_go() -> None:
-    """Its client has said all that it has to say: it takes no place."""
+def test_client_in_a_hook_is_not_evicted() -> None:
+    """A client that has sent its complete request takes no place."""
     entered = threading.Semaphore(0)
     leave = threading.Event()
 
@@ -226,8 +226,8 @@ def test_hook_at_work_does_not_go() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_refused_clients_that_stay() -> None:
-    """They take places too, and have to go for others."""
+def test_refused_clients_are_evicted() -> None:
+    """Refused clients take places too, and are evicted for others."""
     with serving(max_pending=3) as server, contextlib.ExitStack() as stack, within(8):
         for _ in range(8):
             raw = stack.enter_context(From(server, "127.0.0.1"))
@@ -240,8 +240,8 @@ def test_refused_clients_that_stay() -> None:
         stack.close()
 
 
-def test_burst_of_clients_that_speak(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody goes who has had no time to speak, although there are more of them than may be pending."""
+def test_burst_of_sending_clients_is_not_evicted(caplog: pytest.LogCaptureFixture) -> None:
+    """No client is evicted before it had time to send, although there are more clients than may be pending."""
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     sock.listen(100)
@@ -257,9 +257,9 @@ def test_burst_of_clients_that_speak(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_place_that_is_free_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody comes while there are far too many, until one of them leaves."""
-    from wirespeed._handshake import eviction
+def test_free_place_is_taken_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there are far too many clients, none is accepted until one of them leaves."""
+    from wirespeed._handshake import admission
 
     monkeypatch.setattr(eviction, "PATIENCE", 600.0)
     monkeypatch.setattr(eviction, "GRACE", 600.0)
@@ -276,8 +276,8 @@ def test_place_that_is_free_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) ->
             converse(raw)
 
 
-def test_clients_that_have_gone_get_no_threads() -> None:
-    """Those that connect and reset by the thousand would keep others waiting for as many threads."""
+def test_closed_clients_get_no_threads() -> None:
+    """Thousands of clients that connect and reset would delay others if each got a thread."""
     from wirespeed.sync import serve
 
     with serve(echo, "127.0.0.1", 0) as server:
@@ -291,14 +291,14 @@ def test_clients_that_have_gone_get_no_threads() -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            # It comes after them, and speaks no more after its message: that is no reason to send it away.
+            # The client comes after them, and is silent after its message: that is no reason to evict it.
             with From(server, "127.0.0.1") as raw:
                 raw.send(request() + masked(TEXT, b"x") + masked(8, b"\x03\xe8"))
                 raw.sock.shutdown(socket.SHUT_WR)
                 assert raw.head().status == 101
                 assert raw.frame().payload == b"x"
                 assert begun[-1] == raw.sock.getsockname()
-            # A reset may be on its way still, where much else runs.
+            # On a busy machine, a reset may still be in transit.
             assert len(begun) < 20
             wait_until(lambda: len(server._limiter) == 0)
         finally:
@@ -307,8 +307,8 @@ def test_clients_that_have_gone_get_no_threads() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_clients_that_have_gone_leave_nothing() -> None:
-    """Not even something to be collected: a flood is faster than that."""
+def test_closed_clients_leave_no_garbage() -> None:
+    """Clients leave no garbage for the collector: a flood is faster than that."""
     from wirespeed._handshake.pending_handshake import PendingHandshake
 
     with no_leaks(), within(20), without_collecting(), serving(echo, max_pending=2) as server:
@@ -319,12 +319,12 @@ def test_clients_that_have_gone_leave_nothing() -> None:
                     raw.send(request()[: count % 3 * 20])
             wait_until(lambda: len(select.select([raw.sock for raw in raws], [], [], 0)[0]) == 58)
         wait_until(lambda: len(server._limiter) == 0)
-        # The thread that accepts knows those that were ready last until others are.
+        # The accepting thread keeps the last ready clients until others are ready.
         assert alive(PendingHandshake) <= 2
 
 
-def test_wakeup_is_taken_out() -> None:
-    """Left in the socket, it would keep the thread that accepts from sleeping for ever after."""
+def test_wakeup_is_consumed() -> None:
+    """A wakeup left in the socket would keep the accepting thread from ever sleeping again."""
     with serving() as server:
         for _ in range(3):
             server._wake()
@@ -341,7 +341,7 @@ def test_shutdown_during_a_flood() -> None:
 
 
 def test_serve_forever_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Who was in the opening handshake when it ended is served on."""
+    """Clients that were in the opening handshake when it ended are still served."""
     with serving() as server, From(server, "127.0.0.1") as raw:
         raw.send(request()[:20])
         wait_until(lambda: len(server._limiter) == 1)
@@ -355,7 +355,7 @@ def test_serve_forever_again(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog) == []
 
 
-# What keeps it from accepting
+# Failures of accepting
 
 
 class Failing(socket.socket):
@@ -384,10 +384,10 @@ def test_lost_connections_are_passed_over(caplog: pytest.LogCaptureFixture, name
 
 
 @pytest.mark.parametrize("failures", [[errno.ENOTDIR], [errno.EPROTO] * 1025], ids=["unknown", "endless"])
-def test_errors_that_do_not_end(
+def test_permanent_accept_errors(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
-    """Whatever it is, it is tried again, and not without a pause."""
+    """Any error is retried after a pause."""
     from wirespeed._serving import accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
@@ -399,8 +399,8 @@ def test_errors_that_do_not_end(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_half_open_client_goes_when_descriptors_are_short(caplog: pytest.LogCaptureFixture, number: int) -> None:
-    """Although there are fewer than may be pending."""
+def test_half_open_client_is_evicted_without_descriptors(caplog: pytest.LogCaptureFixture, number: int) -> None:
+    """A half-open client is evicted although there are fewer than ``max_pending``."""
     listener = Failing()
     with no_leaks(), serving(sock=listener) as server, contextlib.ExitStack() as stack:
         silent = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Handlers that fail: what is said of it, when, and whose end counts as that of the connection."""
+"""Failing handlers: what is logged, when, and which connection's end counts."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def close(ws: Any) -> None:
 
 
 @pytest.mark.parametrize("end", [abort, close], ids=["lost", "closed"])
-def test_upstream_ends(caplog: pytest.LogCaptureFixture, end: Any) -> None:
-    """That of another connection is a failure of the handler: it is an error in the log."""
+def test_end_of_another_connection_is_logged(caplog: pytest.LogCaptureFixture, end: Any) -> None:
+    """The end of another connection is a failure of the handler: it is logged as an error."""
     caplog.set_level(logging.DEBUG, LOGGER)
     with serving(end) as upstream:
         # Its selector is not to be taken for a leak of the other server.
@@ -55,8 +55,8 @@ def test_upstream_ends(caplog: pytest.LogCaptureFixture, end: Any) -> None:
     assert "secret" not in caplog.text
 
 
-def test_upstream_ends_with_the_same_words(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told by which connection has raised, and not by what it says."""
+def test_upstream_end_with_equal_text(caplog: pytest.LogCaptureFixture) -> None:
+    """The connection that raised decides, not the text."""
     with serving(close) as upstream:
         # Its selector is not to be taken for a leak of the other server.
         wait_until(lambda: upstream._pending_handshakes is not None)
@@ -79,8 +79,8 @@ def test_upstream_ends_with_the_same_words(caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize("how", ["recv", "send", "reset"])
-def test_own_end(caplog: pytest.LogCaptureFixture, how: str) -> None:
-    """That of the connection of the handler is nobody's fault."""
+def test_end_of_own_connection_is_not_logged(caplog: pytest.LogCaptureFixture, how: str) -> None:
+    """The end of the handler's own connection is not an error."""
     caplog.set_level(logging.DEBUG, LOGGER)
 
     def handler(ws: Any) -> None:
@@ -101,8 +101,8 @@ def test_own_end(caplog: pytest.LogCaptureFixture, how: str) -> None:
     assert logged(caplog, logging.ERROR) == []
 
 
-def test_said_before_closing(caplog: pytest.LogCaptureFixture) -> None:
-    """A client that does not answer the close frame does not delay it."""
+def test_failure_is_logged_before_closing(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that does not answer the close frame does not delay logging."""
 
     def handler(ws: Any) -> None:
         raise ZeroDivisionError
@@ -118,13 +118,13 @@ def test_said_before_closing(caplog: pytest.LogCaptureFixture) -> None:
     assert len(logged(caplog, logging.ERROR)) == 1
 
 
-def test_no_handler_after_the_farewell() -> None:
-    """A connection that was answered before the server began to close is closed, and nothing else."""
+def test_no_handler_after_closing_began() -> None:
+    """A connection whose handshake was answered before the server began to close is closed without a handler."""
     called: list[Any] = []
     threads: list[Any] = []
 
     def create(*args: Any, **options: Any) -> Any:
-        # The farewell is there when the answer leaves, as it is when this thread comes late.
+        # Closing has begun when the answer is sent, as when this thread is late.
         made = wirespeed.sync.ServerConnection(*args, **options)
         server._close_frame = (1001, "")
         threads.append(threading.current_thread())
@@ -138,7 +138,7 @@ def test_no_handler_after_the_farewell() -> None:
 
 
 def test_second_shutdown_closes_connections() -> None:
-    """Those that the first has left open."""
+    """The second shutdown closes the connections that the first has left open."""
     with serving(idle) as server, Raw.open(server) as raw:
         wait_until(lambda: server.connections)
         first = threading.Thread(target=server.shutdown, kwargs={"close_connections": False})
@@ -154,8 +154,8 @@ def test_second_shutdown_closes_connections() -> None:
             assert not thread.is_alive()
 
 
-def test_connections_that_close_in_their_own_way(caplog: pytest.LogCaptureFixture) -> None:
-    """What they raise is in the log, whoever closes them; others are closed all the same."""
+def test_connections_with_overridden_close(caplog: pytest.LogCaptureFixture) -> None:
+    """Exceptions of an overridden close are logged; other connections are closed nevertheless."""
 
     class Own(wirespeed.sync.ServerConnection):
         def close(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The opening handshake of the blocking server: who may connect, what is agreed on, and clients that make none."""
+"""The opening handshake of the blocking server: access, negotiation, and requests that are not for a WebSocket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 def answer(server: Any, data: bytes) -> Reply:
-    """The head of the answer, and the body of one that refuses."""
+    """Returns the head of the answer, and the body of a refusal."""
     with Raw(server) as raw:
         raw.send(data)
         reply = raw.head()
@@ -56,7 +56,9 @@ def answer(server: Any, data: bytes) -> Reply:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]]]:
-    """What the server has logged, from INFO on, and of clients that were silent; but for its life."""
+    """Returns the server's log records from INFO on, and those of silent clients; without those of its start
+    and end.
+    """
     caplog.set_level(logging.DEBUG, LOGGER)
 
     def entries() -> list[tuple[str, str]]:
@@ -145,7 +147,7 @@ def test_select_subprotocol_refuses(log: Log) -> None:
 
 
 def test_health_check() -> None:
-    """For a client that knows HTTP only."""
+    """For a client that knows only HTTP."""
 
     def process(ws: Any, request: Any) -> Any:
         return ws.respond(http.HTTPStatus.OK, "OK\n") if request.path == "/health" else None
@@ -215,7 +217,7 @@ class _Checker:
 
 @pytest.mark.parametrize("check", [_check, functools.partial(_check), _Checker(), _Checker().__call__])
 def test_check_by_a_coroutine_function(check: Any) -> None:
-    """Its coroutine would be true for whatever password."""
+    """Its coroutine would be true for any password."""
     from wirespeed.compat.websockets.sync.server import basic_auth as compatible
 
     for function in (basic_auth, compatible):
@@ -245,7 +247,7 @@ class _Awaitable:
         (lambda *_: _async_generator(), "async_generator"),
     ],
 )
-def test_check_that_is_no_answer(caplog: pytest.LogCaptureFixture, check: Any, kind: str) -> None:
+def test_credentials_check_with_invalid_result(caplog: pytest.LogCaptureFixture, check: Any, kind: str) -> None:
     token = base64.b64encode(b"hello:wrong").decode()
     with serving(process_request=basic_auth("here", check_credentials=check)) as server:
         assert answer(server, request("/", f"Authorization: Basic {token}")).status == 500
@@ -253,7 +255,7 @@ def test_check_that_is_no_answer(caplog: pytest.LogCaptureFixture, check: Any, k
 
 
 def test_routes() -> None:
-    """By what ``route`` sets on the connection."""
+    """By an attribute that ``route`` sets on the connection."""
     routing = pytest.importorskip("werkzeug.routing")
 
     def greet(ws: Any, name: str) -> None:
@@ -269,7 +271,7 @@ def test_routes() -> None:
             ws.send("x")
             assert ws.recv(timeout=5) == "x"
         assert answer(server, request("/nowhere")).status == 404
-        # Paths that a parser of URIs would take for hosts, and one that is none.
+        # Paths that a parser of URIs would take for hosts, and an invalid one.
         for target, status in (("//[", 404), ("//x/echo", 404), ("http://[/echo", 400), ("http://x/echo", 101)):
             assert answer(server, request(target)).status == status, target
         assert answer(server, request("/echo", "Host: a", "Host: b")).status == 400
@@ -287,7 +289,7 @@ def test_hook_raises(log: Log, caplog: pytest.LogCaptureFixture, hook: str) -> N
     with serving(**hooks) as server:
         reply = answer(server, request())
         assert (reply.status, reply.body) == (500, FAILED)
-        assert answer(server, request()).status == 500  # and the server goes on
+        assert answer(server, request()).status == 500  # and the server continues
     errors = unnamed([text for level, text in log() if level == "ERROR"])
     failed = f"{hook} failed" if hook.startswith("process") else "opening handshake failed"
     assert errors == [failed, f"{failed}; 1 more like it"]
@@ -327,7 +329,7 @@ def test_response_that_cannot_be_sent(caplog: pytest.LogCaptureFixture, response
         reply = answer(server, request())
     assert (reply.status, reply["X-Evil"]) == (500, None)
     assert unnamed(logged(caplog, logging.ERROR)) == ["the response cannot be sent"]
-    # And why.
+    # The reason is logged.
     assert "Traceback" in caplog.text
 
 
@@ -341,7 +343,7 @@ def test_reason_of_a_response_is_one_line() -> None:
 
 
 def test_request_accepted_by_hand() -> None:
-    """A 101 that the application made."""
+    """A 101 response made by the application."""
 
     def process(ws: Any, request: Any) -> Any:
         return Response(101, "Switching Protocols", Headers({"Upgrade": "websocket", "X-Mine": "1"}), b"")
@@ -354,7 +356,7 @@ def test_request_accepted_by_hand() -> None:
 
 
 def test_plain_request_accepted_by_hand() -> None:
-    """Only who asked for a WebSocket can get one."""
+    """Only a request for a WebSocket can be accepted."""
 
     def process(ws: Any, request: Any) -> Any:
         return Response(101, "Switching Protocols", Headers(), b"")
@@ -384,7 +386,7 @@ def test_client_leaves_during_process_request(log: Log) -> None:
 
 @pytest.mark.parametrize("close_timeout", [None, 30], ids=["none", "long"])
 def test_refused_client_that_does_not_leave(close_timeout: float | None) -> None:
-    """It keeps its thread for two seconds, whatever closing may take, and whether it reads or not."""
+    """It keeps its thread for two seconds, for any close timeout, and whether it reads or not."""
 
     def process(ws: Any, request: Any) -> Any:
         if request.path == "/large":
@@ -420,7 +422,7 @@ def test_refused_client_that_goes_on_to_send() -> None:
         wait_until(lambda: not server._threads)
 
 
-def test_close_timeout_that_is_shorter_than_what_is_left_to_the_refused() -> None:
+def test_close_timeout_shorter_than_time_of_refused_clients() -> None:
     with serving(origins=[None], close_timeout=0.2) as server, Raw(server) as raw, within(1.5):
         raw.send(request("/", "Origin: https://elsewhere.example"))
         assert raw.head().status == 403
@@ -469,7 +471,7 @@ def test_server_header(value: Any, sent: Any, hooks: Any) -> None:
         assert answer(server, b"garbage\r\n\r\n")["Server"] == sent
 
 
-# Requests that are none
+# Requests that are not for a WebSocket
 
 
 @pytest.mark.parametrize(
@@ -497,8 +499,8 @@ def test_not_a_websocket(log: Log, data: bytes, status: int) -> None:
     assert [level for level, _ in log()] == ["INFO"]
 
 
-def test_refusal_is_read_by_a_client_that_talks() -> None:
-    """What it goes on to send is received, or it would get a reset instead of the response."""
+def test_sending_client_receives_the_refusal() -> None:
+    """Further data of the client is received; otherwise it would get a reset instead of the response."""
     with serving() as server, Raw(server) as raw, within(5):
         raw.send(b"garbage\r\n\r\n")
         for _ in range(50):
@@ -537,7 +539,7 @@ def test_client_leaves_during_the_request(log: Log, sent: int, how: str) -> None
 
 @pytest.mark.parametrize("trickle", [False, True], ids=["silent", "trickle"])
 def test_open_timeout(log: Log, trickle: bool) -> None:
-    """It is for all of the request, not for each piece of it."""
+    """The timeout is for the whole request, not for each piece of it."""
     with serving(open_timeout=0.3) as server, Raw(server) as raw:
         with within(3, at_least=0.25):
             if trickle:
@@ -568,7 +570,7 @@ def test_open_timeout_does_not_outlive_the_handshake() -> None:
 
 
 def test_open_timeout_does_not_cover_hooks() -> None:
-    """Nothing interrupts a thread."""
+    """A thread cannot be interrupted."""
 
     def process_request(ws: Any, request: Any) -> None:
         time.sleep(0.3)

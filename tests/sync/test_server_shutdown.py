@@ -1,4 +1,4 @@
-"""The end of the blocking server, and what keeps it from accepting meanwhile."""
+"""The end of the blocking server, and failures of accepting."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> 
 
 @contextlib.contextmanager
 def clients(client: Client, server: Any, count: int) -> Iterator[list[Any]]:
-    """That many, which receive until the end; what they end with is in the list."""
+    """Starts a number of clients, which receive until the end; the list gets their exceptions."""
     ends: list[Any] = []
 
     def use() -> None:
@@ -95,7 +95,7 @@ def test_connections_are_closed(client: Client, arguments: dict[str, Any], expec
     assert [Close(int(end.rcvd.code), end.rcvd.reason) for end in ends] == [expected] * 5
 
 
-def test_nobody_can_connect_afterwards() -> None:
+def test_connecting_is_refused_afterwards() -> None:
     with serving() as server:
         address = uri(server)
         server.shutdown()
@@ -122,8 +122,8 @@ def test_connections_are_waited_for() -> None:
         assert raw.until_close() == ([], Close(1000))
 
 
-def test_second_shutdown_closes_after_all() -> None:
-    """One that waits does not keep another one from closing."""
+def test_second_shutdown_closes_connections() -> None:
+    """A waiting shutdown does not keep another one from closing."""
     with serving(idle, close_timeout=0.1) as server, Raw.open(server) as raw:
         wait_until(lambda: server.connections)
         with in_thread(server.shutdown, close_connections=False):
@@ -196,7 +196,7 @@ def test_shutdown_during_process_request() -> None:
 
 
 def test_connection_that_opens_at_the_last_moment() -> None:
-    """Its client has been accepted when the server shuts down; no handler has begun."""
+    """The client has been accepted when the server shuts down; no handler has begun."""
     handled: list[Any] = []
     threads: list[threading.Thread] = []
 
@@ -226,7 +226,7 @@ def test_connection_that_opens_at_the_last_moment() -> None:
 
 
 def test_refused_client_that_does_not_leave() -> None:
-    """It has some time to read why, and no more."""
+    """It has some time to read the reason, and no more."""
     with serving(process_request=lambda ws, _: ws.respond(403, "no")) as server, Raw(server) as raw:
         raw.send(request())
         assert raw.reply().status == 403
@@ -242,8 +242,8 @@ def test_silent_client_is_waited_for_until_its_timeout() -> None:
         assert raw.rest() == b""
 
 
-def test_clients_that_come_all_the_time(client: Client) -> None:
-    """Each gets in, is refused, or finds nobody; none hangs, and the server ends."""
+def test_clients_that_connect_continuously(client: Client) -> None:
+    """Each client is accepted, refused, or cannot connect; none hangs, and the server ends."""
     stop = threading.Event()
     outcomes: list[str] = []
 
@@ -272,7 +272,7 @@ def test_clients_that_come_all_the_time(client: Client) -> None:
     assert "TimeoutError" not in outcomes
 
 
-# Who calls it, how often, and when
+# Callers, repeated calls, and times of shutdown
 
 
 def test_twice(caplog: pytest.LogCaptureFixture) -> None:
@@ -301,7 +301,7 @@ def test_by_a_handler() -> None:
 
 
 def test_by_two_handlers() -> None:
-    """They do not wait for each other."""
+    """The handlers do not wait for each other."""
     together = threading.Barrier(2)
 
     def handler(ws: Any) -> None:
@@ -333,13 +333,13 @@ def test_before_serve_forever() -> None:
 def test_serve_forever_twice_at_the_same_time() -> None:
     with serving() as server:
         with connect(uri(server)):
-            pass  # it runs
+            pass  # it is running
         with pytest.raises(RuntimeError, match="serve_forever is running"):
             server.serve_forever()
 
 
-def test_at_once() -> None:
-    """A shutdown that meets serve_forever in any of its steps."""
+def test_shutdown_at_any_step() -> None:
+    """A shutdown at any step of serve_forever."""
     for turn in range(30):
         with serving():
             time.sleep(turn % 10 / 10_000)
@@ -354,7 +354,7 @@ class Stop(Exception):
 
 @contextlib.contextmanager
 def alarm(handler: Callable[[], Any], after: float) -> Iterator[None]:
-    """Call this in the main thread, by a signal."""
+    """Calls this in the main thread, by a signal."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         handler()
@@ -372,7 +372,7 @@ def stop() -> None:
     raise Stop
 
 
-def test_exception_ends_serve_forever_and_it_goes_on_later() -> None:
+def test_serve_forever_continues_after_an_exception() -> None:
     with no_leaks(), no_threads_left(), serve(idle, "127.0.0.1", 0, close_timeout=0.1) as server:
         with alarm(stop, 0.1), within(3, at_least=0.09), pytest.raises(Stop):
             server.serve_forever()
@@ -384,7 +384,7 @@ def test_exception_ends_serve_forever_and_it_goes_on_later() -> None:
 
 
 def test_shutdown_by_a_signal_handler() -> None:
-    """It interrupts the very thread that accepts."""
+    """It interrupts the accepting thread itself."""
 
     def use() -> None:
         with connect(uri(server)) as ws:
@@ -404,7 +404,7 @@ def test_shutdown_by_a_signal_handler() -> None:
 def test_exception_of_a_signal_handler_leaves_shutdown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int, has_threads: bool
 ) -> None:
-    """It does not end in the log, and what was begun goes on: by itself, or in the next call."""
+    """The exception is not logged, and closing continues: by itself, or in the next call."""
     with serving(idle, close_timeout=30) as server, contextlib.ExitStack() as stack:
         raws = [stack.enter_context(Raw.open(server)) for _ in range(count)]
         wait_until(lambda: len(server.connections) == count)
@@ -427,7 +427,7 @@ def no_thread(_thread: threading.Thread) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_processes_end(number: signal.Signals) -> None:
-    """By Ctrl-C, with an exception; by a handler of SIGTERM that shuts down, without."""
+    """By Ctrl-C with an exception; by a SIGTERM handler that shuts down without."""
     script = """
         import signal
         from wirespeed.sync import serve
@@ -466,11 +466,11 @@ def test_processes_end(number: signal.Signals) -> None:
         assert (output, errors, child.returncode) == ("over\n", "", 0)
 
 
-# What keeps it from accepting
+# Failures of accepting
 
 
 def test_max_pending() -> None:
-    """Of too many the one goes that was silent longest, after a second."""
+    """Of too many clients, the one that was silent longest (at least a second) is evicted."""
     with serving(max_pending=2) as server, Raw(server) as one:
         time.sleep(0.03)
         with Raw(server) as two:
@@ -489,7 +489,7 @@ def test_max_pending() -> None:
 
 
 def test_max_pending_of_several_sockets() -> None:
-    """Those of both count together."""
+    """The clients of both sockets count together."""
     with (
         no_leaks(),
         no_threads_left(),
@@ -544,7 +544,7 @@ def test_no_more_threads(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
             ws.send("x")
             assert ws.recv(timeout=5) == "x"
         assert time.process_time() - used < 0.5
-        # Whoever needs no thread does not have to go for it.
+        # A client that needs no thread is not evicted for it.
         assert len(server._limiter) == 1
         silent.send(request())
         assert silent.head().status == 101
@@ -555,7 +555,7 @@ def test_no_more_threads(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
 def test_no_more_descriptors() -> None:
-    """Clients wait, the server does not spin, says so once, and goes on when there are some."""
+    """Clients wait, the server does not spin, logs it once, and continues when there are descriptors."""
     script = """
         import logging, os, resource, sys, threading, time
         from wirespeed.sync import serve
@@ -609,7 +609,7 @@ def test_no_more_descriptors() -> None:
 
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: x\r\n"], ids=["silent", "slow"])
 def test_clients_without_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: str) -> None:
-    """Without ``open_timeout`` their requests are waited for all the same not for ever."""
+    """Without ``open_timeout`` closing still does not wait for requests forever."""
     from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
 
     monkeypatch.setattr(HandshakeLimiterBase, "closing_timeout", 0.4)

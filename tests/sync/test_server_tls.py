@@ -32,7 +32,7 @@ Client = Callable[..., Any]
 
 
 class Ends:
-    """What to pass as ``ssl=``: to the server, natively or as a context."""
+    """The values for ``ssl=`` of the server: native or a context."""
 
     def __init__(self, kind: str, certificates: Certificates) -> None:
         self.kind = kind
@@ -59,10 +59,10 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 def dial_without_tickets(uri: str, **options: Any) -> Any:
-    """Connect with websockets, whose blocking client reads and writes one TLS connection from two threads.
+    """Connects with websockets, whose blocking client reads and writes one TLS connection from two threads.
 
-    What TLS 1.3 sends beside messages, tickets, makes one of some thousand of its connections wait for ever, whatever
-    the server: its reading thread, woken by a ticket, holds what the writing one needs.
+    Session tickets of TLS 1.3, which arrive beside messages, make one of some thousand of its connections wait forever,
+    with any server: its reading thread, woken by a ticket, holds a lock that the writing one needs.
     """
     options["ssl"].maximum_version = ssl.TLSVersion.TLSv1_2
     return dial(uri, **options)
@@ -107,7 +107,7 @@ def test_versions(ends: Ends, version: ssl.TLSVersion) -> None:
 
 
 def test_message_behind_the_request(ends: Ends) -> None:
-    """In the same record."""
+    """In the record of the request."""
     with serving(close_timeout=0.1, ssl=ends.server()) as server, plain_tls(server, ends.client()) as raw:
         raw.sendall(request() + masked(TEXT, b"early"))
         data = b""
@@ -127,7 +127,7 @@ def test_refusal(ends: Ends, client: Client) -> None:
         client(secure_uri(server), ssl=ends.client())
 
 
-def test_plain_http_is_told(ends: Ends) -> None:
+def test_plain_http_gets_a_hint(ends: Ends) -> None:
     with serving(ssl=ends.server()) as server, plain_tls(server, ends.client()) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert raw.recv(4096).startswith(b"HTTP/1.1 426 ")
@@ -156,7 +156,7 @@ def test_plain_http_to_a_secure_port(ends: Ends, caplog: pytest.LogCaptureFixtur
 
 
 def test_client_that_does_not_trust(ends: Ends, client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """It is the client's business; the next one is served."""
+    """Its handshake fails; the next client is served."""
     with caplog.at_level(logging.INFO, LOGGER), serving(ssl=ends.server()) as server:
         with pytest.raises(ssl.SSLCertVerificationError):
             client(secure_uri(server), ssl=ssl.create_default_context())
@@ -201,7 +201,7 @@ def test_client_without_a_good_certificate(ends: Ends, stranger: bool) -> None:
     if stranger:
         context.load_cert_chain(ends.certificates.stranger_cert, ends.certificates.stranger_key)
     handled: list[Any] = []
-    # With TLS 1.3 the client learns of it when it reads.
+    # With TLS 1.3 the client notices it when it reads.
     with (
         serving(handled.append, ssl=ends.server(client_required=True)) as server,
         pytest.raises((ssl.SSLError, ConnectionError)),
@@ -217,7 +217,7 @@ def test_client_without_a_good_certificate(ends: Ends, stranger: bool) -> None:
 
 
 def serial(server: Any) -> bytes:
-    """The certificate that a new client gets."""
+    """Returns the serial number of the certificate that a new client gets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -228,7 +228,7 @@ def serial(server: Any) -> bytes:
 
 
 def write(certificates: Certificates, folder: Path) -> tuple[str, str]:
-    """A new certificate, in the same files."""
+    """Writes a new certificate to the files."""
     leaf = certificates.ca.issue_cert("localhost", "127.0.0.1")
     cert, key = folder / "reload.pem", folder / "reload.key"
     cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
@@ -245,7 +245,7 @@ def test_reload_files(certificates: Certificates, tmp_path: Path) -> None:
             assert serial(server) == before
             server.reload_ssl()
             assert serial(server) != before
-            ws.send("x")  # nothing happens to those that are open
+            ws.send("x")  # open connections are unaffected
             assert ws.recv(timeout=5) == "x"
 
 

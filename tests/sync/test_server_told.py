@@ -1,4 +1,4 @@
-"""What the log says of clients that do not get a connection: once for each cause, and then as a number."""
+"""Log records about clients that do not get a connection: once for each cause, and then as a number."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if IS_WIRESPEED:
     from wirespeed._serving import log_throttle
 
 
-def test_once_for_a_cause(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number is told in time, although nobody connects any more."""
+def test_cause_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number is logged in time, although no client connects any more."""
     monkeypatch.setattr(log_throttle, "_INTERVAL", 2.0)
     caplog.set_level(logging.INFO, LOGGER)
 
@@ -33,7 +33,7 @@ def test_once_for_a_cause(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.
             with Raw(server) as raw:
                 raw.send(request("/chat?token=secret"))
                 assert raw.reply().status == 401
-        # All five, as lines or in numbers, before the server closes.
+        # All five, as records or in numbers, before the server closes.
         wait_until(lambda: told(refusals()) == 5)
     assert told(refusals()) == 5
     assert refusals()[0].endswith(" to /chat?*** refused: HTTP 401: who are you")
@@ -44,10 +44,10 @@ def test_once_for_a_cause(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "is_abstract", [False, pytest.param(True, marks=pytest.mark.skipif("sys.platform != 'linux'"))]
 )
-def test_unix_client_with_a_name_that_forges_lines(
+def test_unix_client_path_cannot_forge_log_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_abstract: bool
 ) -> None:
-    """It may bind its socket to any: in the log it is on one line, whatever becomes of the client."""
+    """A client may bind its socket to any path: the path stays on one log line."""
     caplog.set_level(logging.DEBUG, LOGGER)
     name = f"{'' if is_abstract else tmp_path}/x\nERROR forged"
 
@@ -70,7 +70,7 @@ def test_unix_client_with_a_name_that_forges_lines(
 
 
 def test_hook_that_raises(caplog: pytest.LogCaptureFixture) -> None:
-    """Any client can have it called as often as it likes: a traceback for each would be a flood."""
+    """Any client can trigger the hook often: a traceback for each would flood the log."""
     caplog.set_level(logging.ERROR, LOGGER)
 
     def fail(*_: object) -> None:

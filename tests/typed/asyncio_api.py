@@ -1,6 +1,6 @@
-"""What type checkers make of the asyncio API: read by mypy and pyright, never run.
+"""Static types of the asyncio API: read by mypy and pyright, never run.
 
-A line of ``ignore`` is a mistake that both must find: both are told to warn of one that they do not need.
+A line with ``ignore`` is an error that both must find: both are configured to warn of an unused one.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def sending(ws: ClientConnection) -> None:
 
 
 def naming() -> None:
-    """Names that are loaded when they are used are as typed as others."""
+    """Names that are loaded lazily are as typed as others."""
     assert_type(wirespeed.__version__, str)
     assert_type(wirespeed.exceptions.InvalidState("text"), wirespeed.InvalidState)
     _ = wirespeed.nothing  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
@@ -125,7 +125,7 @@ class Echo(Listener):
 
 
 class Texts(Listener):
-    """Who knows what will come may say so."""
+    """A caller that knows the type of the message may declare it."""
 
     def on_message(self, ws: Connection, message: str) -> None:
         assert_type(message.upper(), str)

@@ -1,4 +1,4 @@
-"""What type checkers make of the drop-in for ``websockets``: read by mypy and pyright, never run."""
+"""Static types of the drop-in for ``websockets``: read by mypy and pyright, never run."""
 
 from __future__ import annotations
 

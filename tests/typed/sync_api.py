@@ -1,6 +1,6 @@
-"""What type checkers make of the blocking API: read by mypy and pyright, never run.
+"""Static types of the blocking API: read by mypy and pyright, never run.
 
-A line of ``ignore`` is a mistake that both must find: both are told to warn of one that they do not need.
+A line with ``ignore`` is an error that both must find: both are configured to warn of an unused one.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from peers.contract import (
 )
 
 VARIANTS = ("default", "limited", "keepalive", "tls")
-# It wants a pong within half of this.
+# aiohttp expects a pong within half of this.
 HEARTBEAT = 1.0
 
 
@@ -34,13 +34,13 @@ def options(variant: str, task: Task) -> dict[str, Any]:
     return {
         "max_msg_size": LIMIT if variant == "limited" else UNLIMITED,
         "heartbeat": HEARTBEAT if variant == "keepalive" else None,
-        # Otherwise it keeps pongs for itself.
+        # Otherwise aiohttp consumes pongs itself.
         "autoping": task.name != "ping",
     }
 
 
 async def next_message(ws: Any) -> Any:
-    """The next event but for pings, which it answers."""
+    """Returns the next event except pings, which are answered."""
     while True:
         event = await ws.receive()
         if event.type is not WSMsgType.PING:

@@ -18,7 +18,7 @@ FILES = {
     "/": ("text/html", HERE / "page.html"),
     "/client.mjs": ("text/javascript", HERE.parent / "web" / "client.mjs"),
 }
-# Nothing but the page is to be fetched, and nothing of it is to be kept.
+# The browser fetches nothing but the page and stores nothing.
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -79,7 +79,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def watch(browser: subprocess.Popen[bytes], ending: threading.Event) -> None:
-    """A browser that ends by itself ends this process, so that nobody waits for a report."""
+    """Ends this process when the browser ends by itself, so that nothing waits for a report."""
     status = browser.wait()
     if not ending.is_set():
         print(f"the browser has ended with status {status}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""picows, client and server. It hands over frames: messages, subprotocols and closing are made of them here."""
+"""picows, client and server. It delivers frames: this program adds messages, subprotocols and closing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from peers.contract import (
 )
 
 VARIANTS = ("default", "limited", "keepalive", "tls")
-# It wants a pong within the same time.
+# picows expects a pong within this time.
 HEARTBEAT = 0.5
 
 
@@ -41,7 +41,7 @@ def options(variant: str) -> dict[str, Any]:
 
 
 class Performer(WSListener):
-    """One connection."""
+    """Handles one connection."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

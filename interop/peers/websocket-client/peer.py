@@ -1,4 +1,4 @@
-"""websocket-client, its blocking ``WebSocket``. It leaves closing and the kinds of frames to its user."""
+"""websocket-client, its blocking ``WebSocket``. Its user has to handle closing and the types of frames."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def perform(ws: Any, job: Job, record: Record) -> None:
     while True:
         opcode, payload = ws.recv_data()
         if opcode == ABNF.OPCODE_CLOSE:
-            # It has been answered by recv_data.
+            # recv_data has already answered it.
             record.closed(*close_frame(payload))
             ws.shutdown()
             return

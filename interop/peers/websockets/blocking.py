@@ -92,7 +92,7 @@ def refuse(connection: Any, request: Any) -> Any:
 
 
 def choose(_: Any, offered: Sequence[str]) -> str | None:
-    """It would refuse clients that offer none otherwise."""
+    """Otherwise websockets refuses clients that offer no subprotocol."""
     return next((name for name in SUBPROTOCOLS if name in offered), None)
 
 

@@ -1,4 +1,4 @@
-"""websockets on asyncio, client and server; and picows.websockets, which has the same API, if that is named."""
+"""websockets on asyncio, client and server; with the argument picows.websockets, that library, which has this API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ server = importlib.import_module(f"{LIBRARY}.asyncio.server")
 exceptions = importlib.import_module(f"{LIBRARY}.exceptions")
 
 VARIANTS = ["default", "limited", "keepalive", "tls"]
-# The other one takes no extensions.
+# picows.websockets takes no extensions.
 if LIBRARY == "websockets":
     from websockets.extensions import permessage_deflate
 
@@ -100,7 +100,7 @@ def refuse(connection: Any, request: Any) -> Any:
 
 
 def choose(_: Any, offered: Sequence[str]) -> str | None:
-    """It would refuse clients that offer none otherwise."""
+    """Otherwise websockets refuses clients that offer no subprotocol."""
     return next((name for name in SUBPROTOCOLS if name in offered), None)
 
 

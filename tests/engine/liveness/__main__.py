@@ -1,4 +1,4 @@
-"""Random schedules on the engine: ``PYTHONPATH=tests python -m engine.liveness``; ``--help`` tells the rest."""
+"""Random schedules on the engine: ``PYTHONPATH=tests python -m engine.liveness``; ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from .campaign import campaign, execute, report
 from .plan import Plan, draw
 
-# A schedule that takes as long as this hangs where nobody can notice it any more.
+# A schedule that takes this long hangs where its own time limits do not apply.
 _HANG = 120.0
 
 
 def main() -> int:
-    """Run what the arguments say; return the exit status: 0, or 1 after a failure."""
+    """Runs the schedules that the arguments select; returns the exit status: 0, or 1 after a failure."""
     parser = argparse.ArgumentParser(prog="liveness", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--seconds", type=float, default=60, help="how long to run (60)")
     parser.add_argument("--seed", type=int, help="run the schedule of this seed only")
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def resident() -> float:
-    """What the process takes, in MiB."""
+    """Returns the memory of the process, in MiB."""
     text = Path("/proc/self/statm").read_text()
     return int(text.split()[1]) * 4096 / 2**20
 

@@ -1,4 +1,4 @@
-"""Runs schedules until the time is over or one fails; then makes that one small."""
+"""Runs schedules until the time is over or one fails; then makes the failing one small."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .run import PATIENCE, execute
 
 __all__ = ["Failure", "Outcome", "campaign", "execute", "report", "shrink"]
 
-# While a schedule is made small: what hangs is not waited for as long.
+# While a schedule is made small, hanging calls have shorter time limits.
 _SHORT = 4.0
 _TRIES = 4
 
 
 @dataclasses.dataclass
 class Failure:
-    """A schedule that failed, what was wrong, and what is left of it that fails in the same way."""
+    """A failing schedule, its error, and the smallest part of it that fails in the same way."""
 
     plan: Plan
     complaints: list[str]
@@ -29,7 +29,7 @@ class Failure:
 
 @dataclasses.dataclass
 class Outcome:
-    """How many schedules were run, and the first one that failed."""
+    """The number of schedules, and the first one that failed."""
 
     runs: int = 0
     failure: Failure | None = None
@@ -38,7 +38,7 @@ class Outcome:
 def campaign(
     seconds: float, seed: int, *, shrinking: float = 30.0, began: Callable[[Plan], None] = lambda plan: None
 ) -> Outcome:
-    """Run the schedules of consecutive seeds, of this one first."""
+    """Runs the schedules of consecutive seeds, beginning with this one."""
     outcome, end = Outcome(), time.monotonic() + seconds
     while outcome.failure is None and time.monotonic() < end:
         plan = draw(seed + outcome.runs)
@@ -54,7 +54,7 @@ def _kind(complaint: str) -> str:
 
 
 def shrink(plan: Plan, complaints: list[str], seconds: float) -> Plan:
-    """Leave out steps for as long as what is left fails in the same way: it may need several tries to."""
+    """Leaves out steps while the rest fails in the same way; each reduction may need several attempts."""
     kinds = {_kind(complaint) for complaint in complaints}
     end = time.monotonic() + seconds
 
@@ -85,7 +85,7 @@ def shrink(plan: Plan, complaints: list[str], seconds: float) -> Plan:
 
 
 def report(failure: Failure) -> str:
-    """Describe a failure, and how to see it again."""
+    """Describes a failure, and how to repeat it."""
     complaints = [f"  - {complaint}" for complaint in failure.complaints[:20]]
     lines = ["", f"FAILED: seed {failure.plan.seed}", *complaints, ""]
     lines += [f"of its {len(failure.plan.steps)} steps, these are enough:", str(failure.smallest), ""]

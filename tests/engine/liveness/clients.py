@@ -1,4 +1,4 @@
-"""Clients on raw sockets, all in one thread: they read as they are told, and note what comes."""
+"""Clients on raw sockets, all in one thread: they read on command, and record what arrives."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _CHUNK = 65_536
 
 
 class _Client:
-    """One of them.
+    """One client.
 
     Args:
-        sock: After the handshake, with what came behind it.
+        sock: After the handshake, with the bytes that followed it.
     """
 
     def __init__(self, sock: socket.socket, seen: Seen, codec: Codec, early: bytes) -> None:
@@ -84,17 +84,17 @@ class _Client:
         except BlockingIOError:
             return
         except OSError:
-            # What came before may still be read.
+            # Earlier data may still be read.
             self.output.clear()
             return
         del self.output[:sent]
 
 
 class Clients:
-    """The thread. Its methods are called by others.
+    """The thread. Other threads call its methods.
 
     Args:
-        record: Where it notes things.
+        record: The record of events.
         address: Host and port of the engine.
         deflate: Whether to offer permessage-deflate.
     """
@@ -112,7 +112,7 @@ class Clients:
         self._thread.start()
 
     def do(self, verb: str, more: dict[str, Any]) -> None:
-        """Do a step, and wait until it is done."""
+        """Executes a step, and waits until it is done."""
         done = threading.Event()
 
         def order() -> None:
@@ -127,7 +127,7 @@ class Clients:
             self._record.complaints.append(f"the clients do not get on: {verb}")
 
     def stop(self) -> None:
-        """End the thread; all sockets are closed."""
+        """Ends the thread; all sockets are closed."""
         self._over = True
         with contextlib.suppress(OSError):
             self._theirs.send(b"x")
@@ -221,7 +221,7 @@ class Clients:
         seen = self._record.seen[index] = Seen(index, early)
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
-        # With the segments of 64 KiB of the loopback, small windows open once in a timer's time.
+        # With the segments of 64 KiB of the loopback, small windows open only at timer intervals.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1_000)
         try:
             sock.settimeout(_PATIENCE)
@@ -232,7 +232,8 @@ class Clients:
             sock.sendall("\r\n".join([*lines, "", ""]).encode())
             data = b""
             while b"\r\n\r\n" not in data:
-                # While events have no room nobody is let in, and whoever makes room may wait for us.
+                # While the event queue is full no client is admitted, and the consumer of events may wait for this
+                # thread.
                 ready, _, _ = select.select([sock], [], [], _PATIENCE)
                 more = sock.recv(4096) if ready else b""
                 if not more:

@@ -1,11 +1,11 @@
-"""Judges a record, and looks at nothing else: order, once each, nothing lost, counts, one end for each session."""
+"""Judges only a record: order, single delivery, completeness, counts, one end for each session."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
 
-from .record import Call, Ident, Record, Seen, Told
+from .record import Call, Ident, Record, Seen, SessionEvents
 
 __all__ = ["ECHO", "judge"]
 
@@ -16,7 +16,7 @@ DRAIN = 1001
 
 
 def judge(record: Record, options: dict[str, Any]) -> list[str]:
-    """What is wrong, in words."""
+    """Returns the errors as texts."""
     found = list(record.complaints)
     known = {call.ident: call for call in record.calls if call.ident is not None}
     told = {one.index: one for one in record.told.values()}
@@ -38,8 +38,8 @@ def _is_wrong(call: Call) -> bool:
     return isinstance(call.result, str) and call.result not in ("full", "closed")
 
 
-def _is_stable(seen: Seen, told: Told | None) -> bool:
-    """It was there from the beginning to the end, whose close frame it got."""
+def _is_stable(seen: Seen, told: SessionEvents | None) -> bool:
+    """Returns whether the client stayed from the beginning to the end, and got the close frame."""
     return seen.early and told is not None and not seen.left and seen.close == DRAIN and seen.ended == "eof"
 
 
@@ -52,7 +52,7 @@ def _received(seen: Seen, known: dict[Ident, Call], options: dict[str, Any]) -> 
         found += [f"{later} came after {earlier}" for earlier, later in pairwise(idents) if later <= earlier]
         for ident in idents:
             call = known.get(ident)
-            # Of several workers some may have ended.
+            # With several workers, some may have ended.
             over = call is not None and call.result == "closed" and call.verb != "send" and options["end"] != "drain"
             if call is None or not (call.sent or over):
                 found.append(f"{ident} came, and was not sent: {call}")
@@ -63,7 +63,7 @@ def _received(seen: Seen, known: dict[Ident, Call], options: dict[str, Any]) -> 
     return found
 
 
-def _told(one: Told, options: dict[str, Any]) -> list[str]:
+def _told(one: SessionEvents, options: dict[str, Any]) -> list[str]:
     found = []
     if one.connected != 1:
         found.append(f"its beginning was told {one.connected} times")
@@ -90,7 +90,7 @@ def _segments_match(pattern: str, topic: str) -> bool:
 
 
 def _subscribed(call: Call, client: int, changes: list[Call]) -> bool | None:
-    """Whether a client subscribes to what a call publishes; ``None``: it was being changed."""
+    """Returns whether a client subscribes to the topic of a published message; ``None``: it was being changed."""
     state: dict[str, bool | None] = {}
     for change in changes:
         if change.more["client"] != client or not change.sent:
@@ -99,7 +99,7 @@ def _subscribed(call: Call, client: int, changes: list[Call]) -> bool | None:
             continue
         pattern = change.more["pattern"]
         if change.ended < call.began:
-            # Two at once on the same pattern: whichever was last.
+            # Two changes of one pattern at once: either may be the last.
             doubt = any(
                 other is not change
                 and other.more["client"] == client
@@ -117,7 +117,7 @@ def _subscribed(call: Call, client: int, changes: list[Call]) -> bool | None:
 
 
 def _complete(record: Record, stable: dict[int, Seen]) -> list[str]:
-    """Whoever reads in the end gets everything."""
+    """Checks that clients which read to the end get everything."""
     found = []
     changes = sorted(
         (call for call in record.calls if call.verb in ("subscribe", "unsubscribe")), key=lambda call: call.ended
@@ -144,7 +144,7 @@ def _complete(record: Record, stable: dict[int, Seen]) -> list[str]:
 
 
 def _counts(record: Record) -> list[str]:
-    """Everybody was there all the time: what was counted was delivered, or dropped and counted again."""
+    """Checks that with all clients present each counted message was delivered, or counted as dropped."""
     delivered: dict[Ident, int] = {}
     for seen in record.seen.values():
         for ident in seen.received:

@@ -1,4 +1,4 @@
-"""What a schedule is, and how one is drawn: options of the engine, and steps of actors and of clients."""
+"""A schedule and how one is drawn: options of the engine, and steps of actors and of clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["CLIENTS", "Plan", "Step", "draw"]
 
-# The actor of steps that clients make.
+# The actor of the clients' steps.
 CLIENTS = -1
 
 _TOPICS = ["a", "a.b", "a.b.c", "b", "b.c"]
@@ -19,12 +19,12 @@ _SIZES = [30, 30, 30, 200, 2_000, 20_000, 70_000]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One thing to do.
+    """One action.
 
     Attributes:
-        actor: Who does it; ``CLIENTS``: a client.
-        verb: A call, or something for a client.
-        more: What else there is to say.
+        actor: The actor; ``CLIENTS``: a client.
+        verb: A call, or an action of a client.
+        more: Further arguments.
     """
 
     actor: int
@@ -41,8 +41,8 @@ class Plan:
     """A schedule.
 
     Attributes:
-        seed: What it was made of.
-        options: Of the engine, of whoever takes its events, of the end.
+        seed: Its seed.
+        options: Of the engine, of the consumer of events, of the end.
         steps: Those of one actor are done in their order, those of several at the same time.
     """
 
@@ -58,13 +58,13 @@ class Plan:
         return [step for step in self.steps if step.actor == actor]
 
     def dump(self) -> str:
-        """Write it as JSON, a step in a line."""
+        """Writes the plan as JSON, one step in a line."""
         lines = [json.dumps([step.actor, step.verb, step.more]) for step in self.steps]
         return "\n".join([json.dumps({"seed": self.seed, "options": self.options}), *lines, ""])
 
     @classmethod
     def load(cls, text: str) -> Plan:
-        """Read what ``dump`` has written."""
+        """Reads the output of ``dump``."""
         first, *lines = text.strip().splitlines()
         head = json.loads(first)
         return cls(head["seed"], head["options"], tuple(Step(*json.loads(line)) for line in lines))
@@ -75,7 +75,7 @@ class Plan:
 
 
 def draw(seed: int) -> Plan:
-    """Make a schedule of a seed."""
+    """Draws a schedule from a seed."""
     rng = random.Random(seed)
     calm = rng.random() < 0.4
     options: dict[str, Any] = {
@@ -91,11 +91,11 @@ def draw(seed: int) -> Plan:
         "echoes": rng.random() < 0.5,
         # "drain" after the actors, or "stop" while they are at work.
         "end": rng.choice(["drain", "drain", "drain", "stop", "both"]),
-        # Which actors are tasks of one loop, and not threads.
+        # The actors that are tasks of one loop, and not threads.
         "tasks": sorted(rng.sample(range(4), rng.choice([0, 0, 1, 2]))),
         "clients": rng.randint(1, 6),
         "calm": calm,
-        # Of a generator of its own: the schedules of seeds that were found to be of interest stay what they are.
+        # A separate generator, so that the schedules of known seeds stay the same.
         "busy_poll": random.Random(~seed).choice([0.0, 0.0, 0.0005]),
     }
     actors = rng.randint(1, 4)

@@ -1,4 +1,4 @@
-"""What was done and what came of it. Whoever writes into a list is one thread, or holds the lock."""
+"""A record of calls and outcomes. Each list is written by one thread, or under the lock."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _FILLING = "It was a bright cold day in April, and the clocks were striking thir
 
 
 def make(ident: Ident, size: int, *, text: bool) -> str | bytes:
-    """A message that says who it is from, and how long it is."""
+    """Returns a message that contains its sender and length."""
     head = f"{ident[0]}.{ident[1]}.{size}|"
     message = head + _FILLING[: max(0, size - len(head))]
     return message if text else message.encode()
 
 
 def read(message: str | bytes | bytearray) -> Ident:
-    """Who a message is from.
+    """Returns the sender of a message.
 
     Raises:
-        ValueError: It is not as it was made.
+        ValueError: The message was changed.
     """
     text = message if isinstance(message, str) else bytes(message).decode()
     head, _, body = text.partition("|")
@@ -42,8 +42,8 @@ class Call:
     """One call of an actor.
 
     Attributes:
-        ident: Of what it sends.
-        result: What it returned, or "full", "closed", or an error in words.
+        ident: Of the sent message.
+        result: The returned value, or "full", "closed", or an error text.
         began, ended: In nanoseconds of one clock.
     """
 
@@ -57,7 +57,7 @@ class Call:
 
     @property
     def sent(self) -> bool:
-        """Whether it has returned normally."""
+        """Returns whether the call has returned normally."""
         return not isinstance(self.result, str)
 
     def __str__(self) -> str:
@@ -66,14 +66,14 @@ class Call:
 
 @dataclasses.dataclass
 class Seen:
-    """What a client has done and seen.
+    """The actions and observations of a client.
 
     Attributes:
         received: Messages, in their order.
-        close: Code of the close frame that came.
+        close: Code of the close frame that arrived.
         ended: How the stream ended.
-        said: How many messages it has sent, as far as they were handed to the system.
-        left: It has closed or gone by itself.
+        said: The number of sent messages, as far as the system has taken them.
+        left: Whether it has closed or disappeared by itself.
     """
 
     index: int
@@ -87,8 +87,8 @@ class Seen:
 
 
 @dataclasses.dataclass
-class Told:
-    """What the engine has told of a session."""
+class SessionEvents:
+    """The events of a session that the engine has reported."""
 
     index: int
     session: Session
@@ -99,24 +99,24 @@ class Told:
 
 
 class Record:
-    """All of it."""
+    """The complete record."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.calls: list[Call] = []
         self.seen: dict[int, Seen] = {}
-        self.told: dict[int, Told] = {}
+        self.told: dict[int, SessionEvents] = {}
         self.complaints: list[str] = []
         self.dropped: int | None = None
-        # The engine was ended in order, after everybody had done everything, and all read.
+        # The engine was ended in order, after all actors had finished, and all clients read.
         self.orderly = False
 
-    def tell(self, session: Session) -> Told:
-        """Of the session of a client, whose path has its number."""
+    def tell(self, session: Session) -> SessionEvents:
+        """Returns the events of the session of a client, whose path has its number."""
         told = self.told.get(session.id)
         if told is None:
             with self.lock:
-                told = self.told.setdefault(session.id, Told(int(session.path.rpartition("/")[2]), session))
+                told = self.told.setdefault(session.id, SessionEvents(int(session.path.rpartition("/")[2]), session))
         return told
 
     def session(self, client: int) -> Session | None:

@@ -1,4 +1,4 @@
-"""Does what a plan says. Nothing waits longer than its patience; who does is a complaint, with all stacks."""
+"""Executes a plan. Every wait has a time limit; exceeding it is a complaint with all stacks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ENGINE_OPTIONS = (
 
 
 def execute(plan: Plan, patience: float = PATIENCE) -> list[str]:
-    """Run a schedule; return what was wrong."""
+    """Runs a schedule; returns the errors."""
     before = _descriptors(), _tasks()
     run = _Run(plan, patience)
     run.run()
@@ -73,7 +73,7 @@ class _Run:
         self.threads: list[threading.Thread] = []
         self.numbers: dict[int, int] = {}
 
-    # The whole
+    # The complete run
 
     def run(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -91,7 +91,7 @@ class _Run:
                 self._end_meanwhile(actors)
             for thread in actors:
                 self._join(thread)
-            # From now on everybody reads.
+            # From now on all clients read.
             clients.do("read", {})
             if self.options["end"] == "drain" and not self.record.complaints:
                 self._end_in_order()
@@ -110,8 +110,8 @@ class _Run:
             self._join(thread)
 
     def _end_in_order(self) -> None:
-        def heard() -> bool:
-            """What clients have said that are still there has all come."""
+        def all_messages_arrived() -> bool:
+            """Returns whether all messages of the remaining clients have arrived."""
             told = {one.index: one for one in self.record.told.values()}
             return all(
                 len(told[seen.index].messages) == seen.said
@@ -119,13 +119,13 @@ class _Run:
                 if seen.index in told and seen.ended is None and seen.close is None and not seen.left
             )
 
-        if not self._wait(heard, "what clients have said"):
+        if not self._wait(all_messages_arrived, "what clients have said"):
             for seen in self.record.seen.values():
                 self.record.complaints.append(f"client {seen.index}: {seen.said} said, {seen.ended} {seen.close}")
             return
         self.engine._drain(DRAIN)
         if self._wait(lambda: not self.engine.stats()["connections"], "the end of all connections"):
-            # Their sockets have told the clients as well.
+            # The clients' sockets have reported the end as well.
             self._wait(lambda: all(seen.ended for seen in self.record.seen.values()), "the clients' end")
             self.record.orderly = True
 
@@ -170,7 +170,7 @@ class _Run:
             time.sleep(0.0005)
         return True
 
-    # Who takes the events
+    # The consumer of events
 
     def _begin_taking(self) -> list[threading.Thread]:
         engine = self.engine
@@ -226,10 +226,10 @@ class _Run:
             if self.options["echoes"] and self.options["taker"] != "threads":
                 call = Call(ECHO + told.index, "send", {"client": told.index}, (ECHO + told.index, ident[1]))
                 self._call(call, lambda: session.send(make((ECHO + told.index, ident[1]), 40, text=True)))
-            # After the answer: the end begins when all were heard.
+            # After the answer: the end begins when all messages have arrived.
             told.messages.append(ident)
 
-    # Who calls
+    # The actors
 
     def _actors(self, clients: Clients) -> Iterator[tuple[str, Callable[[], object]]]:
         tasks: list[int] = []
@@ -312,7 +312,7 @@ class _Run:
         return lambda: "closed"
 
     def _room(self, topic: str | None) -> object:
-        # Who publishes waits for those that read; for nobody who does not, or too slowly, for more than five seconds.
+        # A publisher waits for clients that read, but at most five seconds for those that read too slowly.
         return self.engine.wait_for_room(topic, timeout=PATIENCE * 0.75) or f"no room for {topic}"
 
     def _call(self, call: Call, function: Callable[[], object]) -> None:
