@@ -193,11 +193,11 @@ SEED ?=
 LIVENESS_ARGS ?=
 
 .PHONY: liveness
-liveness: $(VENV)/built ## Make random calls on connections for SECONDS (60), and look whether anybody waits for ever; SETTING= chooses, SEED= and a whole SETTING= repeat one
+liveness: $(VENV)/built ## Make random calls on connections for SECONDS (60) and find calls that hang; SETTING= selects, SEED= with a whole SETTING= repeats one
 	PYTHONPATH=tests $(VENV)/bin/python -m liveness $(if $(SEED),--seed $(SEED) --setting $(SETTING),--seconds $(SECONDS) $(if $(SETTING),--setting '$(SETTING)')) $(LIVENESS_ARGS)
 
 .PHONY: liveness-engine
-liveness-engine: $(VENV)/built ## The same of the engine and its sessions: SECONDS=, or SEED= to repeat one
+liveness-engine: $(VENV)/built ## Make random calls on an engine and its sessions for SECONDS (60) and find calls that hang; SEED= repeats one
 	PYTHONPATH=tests $(VENV)/bin/python -m engine.liveness $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(LIVENESS_ARGS)
 
 # A kind and a seed repeat what was found; WHAT=protocol, heads or ends.

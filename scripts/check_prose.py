@@ -94,11 +94,13 @@ def markdown(text: str) -> Iterator[tuple[int, str]]:
 
 def python(text: str) -> Iterator[tuple[int, str]]:
     """Comments, and strings that are statements of their own."""
-    start = True
+    start, depth = True, 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("#")
-        elif token.type == tokenize.STRING and start:
+        elif token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+        elif token.type == tokenize.STRING and start and depth == 0:
             for offset, line in enumerate(token.string.splitlines()):
                 yield token.start[0] + offset, re.sub(r"`[^`]*`", "`code`", line.strip().strip('"'))
         start = token.type in {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT} or (

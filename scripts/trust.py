@@ -65,7 +65,7 @@ PARTS = [
     ),
     Part(
         "differential",
-        "differences from websockets and wsproto that nobody decided",
+        "undecided differences from websockets and wsproto",
         module("differential", "--seconds", "60"),
         300,
         r"([^\n]+)\n*$",
@@ -100,7 +100,7 @@ PARTS = [
     ),
     Part(
         "attack",
-        "attackers whom honest clients notice, or who take more than the bound",
+        "attackers that slow honest clients down, or exceed the bound",
         pytest("--rotation", "0/1", "tests/attack"),
         400,
         PASSED,
@@ -116,7 +116,7 @@ PARTS = [
     ),
     Part(
         "liveness",
-        "calls that wait for ever, on random schedules",
+        "calls that hang, on random schedules",
         module("liveness", "--seconds", "30"),
         200,
         r"([^\n]+)\n*$",

@@ -51,7 +51,7 @@ def test_oldest_first() -> None:
 
 
 def test_sending_client_is_evicted_last() -> None:
-    admission = Admission(9)
+    admission = EvictionQueue(9)
     entries = [admission.add(Client(number), at("192.0.2.1"), number) for number in range(5)]
     admission.progress(entries[0], 6)
     admission.progress(entries[3], 7)
@@ -60,7 +60,7 @@ def test_sending_client_is_evicted_last() -> None:
 
 
 def test_busiest_address_first() -> None:
-    admission = Admission(9)
+    admission = EvictionQueue(9)
     for number, host in enumerate(["a", "b", "b", "c", "b", "c"]):
         admission.add(Client(f"{host}{number}"), at(host), number)
     # With equal numbers for each address, the client that was silent longest.
@@ -76,7 +76,7 @@ def test_many_addresses_oldest_first() -> None:
 
 
 def test_returned_place() -> None:
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     assert not admission.is_over_limit
     entry = admission.add(Client(), at("192.0.2.1"), 0)
     assert admission.is_over_limit
@@ -94,7 +94,7 @@ def test_returned_place() -> None:
 
 def test_no_eviction_before_the_grace_period() -> None:
     """No client is evicted before it had time to send, and progress restarts that time."""
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     entry = admission.add(Client("one"), at("192.0.2.1"), 10.0)
     assert admission.next_victim(10.0) is None
     assert admission.next_victim(10.0 + PATIENCE - 0.01) is None
@@ -109,7 +109,7 @@ def test_no_eviction_before_the_grace_period() -> None:
 
 
 def test_no_candidate() -> None:
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     assert (admission.next_victim(99.0), admission.next_victim_in(99.0)) == (None, None)
     assert admission.delay(99.0) == GRACE
 
@@ -127,7 +127,7 @@ def test_far_too_many() -> None:
 
 def test_unread_client_is_not_late() -> None:
     """Each client is polled once, and then has time again."""
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     clients = [Client(number) for number in range(3)]
     entries = []
     for number, client in enumerate(clients):
@@ -143,7 +143,7 @@ def test_unread_client_is_not_late() -> None:
 
 
 def test_client_continues_with_its_place() -> None:
-    admission = Admission(1)
+    admission = EvictionQueue(1)
     entry = admission.add(Client("first"), at("192.0.2.1"), 0)
     other = Client("other")
     admission.replace(entry, other)
@@ -165,7 +165,7 @@ def test_refused_client() -> None:
     [(at("192.0.2.1"), "192.0.2.1"), (("2001:db8::1", 1, 0, 0), "2001:db8::1"), (b"\0abstract", "a Unix socket")],
 )
 def test_eviction_reason_names_address_and_count(address: Any, name: str) -> None:
-    admission = Admission(7)
+    admission = EvictionQueue(7)
     entries = [admission.add(Client(), address, 0) for _ in range(3)]
     admission.add(Client(), at("198.51.100.1"), 0)
     text, *arguments = admission.eviction_log(entries[0])
@@ -250,7 +250,7 @@ def test_random_operations_match_the_oracle(hosts: int) -> None:
 @pytest.mark.parametrize("hosts", [1, 250, 100_000])
 def test_flood_costs_the_same_for_each(hosts: int) -> None:
     """The stored state does not grow."""
-    admission = Admission(1024)
+    admission = EvictionQueue(1024)
     admission.add(Client("honest"), at("198.51.100.1"), 0)
 
     def run(count: int) -> float:

@@ -42,7 +42,7 @@ def test_many(caplog: pytest.LogCaptureFixture) -> None:
     log_throttle.log_due(241)
     assert logged(caplog)[-1] == "number 19999 (1899 times)"
     # A minute without an event ends the series.
-    log_throttle.tell(301)
+    log_throttle.log_due(301)
     assert len(logged(caplog)) == 5
     assert log_throttle.due is None
     log_throttle.add("kind", 302, logging.WARNING, "number %d", 1)
@@ -89,7 +89,7 @@ def test_first_event_of_a_source_is_logged_immediately(caplog: pytest.LogCapture
     log_throttle.log_due(71)
     assert logged(caplog)[3:] == ["refused (999); 999 more like it"]
     # A minute without an event ends the series.
-    log_throttle.tell(131)
+    log_throttle.log_due(131)
     assert log_throttle.due is None
     log_throttle.add_from_peer("a", "refused", 140, logging.WARNING, "refused (%d)", 7)
     assert logged(caplog)[4:] == ["refused (7)"]
@@ -103,10 +103,10 @@ def test_first_event_logged_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
     assert logged(caplog) == []
     log_throttle.log_due(70)
     assert logged(caplog) == ["failed (2); 2 more like it"]
-    log_throttle.tell(130)
-    assert log_throttle.begins("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
+    log_throttle.log_due(130)
+    assert log_throttle.is_first("a", "failed", 131, logging.ERROR, "failed (%d)", 3)
     # The level is disabled.
-    assert not log_throttle.begins("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
+    assert not log_throttle.is_first("a", "failed", 131, logging.DEBUG, "failed (%d)", 3)
 
 
 def test_many_new_sources(caplog: pytest.LogCaptureFixture) -> None:

@@ -41,7 +41,7 @@ NEVER = 3600.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that evicts silent clients soon when there are too many."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
     monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 
@@ -283,7 +283,7 @@ def test_burst_of_sending_clients_is_not_evicted(setting: Setting, run: Run, cap
 
 def test_far_more_clients_than_max_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are more clients than the limit of the wait, at a server that is busy longer: their sent data is read."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
     # Longer than a busy machine takes between the two halves of the requests.
     monkeypatch.setattr(eviction, "PATIENCE", 1.5)
@@ -312,7 +312,7 @@ def test_far_more_clients_than_max_pending(setting: Setting, run: Run, monkeypat
 
 def test_free_place_is_taken_immediately(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are far too many clients, none is accepted until one of them leaves."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
     monkeypatch.setattr(eviction, "PATIENCE", 600.0)
     monkeypatch.setattr(eviction, "GRACE", 600.0)

@@ -213,7 +213,7 @@ def test_connection_constructor_that_raises(setting: Setting, run: Run, caplog: 
 
 def test_many_at_once_with_few_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last client is served; silent ones were evicted."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
     monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 

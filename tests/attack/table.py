@@ -80,7 +80,7 @@ ROWS = [
     Row(
         "slow handshakes from many addresses",
         "the same, each from an address of its own",
-        "`max_pending`: who was silent longest goes",
+        "`max_pending`: the longest idle is evicted",
         OURS, opening.half_open_everywhere, descriptors=CROWD, meets=("closed",),
     ),
     Row(
@@ -122,7 +122,7 @@ ROWS = [
     Row(
         "connection storms",
         "connects, and resets before or after its request",
-        "nothing is kept of who has gone",
+        "nothing is kept of a closed connection",
         OURS, opening.storms, descriptors=CROWD,
     ),
     Row(
@@ -134,7 +134,7 @@ ROWS = [
     Row(
         "pipelined requests",
         "2,000 requests at once, endless bodies, none of it read",
-        "the first is answered, or refused and closed; 256 KiB and 2 s more are read of who is refused",
+        "the first is answered, or refused and closed; of a refused client, 256 KiB and 2 s more are read",
         OURS, opening.pipelines, descriptors=CROWD,
     ),
     Row(
@@ -261,8 +261,8 @@ ROWS = [
     ),
     Row(
         "publishing to a large audience",
-        "five of a hundred in a relay send without end, nobody reads",
-        "`outbox_limit`, one copy for all; senders wait for who reads",
+        "five of a hundred in a relay send without end, none reads",
+        "`outbox_limit`, one copy for all; senders wait for clients that read",
         ENGINES, knocking.relay_floods,
     ),
     Row(

@@ -211,7 +211,7 @@ RULES = [
         "request",
         "accepted",
         "refused 400 invalid Origin header: multiple",
-        "who says which origins are allowed refuses two, nobody else asks",
+        "only a server with a list of allowed origins refuses two",
     ),
     HeadRule(
         "length-list",
@@ -299,7 +299,7 @@ RULES = [
         "both",
         "refused 400 not an HTTP/1.1 message",
         "incomplete",
-        "what is no HTTP is told at its first bytes",
+        "bytes that are no HTTP are refused at once",
     ),
     HeadRule(
         "always-an-answer",
@@ -307,7 +307,7 @@ RULES = [
         "request",
         r"refused (4\d\d|505)",
         "refused 0 did not receive a valid HTTP request",
-        "whoever sends what is no request reads why",
+        "a client that sends no request gets the reason",
     ),
     HeadRule(
         "versions-get-426",

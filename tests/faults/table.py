@@ -124,7 +124,7 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "blackhole",
         _any(OPENING[:5]),
         "asgi",
-        "the connection is uvicorn's until it has a request, and waits for ever",
+        "the connection is uvicorn's until it has a request, and waits without a limit",
     ),
     ("loss", "tunnel", "*", "the answer of a proxy is a head like that of a server: see response"),
     (
@@ -139,7 +139,7 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "descriptors",
         "dialling",
         _SERVERS,
-        "who dials is in this process: test_server_flood.py, test_engine_admission.py",
+        "the client is in this process: test_server_flood.py, test_engine_admission.py",
     ),
     ("forgotten|cycle", "*", "listener-client", "a connection with a listener need not be held: it goes on"),
     (
@@ -153,7 +153,7 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "forgotten|cycle",
         "sending|closing|closed",
         "*",
-        "whoever calls holds the connection, and one that is closed holds nothing",
+        "a call holds the connection, and a closed one holds nothing",
     ),
     ("forgotten|cycle", "*", _SERVERS, "a server holds its connections until they are over"),
     (

@@ -41,7 +41,7 @@ NEVER = 3600.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that evicts silent clients soon when there are too many."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
     monkeypatch.setattr(eviction, "PATIENCE", 0.02)
 
@@ -259,7 +259,7 @@ def test_burst_of_sending_clients_is_not_evicted(caplog: pytest.LogCaptureFixtur
 @pytest.mark.usefixtures("impatient")
 def test_free_place_is_taken_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are far too many clients, none is accepted until one of them leaves."""
-    from wirespeed._handshake import admission
+    from wirespeed._handshake import eviction
 
     monkeypatch.setattr(eviction, "PATIENCE", 600.0)
     monkeypatch.setattr(eviction, "GRACE", 600.0)

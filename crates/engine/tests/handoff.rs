@@ -49,7 +49,7 @@ impl Old {
         self.clients.local_addr().unwrap()
     }
 
-    /// Gives its listener to whoever asks, who is yet to say that he is ready.
+    /// Hands its listener to the process that asks, which has yet to report that it is ready.
     fn transfer(&self) -> UnixStream {
         let (stream, _) = self.asked.accept().unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -11,7 +11,7 @@ from wirespeed.engine import Session
 __all__ = ["Call", "Ident", "Record", "Seen", "make", "read"]
 
 Ident = tuple[int, int]
-"""Who sent a message, and which of its own it is."""
+"""Sender of a message, and its number among those of the sender."""
 
 _FILLING = "It was a bright cold day in April, and the clocks were striking thirteen. " * 1_000
 

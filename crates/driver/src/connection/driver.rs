@@ -78,7 +78,7 @@ pub struct ConnectionDriver<B, S = Socket> {
     read_limit: u64,
     /// The TLS close_notify alert was sent.
     close_notify_sent: bool,
-    /// The external transport has bytes that the kernel has not taken, as far as is known.
+    /// The external transport last reported bytes that the kernel has not taken.
     transport_buffered: bool,
     /// Our direction of TCP was ended.
     write_ended: bool,

@@ -503,7 +503,7 @@ impl Worker {
                 }
                 if opening.take_refused() {
                     self.to_be_refused.remove(key);
-                    // As above.
+                    // Beside the timeout of the handshake; the earlier one counts.
                     self.wheel.set(Instant::now() + LINGER, key);
                 }
                 if opening.take_origin_changed() {

@@ -56,7 +56,7 @@ class ProtocolView:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"wirespeed has no protocol.{name}: frames do not pass through Python; protocol shows what the connection "
-            "tells of itself"
+            "reports about itself"
         )
 
     def _take(self) -> tuple[Any, dict[str, Any]]:

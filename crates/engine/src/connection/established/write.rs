@@ -30,7 +30,7 @@ const SHARED_SEND_CHUNK: usize = 256 * 1024;
 /// [`Established::is_stalled`] tries again before it concludes anything about the client.
 #[derive(Clone, Copy)]
 pub(super) struct Blocked {
-    /// When the kernel last took something, as far as is known.
+    /// When the kernel was last seen to accept bytes.
     since: Instant,
     /// The last attempt.
     tried: Instant,
