@@ -1181,7 +1181,7 @@ class CapacityWaker:
 
 @final
 class EventsWaker:
-    """A descriptor that is readable once there is something to take; when it is closed, its notification goes to another waker."""
+    """A descriptor that is readable once there are events. Closing it passes its notification on to another waker."""
 
     def fileno(self) -> int: ...
     def clear(self) -> None: ...
