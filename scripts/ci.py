@@ -92,6 +92,7 @@ def _steps(commit: int) -> list[Step]:
         _make("check-wheel", lane="build", needs=["wheel"], result=PASSED),
         _make("interop-peers", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
         _make("lint-format", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
+        _make("lint-prose", lane="checks", needs=["environment"], nice=BEHIND_TESTS),
         _make("lint-dependencies", lane="checks", nice=BEHIND_TESTS, result=r"(advisories[^\n]*)"),
         _make("lint-types", lane="checks", needs=["build"], nice=BEHIND_TESTS),
         _make("lint-rust", lane="checks", needs=["build"], nice=BEHIND_TESTS),
