@@ -83,7 +83,7 @@ def test_returned_place() -> None:
     assert admission.remove(entry)
     assert not admission.remove(entry)
     admission.progress(entry, 1)
-    assert (len(admission), admission.is_over_limit, admission.first_to_go()) == (0, False, None)
+    assert (len(admission), admission.is_over_limit, admission.first_victim()) == (0, False, None)
     # Nor does it count for another client of the address.
     other = admission.add(Client(), at("192.0.2.1"), 2)
     admission.progress(entry, 3)

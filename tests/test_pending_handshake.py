@@ -54,7 +54,7 @@ def pending() -> Iterator[Any]:
 def test_no_data_yet(pending: Any) -> None:
     assert (pending.address, pending.deadline, pending.entry) == (PEER, None, None)
     assert (pending.opening, pending.data) == (None, None)
-    assert (pending.is_silent, pending.is_complete, pending.is_bare) == (True, False, False)
+    assert (pending.is_silent, pending.is_complete, pending.is_request_only) == (True, False, False)
     pending.drop()  # no server to notify
 
 

@@ -89,11 +89,11 @@ class _Shrinker:
 
     @staticmethod
     def _simpler_settings(plan: Plan) -> Iterator[Plan]:
-        simple: dict[str, Any] = {"tls": "plain", "deflate": False, "dropin": False, "role": "client", "port": "fd"}
+        simple: dict[str, Any] = {"tls": "plain", "deflate": False, "dropin": False, "role": "client", "io_backend": "fd"}
         if not plan.setting.blocking:
             simple["loop"] = "asyncio"
         else:
-            del simple["port"]
+            del simple["io_backend"]
         for name, value in simple.items():
             setting: Setting = dataclasses.replace(plan.setting, **{name: value})
             if setting in SETTINGS and not (setting.role == "client" and plan.options["links"] > 1):
