@@ -22,7 +22,7 @@ import websockets.asyncio.client as client
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from interop.certificates import Certificates
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.uvicorn_server import OURS, THEIRS, UvicornServer
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
@@ -160,7 +160,7 @@ def test_shutdown_with_a_client_that_does_not_answer(loop: str) -> None:
         assert b" 101 " in head(sock)
         begin = time.monotonic()
         server.stop()
-        assert time.monotonic() - begin < patience(5)
+        assert time.monotonic() - begin < load_scaled(5)
         assert rest(sock) == b"\x88\x02\x03\xf4"
         sock.close()
     assert app.seen == [1012]
@@ -186,7 +186,7 @@ def test_shutdown_while_sending() -> None:
         time.sleep(0.3)
         begin = time.monotonic()
         server.stop()
-        assert time.monotonic() - begin < patience(15)
+        assert time.monotonic() - begin < load_scaled(15)
         sock.close()
     assert errors == ["ClientDisconnected"]
 
@@ -205,7 +205,7 @@ def test_shutdown_after_the_application_has_closed() -> None:
         time.sleep(0.1)
         begin = time.monotonic()
         server.stop()
-        assert time.monotonic() - begin < patience(5)
+        assert time.monotonic() - begin < load_scaled(5)
         assert rest(sock) == b"\x88\x02\x0b\xb8"
         sock.close()
 
@@ -358,7 +358,7 @@ def test_client_that_never_ends(caplog: pytest.LogCaptureFixture) -> None:
         assert b" 403 " in head(sock)
         begin = time.monotonic()
         server.stop()
-        assert time.monotonic() - begin < patience(5)
+        assert time.monotonic() - begin < load_scaled(5)
         assert rest(sock) == b""
         sock.close()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.uvicorn_server import OURS, UvicornServer
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
@@ -89,7 +89,7 @@ async def _receive_for_ever(receive: Any, app: App) -> None:
 @contextlib.contextmanager
 def request(server: UvicornServer, path: bytes) -> Iterator[socket.socket]:
     with socket.create_connection(server.address) as sock:
-        sock.settimeout(patience(SOON))
+        sock.settimeout(load_scaled(SOON))
         sock.sendall(REQUEST % path)
         yield sock
 
@@ -102,7 +102,7 @@ def head(sock: socket.socket) -> bytes:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + patience(SOON)
+    deadline = time.monotonic() + load_scaled(SOON)
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.005)
@@ -110,7 +110,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def answers_http(address: tuple[str, int]) -> bool:
     with socket.create_connection(address) as sock:
-        sock.settimeout(patience(SOON))
+        sock.settimeout(load_scaled(SOON))
         sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         try:
             return head(sock).startswith(b"HTTP/1.1 200 ")
@@ -121,7 +121,7 @@ def answers_http(address: tuple[str, int]) -> bool:
 def stop(server: UvicornServer) -> None:
     begin = time.monotonic()
     server.stop()
-    assert time.monotonic() - begin < patience(SOON)
+    assert time.monotonic() - begin < load_scaled(SOON)
 
 
 # Kinds of ends, and the code that the application gets.
@@ -387,8 +387,8 @@ def test_sigterm(tmp_path: Path, loop: str, path: bytes) -> None:
         assert answers_http(address)
         process.send_signal(signal.SIGTERM)
         begin = time.monotonic()
-        output = process.communicate(timeout=GUARD + patience(SOON))[0]
-        assert time.monotonic() - begin < patience(SOON)
+        output = process.communicate(timeout=GUARD + load_scaled(SOON))[0]
+        assert time.monotonic() - begin < load_scaled(SOON)
         assert "Traceback" not in output
     finally:
         process.kill()

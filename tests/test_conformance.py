@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.samples import sample
 
 FOLDER = Path(__file__).resolve().parents[1] / "conformance"
@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_autobahn(end: str, tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "run.py"), end, "--cases", "quick", "--reports", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(250), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=load_scaled(250), check=False)
     if done.returncode == SKIPPED:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr

@@ -24,7 +24,7 @@ import pytest
 
 import wirespeed
 from interop.certificates import Certificates
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from wirespeed.engine import Drained, Engine
 from wirespeed.sync import ClientConnection, connect
 
@@ -66,7 +66,7 @@ def test_stats_of_all_and_of_each_worker() -> None:
         stats = engine.stats()
         assert (stats["messages_received"], stats["bytes_received"], stats["bytes_sent"]) == (2, 1005, 1005)
         assert stats["loop_lag"]["count"] > 0
-        assert 0 < stats["loop_lag"]["p50"] <= stats["loop_lag"]["p99"] <= patience(5)
+        assert 0 < stats["loop_lag"]["p50"] <= stats["loop_lag"]["p99"] <= load_scaled(5)
         assert len(stats["workers"]) == 2
         for name in ("sessions", "messages_received", "bytes_sent", "panics"):
             assert sum(worker[name] for worker in stats["workers"]) == stats[name]
@@ -148,7 +148,7 @@ def test_drain() -> None:
         look.start()
         begin = time.monotonic()
         assert engine.drain(2, batch=3) == Drained(ended=9, cut=1)
-        assert 1 < time.monotonic() - begin < patience(4)
+        assert 1 < time.monotonic() - begin < load_scaled(4)
         look.join()
         assert states == [(503, b"draining\n")]
         for thread in threads:
@@ -271,7 +271,7 @@ def test_a_second_sigterm_stops() -> None:
             time.sleep(0.5)
             process.child.send_signal(signal.SIGTERM)
             assert process.child.wait(PATIENCE) == 0
-            assert time.monotonic() - begin < patience(2.5)
+            assert time.monotonic() - begin < load_scaled(2.5)
             del ws
     finally:
         process.end()
@@ -443,7 +443,7 @@ with engine:
     except OSError:
         pass
     deadline = time.monotonic() + 20
-    while not any("no client can be accepted" in text for _, text in lines):
+    while not any("be accepted for now" in text for _, text in lines):
         assert time.monotonic() < deadline, lines
         time.sleep(0.01)
     print(len([line for line in lines if "accepted" in line[1]]), lines[-1], flush=True)

@@ -74,7 +74,7 @@ def check(outcomes: dict[Address, tuple[bool, float]], delay: float | None) -> N
     assert course.starts[0][1] == 1000
     ends = {target: time + outcomes[target][1] for target, time in course.starts}
     for (before, then), (_, now) in zip(course.starts, course.starts[1:], strict=False):
-        # Of those in progress when the previous one began, and the previous one.
+        # Attempts in progress when the previous one began, including the previous one.
         failed = [end for target, end in ends.items() if not outcomes[target][0] and then <= end]
         failed = [end for end in failed if end > then or end == ends[before]]
         assert now == min([math.inf if delay is None else then + delay, *failed])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import wirespeed
 from interop import asyncio_tools
 from interop.asyncio_tools import Setting
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from wirespeed import ClientConnection, ServerConnection
 
 from .conversation import QUIET, Conversation, content, is_single
@@ -108,7 +108,7 @@ async def accepted(setting: Setting) -> AsyncIterator[Connection]:
 
     async with wirespeed.serve(handle, "127.0.0.1", 0, **_options(setting)) as server:
         echo = loop.create_task(_echo(server.sockets[0].getsockname()))
-        ws = await asyncio.wait_for(connection, patience(PATIENCE))
+        ws = await asyncio.wait_for(connection, load_scaled(PATIENCE))
         try:
             yield ws
         finally:
@@ -179,7 +179,7 @@ async def _run(ws: Connection, program: list[Step], conversations: list[Conversa
             await _try(ws, conversation, step)
             while later:
                 with contextlib.suppress(wirespeed.ConnectionClosed):
-                    await asyncio.wait_for(later.pop(0), patience(PATIENCE))
+                    await asyncio.wait_for(later.pop(0), load_scaled(PATIENCE))
         await _end(ws, conversation)
     finally:
         conversation.over = True
@@ -210,7 +210,7 @@ async def _try(ws: Connection, conversation: Conversation, step: Step) -> None:
         if name in ("throw", "poll"):
             return  # a future that nothing awaits
         if hasattr(result, "__await__"):
-            result = await asyncio.wait_for(result, patience(PATIENCE))
+            result = await asyncio.wait_for(result, load_scaled(PATIENCE))
     except BaseException as exc:
         if isinstance(exc, asyncio.TimeoutError) and name not in ("ping",):
             raise Misbehaved(f"{name} hangs") from exc
@@ -243,7 +243,7 @@ async def _end(ws: Connection, conversation: Conversation) -> None:
         await ws.send(last)
         conversation.note_own(last)
         while not conversation.received or conversation.received[-1] != last.encode():
-            conversation.note_received(await asyncio.wait_for(ws.recv(decode=False), patience(PATIENCE)))
+            conversation.note_received(await asyncio.wait_for(ws.recv(decode=False), load_scaled(PATIENCE)))
     except wirespeed.ConnectionClosed as exc:
         if not conversation.closed:
             raise Misbehaved(f"nobody has closed it: {exc!r}") from exc

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import wirespeed
 from interop import asyncio_tools
 from interop.asyncio_tools import Setting
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 
 from .conversation import QUIET, Conversation, as_bytes
 from .oracle import Mine, Misbehaved
@@ -150,7 +150,7 @@ async def _main(uri: str, program: Program, setting: Setting, conversations: lis
         if not (conversation.closed or listener.raised):
             raise Misbehaved(f"nobody has closed it: {exc!r}") from exc
     try:
-        await asyncio.wait_for(ws.wait_closed(), patience(PATIENCE))
+        await asyncio.wait_for(ws.wait_closed(), load_scaled(PATIENCE))
     except Mine:
         if not listener.raised:
             raise Misbehaved("it has raised nothing") from None
@@ -177,7 +177,7 @@ async def _patient() -> AsyncIterator[None]:
     """Applies a time limit for a busy machine."""
     task = asyncio.current_task()
     assert task is not None
-    timer = asyncio.get_running_loop().call_later(patience(PATIENCE), task.cancel)
+    timer = asyncio.get_running_loop().call_later(load_scaled(PATIENCE), task.cancel)
     try:
         yield
     finally:

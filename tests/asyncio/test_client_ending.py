@@ -14,7 +14,7 @@ import pytest
 from interop.asyncio_tools import cancelled, settled, soon, spin
 from interop.checks import as_close, no_leaks, open_descriptors, within
 from interop.frames import Close, close, text
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.scripted import Disconnected, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
@@ -498,4 +498,4 @@ def test_raising_signal_handler_does_not_prevent_half_close(
     monkeypatch.setattr(transport, method, once)
     asyncio.run(main())
     assert raised == [method]
-    assert server.result < patience(5)
+    assert server.result < load_scaled(5)

@@ -357,7 +357,7 @@ def test_nowait_calls_are_refused_between_fragments(scripted: Scripted, run: Run
     assert [frame.payload for frame in server.result[0] if frame.payload] == [b"one", b"two", b"a", b"b"]
 
 
-@pytest.mark.wirespeed_only("websockets waits for ever")
+@pytest.mark.wirespeed_only("websockets waits forever")
 @pytest.mark.parametrize("how", ["send", "send_many", "fragments", "later"])
 def test_iterable_of_fragments_cannot_send(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
     """The iterable would wait for itself. Another task waits for the end of the message."""

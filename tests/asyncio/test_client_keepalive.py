@@ -13,8 +13,8 @@ import pytest
 from interop.asyncio_tools import cancelled, soon, spin
 from interop.checks import as_close, within
 from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from interop.load_scaling import load_scaled
 from interop.pace import ENOUGH, check_pace, pace
-from interop.patience import patience
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.slow import read_slowly, send_slowly
@@ -120,7 +120,7 @@ def test_ping(server: WebSocketsServer, run: Run, connect: Connect) -> None:
             latency = await round_trip(ws)
             assert isinstance(latency, float)
             assert measured(latency)
-            assert latency < patience(5)
+            assert latency < load_scaled(5)
             assert ws.latency == pytest.approx(latency, abs=0.05)
 
     run(main)

@@ -247,7 +247,7 @@ def endless(wire: Wire, head: bytes) -> None:
     wire.read_to_end()
 
 
-@pytest.mark.wirespeed_only("websockets raises TimeoutError, and tries again for ever")
+@pytest.mark.wirespeed_only("websockets raises TimeoutError, and tries again forever")
 @pytest.mark.parametrize(
     "head",
     [
@@ -294,7 +294,7 @@ def test_refusal_of_a_proxy_whose_body_does_not_end(scripted: Scripted, run: Run
     assert (exc.response.status_code, exc.response.body) == (407, b"spam")  # type: ignore[attr-defined]
 
 
-@pytest.mark.wirespeed_only("websockets waits for ever")
+@pytest.mark.wirespeed_only("websockets waits forever")
 def test_body_of_a_refusal_without_open_timeout(
     scripted: Scripted, run: Run, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,7 +306,7 @@ def test_body_of_a_refusal_without_open_timeout(
         fails(run, exceptions.InvalidStatus, lambda: connect(server.uri, open_timeout=None), "403")
 
 
-@pytest.mark.wirespeed_only("websockets waits for ever")
+@pytest.mark.wirespeed_only("websockets waits forever")
 @pytest.mark.parametrize("timeout", [None, 5], ids=["none", "some"])
 def test_redirect_whose_body_does_not_end(
     server: WebSocketsServer,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from interop.native import NativeEcho
-from interop.sleeper import CONNECTIONS, SIZES, wakes_in_time
+from interop.wake_latency import CONNECTIONS, SIZES, wakes_in_time
 
 Run = Callable[..., Any]
 Connect = Callable[..., Any]

@@ -78,7 +78,7 @@ def test_lost(scripted: Scripted, run: Run, connect: Connect) -> None:
         assert run(main) == ["1006"] * 3
 
 
-@pytest.mark.wirespeed_only("websockets goes on for ever")
+@pytest.mark.wirespeed_only("websockets goes on forever")
 @pytest.mark.parametrize("code", [1000, None])
 def test_clean_close_ends_the_iteration(scripted: Scripted, run: Run, connect: Connect, code: int | None) -> None:
     server = scripted(close_with(code))
@@ -102,7 +102,7 @@ def test_reconnect_after_close(scripted: Scripted, run: Run, connect: Connect) -
     assert run(main) == ["ok"] * 3
 
 
-@pytest.mark.wirespeed_only("websockets goes on for ever")
+@pytest.mark.wirespeed_only("websockets goes on forever")
 def test_closed_by_the_application(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         count = 0
@@ -116,7 +116,7 @@ def test_closed_by_the_application(server: WebSocketsServer, run: Run, connect: 
         run(main)
 
 
-@pytest.mark.wirespeed_only("websockets goes on for ever")
+@pytest.mark.wirespeed_only("websockets goes on forever")
 @pytest.mark.parametrize("answer", [None, 1011])
 def test_closed_by_the_application_against_the_server(
     scripted: Scripted, run: Run, connect: Connect, answer: int | None
@@ -180,7 +180,7 @@ def test_left_open(scripted: Scripted, run: Run, connect: Connect) -> None:
     assert [result for result in server.results if result is not None] == [Close(1000)] * 3
 
 
-@pytest.mark.wirespeed_only("websockets connects again at once, for ever")
+@pytest.mark.wirespeed_only("websockets connects again at once, forever")
 def test_server_that_accepts_and_closes(scripted: Scripted, run: Run, connect: Connect) -> None:
     """Such a server is retried with growing delays, like a server that refuses."""
     server = scripted(close_with(1011))
@@ -399,7 +399,7 @@ def test_two_iterations_at_once(server: WebSocketsServer, run: Run, connect: Con
         run(main)
 
 
-@pytest.mark.wirespeed_only("websockets tries again for ever")
+@pytest.mark.wirespeed_only("websockets tries again forever")
 def test_with_a_socket(server: WebSocketsServer, run: Run, connect: Connect) -> None:
     async def main() -> None:
         sock = socket.create_connection(("127.0.0.1", server.port))

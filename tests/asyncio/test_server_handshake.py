@@ -19,7 +19,7 @@ from interop.asyncio_tools import Setting, soon, spin
 from interop.certificates import Certificates
 from interop.checks import no_leaks, within
 from interop.frames import TEXT, Frame
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.serving import LOGGER, Raw, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED
 
@@ -174,7 +174,7 @@ def test_open_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixtu
                     assert b" 101 " not in await raw.rest()
                 except ConnectionResetError:
                     assert part == "drip"
-                assert 0.15 < time.monotonic() - start < patience(3)
+                assert 0.15 < time.monotonic() - start < load_scaled(3)
                 dripping.cancel()
                 await asyncio.wait([dripping])
                 if not dripping.cancelled():

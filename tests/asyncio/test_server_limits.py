@@ -12,7 +12,7 @@ import pytest
 from interop.asyncio_tools import Setting, settled, soon
 from interop.checks import no_leaks, within
 from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Close, close, deflate
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.serving import Raw, echo, idle, logged, masked, serve, small_sends
 from interop.subject import exceptions
 
@@ -122,7 +122,7 @@ def test_ping_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixtu
                 frames, end = await raw.until_close()
                 assert end is not None
                 assert end.code == 1011
-                assert 0.1 < time.monotonic() - start < patience(3)
+                assert 0.1 < time.monotonic() - start < load_scaled(3)
                 assert PING in {frame.opcode for frame in frames}
                 assert await raw.rest() == b""
             await soon(lambda: server.connections == set())

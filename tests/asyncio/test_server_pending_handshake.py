@@ -13,7 +13,7 @@ import pytest
 from interop.asyncio_tools import Setting
 from interop.checks import no_leaks, within
 from interop.frames import TEXT, Close
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.serving import LOGGER, Raw, echo, logged, masked, request, serve, unnamed
 from interop.subject import IS_WIRESPEED
 
@@ -93,7 +93,7 @@ def test_silent_clients_time_out_one_by_one(setting: Setting, run: Run, caplog: 
 
     with no_leaks(), within(5):
         run(main)
-    assert all(0.15 < end < patience(2) for end in ends), ends
+    assert all(0.15 < end < load_scaled(2) for end in ends), ends
     timeouts = [text for text in logged(caplog, logging.DEBUG) if "open_timeout" in text]
     assert len(timeouts) == 4
     assert all(text.startswith("a client has sent nothing (127.0.0.1:") for text in timeouts)

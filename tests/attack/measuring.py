@@ -16,7 +16,7 @@ from typing import Any
 
 from interop.certificates import Certificates
 from interop.children import Child
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 
 from .answering import ask, heard
 from .calling import OPEN_TIMEOUT
@@ -186,7 +186,7 @@ class Attacked:
         """Measures the latency of honest traffic for a time."""
         teller = self.child if self._is_client else self.honest
         ask(teller, {**self._question(port, seconds), **more})
-        return heard(teller, patience(seconds + LONG))
+        return heard(teller, load_scaled(seconds + LONG))
 
     def _state(self) -> dict[str, Any]:
         if self._is_client:
@@ -237,7 +237,7 @@ class Attacked:
 
     def _settle(self, at_first: Usage, said: list[dict[str, Any]]) -> tuple[dict[str, Any], Usage]:
         """Waits until the usage is as before; returns the usage and the increase; adds the log records."""
-        deadline = time.monotonic() + patience(10)
+        deadline = time.monotonic() + load_scaled(10)
         while True:
             state, now = self._state(), usage(self.child.process.pid)
             said.append(state)
@@ -268,7 +268,7 @@ def complaints(row: Row, figures: Figures) -> Iterator[str]:
     yield from (f"an honest client: {problem}" for problem in honest["problems"] if LATENESS in problem)
     if not honest["count"] or not honest["opened"]:
         yield f"honest clients got nothing: {honest}"
-    elif honest["p99"] > patience(LATE) or honest["opened_last"] > patience(OPENED):
+    elif honest["p99"] > load_scaled(LATE) or honest["opened_last"] > load_scaled(OPENED):
         yield f"honest clients had to wait: {honest}"
     if figures.memory > row.memory:
         yield f"{figures.memory:.0f} MiB more, of {row.memory:.0f}"
@@ -282,7 +282,7 @@ def complaints(row: Row, figures: Figures) -> Iterator[str]:
     if row.harm is not None and tally.get("connections", 0) < 3:
         yield f"the attack did not come about: {tally}"
     yield from (f"nothing was {name}: {tally}" for name in row.meets if not tally.get(name))
-    if honest.get("longest_opening", 0) > patience(OPEN_TIMEOUT + 2):
+    if honest.get("longest_opening", 0) > load_scaled(OPEN_TIMEOUT + 2):
         yield f"an opening took {honest['longest_opening']:.1f} s"
     # The rate limit passes a burst of one second; another second allows for the time of the measurement.
     if row.passes and not 0 < figures.passed <= row.passes * (figures.seconds + 2):

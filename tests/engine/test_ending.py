@@ -13,7 +13,7 @@ import time
 import pytest
 
 from engine.tools import dial
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from wirespeed.engine import Disconnected, Engine
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
@@ -35,7 +35,7 @@ def interrupt(after=0.3):
 
 def program(body: str, *, status: int = 0, seconds: float = 20.0) -> str:
     """Runs a program to its end; returns its output. The interpreter must report nothing."""
-    limit = patience(seconds)
+    limit = load_scaled(seconds)
     text = PRELUDE + f"faulthandler.dump_traceback_later({limit - 3}, exit=True)\n" + textwrap.dedent(body)
     command = [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "-c", text]
     done = subprocess.run(command, capture_output=True, text=True, timeout=limit + 10, check=False)
@@ -450,7 +450,7 @@ def test_signals_from_outside(kind: str) -> None:
         process.send_signal(signal.SIGTERM if kind == "term" else signal.SIGINT)
         began = time.monotonic()
         assert process.communicate(timeout=20)[0] == "over\n"
-        assert time.monotonic() - began < patience(5)
+        assert time.monotonic() - began < load_scaled(5)
         assert process.returncode == 0
     finally:
         process.kill()

@@ -13,7 +13,7 @@ import pytest
 
 import wirespeed
 from engine.tools import dial, running, take, uri
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from wirespeed.engine import Disconnected, Engine, Message, Session
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
@@ -141,7 +141,7 @@ for awaits in (False, True):
         print("connection refused", flush=True)
 """
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=patience(20), check=False
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=load_scaled(20), check=False
     )
     assert (done.returncode, done.stdout) == (0, "3\nconnection refused\n" * 2), done.stderr
 
@@ -199,7 +199,7 @@ def test_events_that_are_not_taken(compression: bool) -> None:
         for thread in threads:
             thread.start()
         # Until no client makes progress.
-        before, deadline = -1, time.monotonic() + patience(30)
+        before, deadline = -1, time.monotonic() + load_scaled(30)
         while before != sum(sent):
             assert time.monotonic() < deadline
             before = sum(sent)
@@ -210,7 +210,7 @@ def test_events_that_are_not_taken(compression: bool) -> None:
         assert waiting["event_bytes_waiting"] < limit + 2 * (2**20 + 300_000)
         over.set()
         got: dict[Session, list[int]] = {}
-        deadline = time.monotonic() + patience(30)
+        deadline = time.monotonic() + load_scaled(30)
         for batch in engine.batches(timeout=0.1):
             assert time.monotonic() < deadline, (sent, {session: len(numbers) for session, numbers in got.items()})
             if not any(thread.is_alive() for thread in threads) and sum(map(len, got.values())) == sum(sent):
@@ -276,7 +276,7 @@ def test_a_handler_that_never_returns(way: str) -> None:
         thread.start()
         with dial(engine) as ws:
             # Until it is no longer read.
-            before, deadline = -1, time.monotonic() + patience(30)
+            before, deadline = -1, time.monotonic() + load_scaled(30)
             while before != sent:
                 assert time.monotonic() < deadline
                 before = sent
@@ -292,7 +292,7 @@ def test_a_handler_that_never_returns(way: str) -> None:
         stuck.set()
         thread.join(20)
         assert not thread.is_alive()
-        deadline = time.monotonic() + patience(30)
+        deadline = time.monotonic() + load_scaled(30)
         while len(seen) < sent:
             assert time.monotonic() < deadline, f"{len(seen)} of {sent}"
             time.sleep(0.01)
@@ -317,4 +317,4 @@ def test_a_session_that_is_not_read_can_be_closed() -> None:
         assert isinstance(message, Message)
         assert isinstance(end, Disconnected)
         assert (end.code, end.failure) == (4000, None)
-        assert time.monotonic() - began < patience(3)
+        assert time.monotonic() - began < load_scaled(3)

@@ -17,7 +17,7 @@ import pytest
 
 import wirespeed
 from engine.tools import dial, take, uri
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from wirespeed.engine import Connected, Disconnected, Engine, Message, Session
 from wirespeed.sync import ClientConnection
 
@@ -199,7 +199,7 @@ def test_garbage_collected_while_events_become_objects() -> None:
         engine.stop()
     """)
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=patience(40), check=False
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=load_scaled(40), check=False
     )
     assert done.returncode == 0, done.stderr
 

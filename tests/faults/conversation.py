@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from interop.checks import describe
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 
 from .peer import Gone, Peer
 
@@ -158,7 +158,7 @@ class _Clock:
 
     def stop(self) -> None:
         took = time.monotonic() - self.began
-        if took > patience(CALL):
+        if took > load_scaled(CALL):
             self.log.wrong = f"{self.name} took {took:.1f} s"
 
 

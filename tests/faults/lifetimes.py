@@ -19,7 +19,7 @@ import wirespeed
 from interop.asyncio_tools import new_loop
 from interop.certificates import Certificates
 from interop.checks import no_leaks
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.threads import no_threads_left
 
 from .clients import DOCUMENTED, Plan, make_client, run_client
@@ -59,7 +59,7 @@ def _peer(cell: Cell, certificates: Certificates, strike: Callable[[], None]) ->
         tls = wirespeed.TLS(ca=certificates.ca_file) if cell.is_secure else None
         host = "localhost" if cell.is_secure else "127.0.0.1"
         yield Plan(f"{'wss' if cell.is_secure else 'ws'}://{host}:{port}/", options, tls), peers
-        thread.join(patience(PATIENCE))
+        thread.join(load_scaled(PATIENCE))
         assert not thread.is_alive(), "the peer does not see the end"
         if errors:
             raise errors[0]
@@ -148,7 +148,7 @@ def _child(cell: Cell, folder: Path, **environment: str) -> None:
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
-        timeout=patience(60),
+        timeout=load_scaled(60),
         check=False,
         env={**os.environ, **environment},
     )

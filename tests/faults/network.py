@@ -16,7 +16,7 @@ import wirespeed
 from interop.certificates import Certificates
 from interop.checks import no_leaks
 from interop.children import Child
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.threads import no_threads_left
 
 from .clients import DOCUMENTED, Plan, run_client
@@ -118,7 +118,7 @@ class _FarEnd:
         self.thread.start()
 
     def join(self) -> Peer | None:
-        self.thread.join(patience(PATIENCE))
+        self.thread.join(load_scaled(PATIENCE))
         assert not self.thread.is_alive(), "the peer waits for the subject"
         if self.errors:
             raise self.errors[0]
@@ -186,7 +186,7 @@ def _server(
     with network.near(), serving(cell.api.name, cell.api.setting, what):
         far = _FarEnd(network, cell, dial, strike)
         if cell.api.name != "engine-echo":
-            assert what.done.wait(patience(PATIENCE)), "the application waits"
+            assert what.done.wait(load_scaled(PATIENCE)), "the application waits"
         end()
         peer = far.join()
         check_serves(what.address[1], context, NEAR)

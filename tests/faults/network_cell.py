@@ -16,7 +16,7 @@ import wirespeed
 from interop.addresses import full_listener
 from interop.certificates import Certificates
 from interop.checks import no_leaks
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.threads import no_threads_left, wait_until
 
 from .clients import DOCUMENTED, Plan, run_client
@@ -97,7 +97,7 @@ class _Far:
         self.thread.start()
 
     def join(self) -> Peer | None:
-        self.thread.join(patience(PATIENCE))
+        self.thread.join(load_scaled(PATIENCE))
         assert not self.thread.is_alive(), "the peer waits for the subject"
         if self.errors:
             raise self.errors[0]
@@ -212,7 +212,7 @@ def _wait_until_let_go(relay: Relay) -> None:
         return
     poll = select.poll()
     poll.register(pair.near.fileno(), select.POLLRDHUP)
-    assert poll.poll(patience(10) * 1000), "the subject keeps the connection"
+    assert poll.poll(load_scaled(10) * 1000), "the subject keeps the connection"
 
 
 def run_server_cell(cell: Cell, certificates: Certificates, act: Callable[[], None]) -> tuple[Log, Peer | None]:
@@ -232,19 +232,19 @@ def run_server_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
             far = _Far(_dialler(cell, relay.port, context), cell, lambda: relay, act)
             if cell.fault == "blackhole":
                 if cell.stage not in OPENING and not echoes:
-                    assert what.done.wait(patience(PATIENCE)), "the application waits"
+                    assert what.done.wait(load_scaled(PATIENCE)), "the application waits"
                 else:
                     wait_until(lambda: relay._first is not None)
                 if cell.stage != "sending":
                     # Behind unread data, the end would not be visible.
                     _wait_until_let_go(relay)
             elif not echoes and (cell.is_harmless or cell.stage not in OPENING):
-                assert what.done.wait(patience(PATIENCE)), "the application waits"
+                assert what.done.wait(load_scaled(PATIENCE)), "the application waits"
             _end(cell, relay)
             peer = far.join()
         if log.opened:
             # A request may be complete when its answer is lost: then there was a handler.
-            assert what.done.wait(patience(PATIENCE)), "the application waits"
+            assert what.done.wait(load_scaled(PATIENCE)), "the application waits"
         give_descriptors_back()
         check_serves(what.address[1], context)
     what.talking.close()
@@ -324,7 +324,7 @@ def run_cell(cell: Cell, certificates: Certificates) -> Log:
             act = stack.enter_context(struck(cell.fault))
         log, peer = (run_server_cell if cell.api.is_server else run_client_cell)(cell, certificates, act)
     check_log(cell, log, peer)
-    deadline = time.monotonic() + patience(5)
+    deadline = time.monotonic() + load_scaled(5)
     while any(reference() is not None for reference in log.watched):
         gc.collect()
         assert time.monotonic() < deadline, "the connection is kept alive"

@@ -14,7 +14,7 @@ import wirespeed
 import wirespeed.sync
 from interop import asyncio_tools
 from interop.asyncio_tools import Setting
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.threads import wait_until
 from interop.uvicorn_server import UvicornServer
 from wirespeed.compat.websockets.asyncio import server as drop_in_asyncio
@@ -99,7 +99,7 @@ def _thread(target: Callable[[], None], end: Callable[[], None]) -> Iterator[Non
         yield
     finally:
         end()
-        thread.join(patience(PATIENCE))
+        thread.join(load_scaled(PATIENCE))
         assert not thread.is_alive(), "the server does not end"
     if errors:
         raise errors[0]
@@ -419,7 +419,7 @@ def _engine(name: str, setting: Setting | None, what: Serving) -> Iterator[None]
     with _thread(run, engine.stop):
         yield
         for thread in threads:
-            thread.join(patience(PATIENCE))
+            thread.join(load_scaled(PATIENCE))
             assert not thread.is_alive()
         _nobody_is_left(engine)
 

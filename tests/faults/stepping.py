@@ -16,7 +16,7 @@ import wirespeed
 from interop import asyncio_tools
 from interop.asyncio_tools import Setting
 from interop.checks import no_leaks
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 
 __all__ = ["Cancel", "Outcome", "When", "at_every_point", "cancel_at", "connecting", "still_open"]
 
@@ -124,7 +124,7 @@ def at_every_point(setting: Setting, when: When, scenario: Callable[[Cancel], Aw
             return outcome
 
         async def main(cancel: Cancel = cancel) -> None:
-            await asyncio.wait_for(scenario(cancel), patience(20))
+            await asyncio.wait_for(scenario(cancel), load_scaled(20))
 
         with no_leaks():
             asyncio_tools.run(main, loop=setting.loop, timeout=40)

@@ -124,7 +124,7 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "blackhole",
         _any(OPENING[:5]),
         "asgi",
-        "the connection is uvicorn's until it has a request, and waits without a limit",
+        "the connection is uvicorn's until it has a request, and waits forever",
     ),
     ("loss", "tunnel", "*", "the answer of a proxy is a head like that of a server: see response"),
     (

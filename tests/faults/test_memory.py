@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import wirespeed
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.samples import sample
 from interop.servers import WebSocketsServer
 
@@ -52,7 +52,7 @@ def run(program: str, *arguments: str) -> list[str]:
         [sys.executable, "-W", "ignore", "-c", f"import sys\nsys.path[:0] = {PATH!r}\n{program}", *arguments],
         capture_output=True,
         text=True,
-        timeout=patience(80),
+        timeout=load_scaled(80),
         check=False,
         env={**os.environ, "RUST_BACKTRACE": "0"},
     )

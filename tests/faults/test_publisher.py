@@ -14,7 +14,7 @@ import pytest
 
 from interop.brokers import Nats, Redis
 from interop.checks import no_leaks
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.samples import sample
 from interop.threads import no_threads_left, wait_until
 from wirespeed.engine import Connected, Engine, Publisher
@@ -69,7 +69,7 @@ def received(ws: Any, last: str) -> list[str]:
 def flush(publisher: Publisher) -> bool:
     """Returns whether everything has arrived; if not, an exception was raised."""
     try:
-        publisher.flush(patience(20))
+        publisher.flush(load_scaled(20))
     except ConnectionError:
         return False
     return True
@@ -87,7 +87,7 @@ def test_publisher(tmp_path: Path, kind: type[Nats | Redis], fault: Fault, stage
 
 
 def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
-    publisher = Publisher(url, close_timeout=patience(20))
+    publisher = Publisher(url, close_timeout=load_scaled(20))
     sent: list[str] = []
 
     def publish(count: int) -> None:
@@ -120,7 +120,7 @@ def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
         # Which of the last messages have arrived is unknown.
         told = True
         sent[-20:] = []
-    assert time.monotonic() - began < patience(30)
+    assert time.monotonic() - began < load_scaled(30)
     got = received(ws, sent[-1])
     # In order, and none twice.
     assert got == sorted(set(got), key=int)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .patience import patience
+from .load_scaling import load_scaled
 from .subject import IS_WIRESPEED
 
 __all__ = [
@@ -174,7 +174,7 @@ def run(
     limit = None
     try:
         task = running.create_task(main())
-        limit = _Limit(running, task, min(patience(timeout), MOST))
+        limit = _Limit(running, task, min(load_scaled(timeout), MOST))
         try:
             result = running.run_until_complete(task)
         finally:
@@ -264,7 +264,7 @@ async def spin(turns: int = 5) -> None:
 
 async def soon(condition: Callable[[], Any], timeout: float = 5.0) -> None:
     """Waits until a condition holds that other threads, or the kernel, make true."""
-    deadline = asyncio.get_running_loop().time() + patience(timeout)
+    deadline = asyncio.get_running_loop().time() + load_scaled(timeout)
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not come true"
         await asyncio.sleep(0.002)
@@ -276,7 +276,7 @@ async def settled(value: Callable[[], T], seconds: float = 0.1, timeout: float =
     A busy machine may make it look stable too early, so the test must hold for any earlier value as well.
     """
     clock = asyncio.get_running_loop().time
-    last, since, deadline = value(), clock(), clock() + patience(timeout)
+    last, since, deadline = value(), clock(), clock() + load_scaled(timeout)
     while clock() - since < seconds:
         assert clock() < deadline, f"it still changes: {last}"
         await asyncio.sleep(0.005)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .frames import Close
-from .patience import patience
+from .load_scaling import load_scaled
 from .subject import exceptions
 
 __all__ = [
@@ -69,7 +69,7 @@ def within(most: float, *, at_least: float = 0.0) -> Iterator[None]:
     yield
     took = time.monotonic() - start
     assert took >= at_least - 0.002, f"took {took:.3f} s, less than {at_least} s"
-    most = patience(most)
+    most = load_scaled(most)
     assert took <= most, f"took {took:.3f} s, more than {most:.1f} s"
 
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
-from .patience import patience
+from .load_scaling import load_scaled
 
 __all__ = ["Child"]
 
@@ -43,7 +43,7 @@ class Child:
 
     def read_line(self, timeout: float = 20.0) -> str:
         try:
-            line = self._lines.get(timeout=patience(timeout))
+            line = self._lines.get(timeout=load_scaled(timeout))
         except queue.Empty:
             raise TimeoutError(f"no output from {self.command[0]} in {timeout} s, or longer under load") from None
         if line is None:

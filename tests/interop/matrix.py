@@ -62,7 +62,7 @@ WATCHED = frozenset(
         "test_client_nesting",
         "test_client_resources",
         "test_client_wakeups",
-        "test_leaving",
+        "test_early_exit",
         "test_server",
         "test_server_flood",
         "test_stream",

@@ -26,7 +26,7 @@ LONGEST = (
     "tests/test_conformance.py",
     "tests/test_engine_ending.py",
     "tests/test_asgi_events.py",
-    "tests/test_again.py",
+    "tests/test_retry_failed.py",
     "tests/test_engine_broker.py",
     "tests/test_engine_publisher.py",
     "tests/test_exit.py",

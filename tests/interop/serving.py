@@ -17,7 +17,7 @@ from websockets.asyncio import client as websockets_client
 
 from .asyncio_tools import Setting, one_loop
 from .frames import CLOSE, Close, Frame, frame
-from .patience import patience
+from .load_scaling import load_scaled
 from .subject import IS_WIRESPEED
 
 __all__ = [
@@ -193,10 +193,10 @@ class Raw:
         self.sock.close()
 
     async def send(self, data: bytes) -> None:
-        await asyncio.wait_for(self.loop.sock_sendall(self.sock, data), patience(PATIENCE))
+        await asyncio.wait_for(self.loop.sock_sendall(self.sock, data), load_scaled(PATIENCE))
 
     async def _more(self) -> None:
-        data = await asyncio.wait_for(self.loop.sock_recv(self.sock, 65536), patience(PATIENCE))
+        data = await asyncio.wait_for(self.loop.sock_recv(self.sock, 65536), load_scaled(PATIENCE))
         if not data:
             raise EOFError
         self.buffer += data

@@ -15,7 +15,7 @@ from websockets.sync import client as websockets_client
 
 from .checks import no_leaks
 from .frames import CLOSE, Close, Frame
-from .patience import patience
+from .load_scaling import load_scaled
 from .serving import Reply, request
 from .subject import IS_WIRESPEED
 
@@ -48,7 +48,7 @@ def idle(ws: Any) -> None:
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + patience(PATIENCE)
+    deadline = time.monotonic() + load_scaled(PATIENCE)
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.002)
@@ -96,7 +96,7 @@ def serving(handler: Callable[..., None] = echo, *where: Any, unix: bool = False
             yield server
         finally:
             server.shutdown()
-            thread.join(patience(PATIENCE))
+            thread.join(load_scaled(PATIENCE))
             assert not thread.is_alive()
 
 
@@ -121,7 +121,7 @@ class Raw:
         self.buffer = bytearray()
         self.sock = socket.socket(server.socket.family, socket.SOCK_STREAM)
         try:
-            self.sock.settimeout(patience(PATIENCE))
+            self.sock.settimeout(load_scaled(PATIENCE))
             if receive_buffer is not None:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
             self.sock.connect(server.socket.getsockname())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from interop.children import Child
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 
 from .lines import TOLERANCES, Verdict, judge
 
@@ -55,7 +55,7 @@ class Program:
     def read(self, start: str, seconds: float = 30.0) -> str:
         while True:
             try:
-                line = self.child.read_line(patience(seconds))
+                line = self.child.read_line(load_scaled(seconds))
             except (EOFError, TimeoutError) as exc:
                 raise Unwell(f"{self.name}: {exc}\n" + "\n".join(self.said[-30:])) from None
             if line.startswith(start):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from soak import campaign
 from soak.lines import TOLERANCES, judge
 
@@ -54,7 +54,7 @@ def soak(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "soak", "--out", str(tmp_path), "--seed", "1", *arguments]
     folder = Path(__file__).parents[1]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=patience(100), check=False, cwd=folder
+        command, capture_output=True, text=True, timeout=load_scaled(100), check=False, cwd=folder
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_short_run(tmp_path: Path) -> None:
 
 def test_late_and_silent_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first sample is taken when all servers have answered; one that does not is reported, and delays nothing."""
-    monkeypatch.setattr(campaign, "STARTING", patience(20))
+    monkeypatch.setattr(campaign, "STARTING", load_scaled(20))
     with campaign.Soak(["handlers"], [], 0) as soak, socket.create_server(("127.0.0.1", 0)) as silent:
         assert soak.problems == []
         # Less than the client waits for an answer, so that nothing else is reported.

@@ -411,7 +411,7 @@ def endless(wire: Wire, location: str) -> None:
     wire.read_to_end()
 
 
-@pytest.mark.wirespeed_only("websockets waits for ever")
+@pytest.mark.wirespeed_only("websockets waits forever")
 def test_redirect_whose_body_does_not_end(server: WebSocketsServer, scripted: Scripted) -> None:
     """The redirect is followed when the time limit of the body, which is 10 s, is over."""
     redirecting = scripted(lambda wire: endless(wire, server.uri))

@@ -12,8 +12,8 @@ import pytest
 
 from interop.checks import as_close, pong_arrives, within
 from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from interop.load_scaling import load_scaled
 from interop.pace import ENOUGH, check_pace, pace
-from interop.patience import patience
 from interop.scripted import ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.slow import read_slowly, send_slowly
@@ -106,7 +106,7 @@ def test_ping(server: WebSocketsServer) -> None:
     with connect(server.uri) as ws:
         assert ws.latency == 0
         assert pong_arrives(ws.ping())
-        assert 0 < ws.latency < patience(5)
+        assert 0 < ws.latency < load_scaled(5)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_keepalive_is_in_time_in_a_receive_without_timeout(scripted: Scripted) -
     server = scripted(script)
     with connect(server.uri, ping_interval=0.3, ping_timeout=5) as ws:
         assert ws.recv() == "got it"
-    assert 0.28 < server.result < patience(3)
+    assert 0.28 < server.result < load_scaled(3)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_handler_runs_during_recv(scripted: Scripted) -> None:
     assert len(runs) == 1
 
 
-@pytest.mark.wirespeed_only("where websockets waits for a queue, repeated signals make CPython 3.11 wait for ever")
+@pytest.mark.wirespeed_only("where websockets waits for a queue, repeated signals make CPython 3.11 wait forever")
 def test_signals_do_not_change_the_timeout(server: WebSocketsServer) -> None:
     timing = within(0.8, at_least=0.3)
     with connect(server.uri) as ws, alarm(lambda: None, 0.02, 0.02) as runs, timing, pytest.raises(TimeoutError):

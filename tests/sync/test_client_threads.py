@@ -408,7 +408,7 @@ def test_sender_continues_reading_when_the_queue_has_room(scripted: Scripted) ->
         time.sleep(1.0)
         assert ws.recv() == piece
         sender.join(8)
-        assert not sender.is_alive(), "it waits for ever"
+        assert not sender.is_alive(), "it waits forever"
         assert [len(ws.recv()) for _ in range(16)] == [len(piece)] * 15 + [len(last)]
     ws.close()
     assert server.result == 20_000_000

@@ -21,7 +21,7 @@ from interop.certificates import Certificates
 from interop.checks import alive, no_leaks, within, without_collecting
 from interop.flood import flood, raise_descriptors
 from interop.frames import TEXT, Close
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.serving import LOGGER, logged, masked, request
 from interop.subject import IS_WIRESPEED
 from interop.threads import Raw, echo, serving, wait_until
@@ -51,7 +51,7 @@ class From(Raw):
 
     def __init__(self, server: Any, host: str) -> None:
         self.buffer = bytearray()
-        self.sock = socket.create_connection(server.socket.getsockname(), patience(10), source_address=(host, 0))
+        self.sock = socket.create_connection(server.socket.getsockname(), load_scaled(10), source_address=(host, 0))
 
 
 def converse(raw: Raw) -> None:
@@ -84,7 +84,7 @@ def is_closed(raw: Raw) -> bool:
     except ConnectionResetError:
         return True
     finally:
-        raw.sock.settimeout(patience(10))
+        raw.sock.settimeout(load_scaled(10))
 
 
 def honest_clients(server: Any) -> None:
@@ -133,7 +133,7 @@ def test_half_open_tls(certificates: Certificates) -> None:
     with serving(**options) as server, flood(server.socket.getsockname()[1], 400, half="tls") as clients:
         clients.there()
         for _ in range(5):
-            with socket.create_connection(server.socket.getsockname(), patience(10)) as sock:
+            with socket.create_connection(server.socket.getsockname(), load_scaled(10)) as sock:
                 context = certificates.client_context()
                 with context.wrap_socket(sock, server_hostname="localhost") as secure:
                     secure.sendall(request())

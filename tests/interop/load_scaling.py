@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["patience"]
+__all__ = ["load_scaled"]
 
 
-def patience(seconds: float) -> float:
+def load_scaled(seconds: float) -> float:
     """Scales a time limit, which is sufficient on an idle machine, to the current load.
 
     It doubles where two programs want each processor. On an idle machine it is unchanged, so that a test that takes too

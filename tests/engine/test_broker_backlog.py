@@ -12,7 +12,7 @@ import pytest
 from interop.brokers import Memory, broker, wait_for
 from interop.nodes import Node
 
-from .test_pace import dial
+from .test_slow_readers import dial
 
 pytestmark = [pytest.mark.wirespeed_only("websockets has no engine"), pytest.mark.timeout(120)]
 

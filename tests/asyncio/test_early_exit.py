@@ -16,7 +16,7 @@ import pytest
 
 from interop.asyncio_tools import new_loop, soon, spin
 from interop.frames import Close, close
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.scripted import ScriptedServer, Wire
 
 pytestmark = pytest.mark.wirespeed_only("ours")
@@ -409,11 +409,11 @@ def test_abandoned_connections_have_a_time_limit(scripted: Scripted, connect: Co
         assert not any(server.results for server in servers)
         while not all(server.results for server in servers):
             await asyncio.sleep(0.05)
-        assert all(8 < server.result - began < patience(13) for server in servers)
+        assert all(8 < server.result - began < load_scaled(13) for server in servers)
 
     ways = (leave_by_coroutine, leave_by_forgetting, leave_after_a_cancelled_close)
     servers = [scripted(script) for _ in ways]
-    run(main, timeout=patience(16))
+    run(main, timeout=load_scaled(16))
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

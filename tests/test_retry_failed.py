@@ -37,7 +37,7 @@ def outcome(folder: Path, file: str, *tests: str, workers: bool = False, again: 
         "pytest",
         "-q",
         "-p",
-        "interop.again",
+        "interop.retry_failed",
         "-p",
         "no:cacheprovider",
         f"--again={again}",

@@ -19,7 +19,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from interop.certificates import Certificates
-from interop.patience import patience
+from interop.load_scaling import load_scaled
 from interop.uvicorn_server import UvicornServer
 from wirespeed.asgi import _send_after_close as lateness
 from wirespeed.close_codes import Close
@@ -290,7 +290,7 @@ def test_shutdown_of_a_slow_application(loop: str) -> None:
                 pass
         begin = time.monotonic()
         server.stop()
-        assert time.monotonic() - begin < patience(5)
+        assert time.monotonic() - begin < load_scaled(5)
     assert app.raised == ["ClientDisconnected"]
 
 
