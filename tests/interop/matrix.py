@@ -41,7 +41,7 @@ ONE_PER_BACKEND = frozenset(
         "test_connect_routes",
         "test_connect_tls",
         "test_server_closing",
-        "test_server_greeting",
+        "test_server_pending_handshake",
         "test_server_handshake",
         "test_server_limits",
         "test_server_listener",

@@ -89,7 +89,13 @@ class _Shrinker:
 
     @staticmethod
     def _simpler_settings(plan: Plan) -> Iterator[Plan]:
-        simple: dict[str, Any] = {"tls": "plain", "deflate": False, "dropin": False, "role": "client", "io_backend": "fd"}
+        simple: dict[str, Any] = {
+            "tls": "plain",
+            "deflate": False,
+            "dropin": False,
+            "role": "client",
+            "io_backend": "fd",
+        }
         if not plan.setting.blocking:
             simple["loop"] = "asyncio"
         else:
