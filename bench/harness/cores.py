@@ -1,4 +1,4 @@
-"""Who runs where: the cores of the client and of the servers."""
+"""The cores of the client and of the servers."""
 
 import os
 import sys

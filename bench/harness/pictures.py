@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 __all__ = ["Line", "svg"]
 
-# Both are told from white and from black.
+# Both contrast with white and with black.
 INK, OURS, OTHERS, LIMIT = "#808890", "#d9480f", "#7f96ad", "#b0b7bf"
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "wirespeed", "font.family": "sans-serif", "font.size": 11}
 

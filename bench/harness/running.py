@@ -54,7 +54,7 @@ BESIDE = (
     *("bench/*.md", "bench/records/**", "bench/instructions/**", "crates/*/tests/**"),
     *(f"bench/{path}" for path in READS_RECORDS),
 )
-# Without the locks of somebody who commits meanwhile.
+# Without git's locks, which a concurrent commit may hold.
 GIT = ("git", "--no-optional-locks", "-C", str(ROOT))
 PYTHON_VERSION = "import platform; print(platform.python_implementation(), platform.python_version())"
 

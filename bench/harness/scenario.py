@@ -44,7 +44,7 @@ class PeerName(NamedTuple):
         return cls(folder, style or None, loop or None)
 
     def is_asked_for(self, asked: str) -> bool:
-        """Tells whether this is the peer, or one of the peers, that somebody asked for: parts left out mean all."""
+        """Returns whether the given name selects this peer: omitted parts mean all."""
         folder, style, loop = self.of(asked)
         return self.folder == folder and style in (None, self.style) and loop in (None, self.loop)
 
@@ -74,7 +74,7 @@ class Bar(_Strict, frozen=True):
     """What a peer must reach in the cells of its workload: a figure, or its multiple of a rival's.
 
     Attributes:
-        peer: who must; {a,b} stands for each of them, {loop} for each of `loops`.
+        peer: the peers that must; {a,b} stands for each of them, {loop} for each of `loops`.
         versus: the rivals, of whom the best one counts in each round.
         figure: which figure, a name of `figures.FIGURES`; None: what the workload compares. Not with `versus`.
         at_least, at_most: the threshold, which counts as reached.
@@ -154,7 +154,7 @@ class Workload(_Strict, frozen=True):
         model: what the peers do, one of `MODELS`; None: that of the same name.
         measures: what is compared, one of `figures.KINDS`; None: as the model says.
         subject: with which the others are compared here, where the scenario's takes no part; None: the scenario's.
-        options: what else the peers are told, as options of their command line; true: a flag.
+        options: further arguments of the peers, as options of their command line; true: a flag.
         each: name and values of an option; the workload stands once for each of them, named `NAME-VALUE`.
         quick: what is different of the options in a quick run; None: it is not part of one.
         cores, rounds, seconds: as the scenario's, where they are not.
@@ -193,7 +193,7 @@ class Workload(_Strict, frozen=True):
         return MODELS[self.runs].units
 
     def cells(self) -> dict[Cell, tuple[str, ...]]:
-        """Returns the cells, and who is asked to take part in each; empty: everybody."""
+        """Returns the cells, and the peers that take part in each; empty: all."""
         cells: dict[Cell, tuple[str, ...]] = {}
         for part in (Part(), *self.more):
             for tls, size in itertools.product(part.tls or self.tls, part.sizes or self.sizes):
@@ -202,7 +202,7 @@ class Workload(_Strict, frozen=True):
         return cells
 
     def is_called(self, name: str) -> bool:
-        """Tells whether somebody who asks for this name means this workload."""
+        """Returns whether this name selects this workload."""
         return name in (self.name, self.group)
 
     @property

@@ -63,7 +63,7 @@ class Screen:
 
     @contextlib.contextmanager
     def busy(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Shows what takes time, and what else it is told meanwhile; nothing where there is no terminal."""
+        """Shows progress and messages; nothing if there is no terminal."""
         live = self.out if self.out.is_terminal else self.errors
         if not live.is_terminal:
             yield lambda text: None

@@ -72,7 +72,7 @@ class Server:
         if not arguments:
             raise BenchError("the server's command is empty")
         with contextlib.ExitStack() as stack:
-            # A file, as nobody reads while the peers run: a pipe would fill up.
+            # A file, because nothing reads while the peers run: a pipe would fill up.
             self._errors = stack.enter_context(tempfile.TemporaryFile())
             process = child(arguments, cwd=self.cwd, env=self.env, cores=self.cores, stderr=self._errors)
             self._process = stack.enter_context(process)

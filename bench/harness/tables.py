@@ -17,7 +17,7 @@ __all__ = ["apart_text", "bars_table", "cell_table", "console", "table", "text_o
 
 # Of the figures of a window those that a table does not show; records have all of them.
 HIDDEN = {"mean", "p90", "max", "out_p999", "in_p999", "lesser", "shared"}
-# As wide as a table may become where nobody's window is in the way: in a pipe or a file.
+# The width of a table in a pipe or a file, which have no window.
 WIDE = 400
 # Above this share of the time at work the load generator, not the server, is what was measured.
 LIMIT_OF_LOAD = 0.9

@@ -1,4 +1,4 @@
-"""Who is compared with whom, and who is ahead: each comparison by the ratios within the rounds."""
+"""Comparisons between libraries, and which is ahead: by the ratios within the rounds."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -146,7 +146,7 @@ class Course:
         return self._latencies.figures() if self._timing else {}
 
     def over(self, payload: object) -> int:
-        """Ends a step of a stream; returns the messages of the next one, less than 0 if nobody counts any more."""
+        """Ends a step of a stream; returns the messages of the next one, less than 0 if counting has ended."""
         try:
             self._stream.check(payload, self.count)
         except ContentError as error:

@@ -1,4 +1,4 @@
-"""What a peer tells of its library: how it connects, how a connection is driven, what it can do beside."""
+"""The interface of a peer to its library: connecting, driving a connection, and optional features."""
 
 from __future__ import annotations
 

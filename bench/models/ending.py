@@ -19,7 +19,7 @@ __all__ = ["CLOSED", "WORKLOADS"]
 CLOSED = {"closed-recv": "recv", "closed-send": "send"}
 
 MESSAGE_BYTES = 16
-# Until a library has read the server's close frame, and says so.
+# Until a library has read and reported the server's close frame.
 SETTLE_SECONDS = 5.0
 
 
@@ -75,7 +75,7 @@ async def _closed(client: Client, options: argparse.Namespace) -> dict[str, obje
         # What some tell at first, the close frame or nothing, is no exception, and some learn of it by receiving only.
         with contextlib.suppress(*map(client.closed_error, client.closed)):
             await recv()
-            # What awaits may tell of it once, and then wait for ever.
+            # An awaiting call may report it once and then hang.
             while not AWAITS:
                 await recv()
         with contextlib.suppress(closed):

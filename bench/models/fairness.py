@@ -25,7 +25,7 @@ __all__ = ["SERVING", "WORKLOADS", "measure"]
 
 WORKLOADS = ("sleep", "compute")
 SERVING = ("serving-sleep", "serving-compute")
-"""The same, with the server in this process too."""
+"""The measurement with the server in this process too."""
 
 # What the main thread sleeps for, again and again.
 SLEEP_SECONDS = 0.005

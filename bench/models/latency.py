@@ -1,4 +1,4 @@
-"""How long single operations take: every sample is kept, in nanoseconds; what is told of them is in microseconds."""
+"""How long single operations take: every sample is kept, in nanoseconds; results are in microseconds."""
 
 from array import array
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ __all__ = ["WINDOW_SHARE", "Latencies"]
 
 # The window in which single operations are timed, beside the one of the rate, in which no clock is read.
 WINDOW_SHARE = 0.5
-# Samples at most, 32 MB of them: whoever times operations ends its window then.
+# Samples at most, 32 MB of them: a measurement ends its window then.
 MOST = 4_000_000
 # Per mille, by the names of the contract.
 PERCENTILES = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999}

@@ -46,7 +46,7 @@ class Library:
     helpers: tuple[str, ...] = ()
 
     def version(self, *, load: bool = True) -> str:
-        """Returns its version with those of its helpers; imports it, so that what cannot run says so, if told to."""
+        """Returns its version with those of its helpers; imports it on request, so that a broken peer fails now."""
         loaded = importlib.import_module(self.module) if load else None
         if self.distribution is None:
             return sys.version.split()[0]
@@ -132,7 +132,7 @@ def once_or_forking(run: Callable[[Sequence[str]], NoReturn], load: Callable[[Se
         child = os.fork()
         if not child:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            # Writes to whatever it looks at: those pages are copied now, and not in the window of who makes garbage.
+            # Collects garbage, which writes to all objects: their pages are copied now, not within a measurement.
             gc.collect()
             sys.exit(run([*given, *json.loads(line)]))
         print("\n" + json.dumps({"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}), flush=True)

@@ -115,7 +115,7 @@ async def _send_many(client: Client, options: argparse.Namespace) -> Loop:
     echo = await check_echo(client.connect, options, batch[:2])
     connection = await client.connect(options.url, options.ca, options.size)
     send_many = connection.can("send_many")
-    # No more than the socket buffers hold both ways: nobody reads the echo meanwhile.
+    # No more than the socket buffers hold both ways: no call reads the echo meanwhile.
     part = batch[: max(2, 65536 // options.size)]
     await echo.can("send_many")(part)
     for message in part:

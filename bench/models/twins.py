@@ -1,7 +1,7 @@
 """The loops of libraries that block: the very same as of those that are awaited, without `async` and `await`.
 
 A module of TWO_WAYS is written for asyncio. Its twin is compiled from the same file: what is awaited there is called
-here; AWAITS is false; and nobody looks whether what a `send` returned, `pending`, has to be awaited. What is checked,
+here; AWAITS is false; and no code checks whether what a `send` returned, `pending`, has to be awaited. What is checked,
 and what it costs, is thus the same around every library, and a blocking loop has nothing in it of the other kind.
 """
 

@@ -1,1 +1,1 @@
-"""What the server peers share: the program that puts load on a server and tells of it, and the servers' own part."""
+"""What the server peers share: the load generator and its reports, and the servers' own part."""

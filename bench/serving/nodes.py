@@ -27,7 +27,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Cores:
-    """Who runs where."""
+    """The cores of each process."""
 
     load: int
     engines: tuple[int, ...]

@@ -66,7 +66,7 @@ async def serve() -> tuple[str, object]:
 
 
 if __name__ == "__main__":
-    # `receive` tells of a close by a message, not by an exception.
+    # `receive` reports a close by a message, not by an exception.
     closed = {"send": "aiohttp:ClientConnectionResetError"}
     client = Client(connect, deflate=deflate, closed=closed, serve=serve)
     # All that `pip install aiohttp[speedups]` brings.

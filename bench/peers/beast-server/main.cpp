@@ -13,7 +13,7 @@
 
 static net::io_context context{1};
 
-/* Accepts for ever. `tls`: its settings; none for a plain port. */
+/* Accepts until the process ends. `tls`: its settings; none for a plain port. */
 class Listener {
 public:
     explicit Listener(ssl::context* tls) : tls{tls}, acceptor{context, {net::ip::address_v4::loopback(), 0}} {
@@ -36,7 +36,7 @@ private:
     }
 };
 
-/* `certificate`: a PEM file with its key, for TLS on another port; `ca`: who signed it, for those who connect. */
+/* `certificate`: a PEM file with its key, for TLS on another port; `ca`: its authority, for clients. */
 static void serve(const std::string& certificate, const std::string& ca, bool until_eof) {
     Listener plain{nullptr};
     ssl::context tls{ssl::context::tls_server};

@@ -45,7 +45,7 @@ class Way:
         if self.codec is None:
             return getattr(ws, f"send_{self.form}"), getattr(ws, f"recv_{self.form}")
         encode, decode = self.load()
-        # Nobody makes a str of JSON that is bytes, in either direction.
+        # JSON in bytes is never converted to str, in either direction.
         if self.form == "json" and isinstance(encode({}), bytes):
 
             async def send(document: Any) -> None:

@@ -26,7 +26,7 @@ async def open_with(url: str, ca: str | None, interval: float | None = None, tim
     keepalive = {"keepalive_ping_interval_seconds": interval, "keepalive_ping_timeout_seconds": timeout}
     context = aconnect_ws(url, client(ca), **keepalive)
     ws = await context.__aenter__()
-    # What runs in the background ends when nobody holds this any more.
+    # The background task ends when this object is released.
     ws.context = context
     return ws
 
@@ -45,5 +45,5 @@ async def connect(url: str, ca: str | None, size: int) -> Connection:
 
 
 if __name__ == "__main__":
-    # `receive` tells of a close once, and then waits for ever; `send_bytes` raises an exception of wsproto.
+    # `receive` reports a close once, and then hangs; `send_bytes` raises an exception of wsproto.
     main(Library("httpx_ws", "httpx-ws", ("httpx", "wsproto")), {"await": Client(connect)})

@@ -1,4 +1,4 @@
-"""A server on picows, as in its examples. At /sink, it counts; at /fan-out, everybody gets what anybody sends."""
+"""A server on picows, as in its examples. At /sink, it counts; at /fan-out, every client gets what any client sends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 /* The least that a WebSocket server can do, on epoll: what the kernel and the load allow a server, with no library.
  *
  * It takes the request of a client apart as far as path and key, and answers a close frame. What comes it echoes; at
- * /sink it counts it, and tells the count to whoever sends text; at /fan-out everybody there gets it. It checks nothing
+ * /sink it counts it, and sends the count to a client that sends text; at /fan-out all clients there get it. It checks nothing
  * that the load does not do wrong: no limits, no UTF-8, no fragments, no timeouts. IPv4 and plain TCP only, at most
  * MOST connections. One recv, one send and one look at epoll for whatever is ready, as in the servers it stands beside.
  */
@@ -41,7 +41,7 @@ struct connection {
 static struct connection connections[MOST];
 static uint8_t input[READ_SIZE * 2], output[READ_SIZE * 2];
 static int poll_fd;
-/* Who is at /fan-out. */
+/* The clients at /fan-out. */
 static int audience[MOST], listeners;
 
 static void fail(const char *what) {
@@ -142,7 +142,7 @@ static void report(int fd) {
     send_or_keep(fd, (uint8_t *)text, (size_t)size + 2);
 }
 
-/* To who has sent it, or to everybody. */
+/* To the sender, or to all clients. */
 static void deliver(int fd, size_t length) {
     if (connections[fd].role != FAN_OUT) send_or_keep(fd, output, length);
     else for (int i = 0; i < listeners; i++) send_or_keep(audience[i], output, length);
@@ -172,7 +172,7 @@ static ssize_t serve(int fd, const uint8_t *data, size_t length) {
             if ((frame[0] & 15) == 1) {
                 report(fd);
             } else {
-                /* As whoever counts them would have them. */
+                /* In the form that a counting client expects. */
                 unmask(output, frame + head + 4, frame + head, size);
                 c->messages++;
                 c->bytes += size;

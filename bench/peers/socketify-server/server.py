@@ -1,4 +1,4 @@
-"""A server on socketify, as in its examples. At /sink, it counts; at /fan-out, everybody gets what anybody publishes.
+"""A server on socketify, as in its examples. At /sink, it counts; at /fan-out, it broadcasts.
 
 It runs libuv inside its own way of running asyncio, so there is no other loop to choose.
 """

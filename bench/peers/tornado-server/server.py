@@ -1,4 +1,4 @@
-"""A server on tornado, as in its documentation. At /sink, it counts; at /fan-out, everybody gets what anybody sends."""
+"""A server on tornado, as in its documentation. At /sink, it counts; at /fan-out, it broadcasts."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def streaming(course: Course, send: OnMessage) -> OnMessage:
 
 
 if __name__ == "__main__":
-    # `read_message` tells of a close by None, not by an exception.
+    # `read_message` reports a close by None, not by an exception.
     closed = {"send": "tornado.websocket:WebSocketClosedError"}
     styles = {
         "await": Client(connect, deflate=deflate, closed=closed),

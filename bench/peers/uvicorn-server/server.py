@@ -1,6 +1,6 @@
 """FastAPI under uvicorn: with its default WebSocket protocol, or with that of wirespeed.
 
-At /sink, it counts; at /fan-out, everybody gets what anybody sends, in the way of FastAPI's documentation.
+At /sink, it counts; at /fan-out, every client gets what any client sends, in the way of FastAPI's documentation.
 """
 
 from __future__ import annotations

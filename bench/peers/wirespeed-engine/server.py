@@ -1,4 +1,4 @@
-"""A server on wirespeed's engine. At /sink, it counts; at /fan-out, everybody gets what anybody publishes.
+"""A server on wirespeed's engine. At /sink, it counts; at /fan-out, every client gets what any client publishes.
 
 The styles are its ways to Python: `batches`, a thread that takes lists of events, in the loop of its documentation;
 `polling`, the same, and its threads poll before they sleep; `decode`, each message of a sink is decoded; `handlers`,
@@ -68,7 +68,7 @@ def sink(engine: Engine) -> None:
 
 
 def fan_out(engine: Engine) -> None:
-    # Before everybody is told to subscribe, they wait: events of different threads have no order among them.
+    # Before the clients subscribe, they wait: events of different threads have no order among them.
     messages: list[tuple[str, str | bytes]] = []
     complete = False
     for batch in engine.batches(max_events=BATCH):

@@ -18,7 +18,7 @@ def client() -> Any:
     """Returns the class of clients that hand out one message after the other."""
     from ws4py.client import WebSocketBaseClient
 
-    # As its users are told to: without, a mask is applied byte by byte, in Python.
+    # As its documentation recommends: without it, a mask is applied byte by byte, in Python.
     with contextlib.suppress(ModuleNotFoundError):
         import wsaccel
 

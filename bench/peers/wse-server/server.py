@@ -3,9 +3,9 @@
 In the style `topics`, who connects subscribes to a topic, to which what is text is published; in `decode`, a sink
 decodes what it drains. Both drain, as does `jwt`.
 
-Without a secret anybody may connect without a token and is not greeted; with one (the style jwt, which drains),
-clients need a token, which is printed behind the port, and are told when they are ready. Binary messages are passed on
-as they are in both. Its applications see no path: they are told what the load is for.
+Without a secret, clients connect without a token and are not greeted. With one (the style jwt, which drains), they
+need a token, which is printed behind the port, and are notified when they are ready. Both pass binary messages on
+unchanged. Its applications see no path: an option names the kind of load.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUEUE = 1 << 20
 # The loop is that of its documentation, whose batches are of 256: larger ones are faster here.
 BATCH, WAIT_MILLISECONDS = 4096, 50
 TOPIC = "everybody"
-# Before the first message is sent to everybody: who has just finished the handshake may not be among them yet.
+# Before the first broadcast: a client that has just finished the handshake may not be included yet.
 SETTLE_SECONDS = 0.5
 
 OnMessage = Callable[[str, Any], None]
