@@ -16,7 +16,7 @@ use wirespeed_engine::{Config, Engine, Session};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// To those of the topic, but one of them.
+    /// To all subscribers of the topic except one.
     Publish(usize, Option<usize>),
     Broadcast(Option<usize>),
     Send(usize),

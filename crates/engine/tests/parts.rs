@@ -24,7 +24,7 @@ fn message(len: usize, key: Option<u8>) -> Pending {
 #[derive(Clone, Debug)]
 enum Step {
     Push(usize, Option<u8>, usize),
-    /// Several at once, with bytes that wait elsewhere.
+    /// Several messages at once, while other outboxes hold this number of bytes.
     FrameBatch(Vec<usize>, usize),
     Pop,
 }
@@ -188,7 +188,7 @@ impl Served {
         }
     }
 
-    /// Whether what was due has its turn.
+    /// Serves the timers that are due, and returns whether any was.
     fn look(&mut self, now: Instant) -> bool {
         let mut entries = Vec::new();
         self.wheel.take_due(now, &mut entries);

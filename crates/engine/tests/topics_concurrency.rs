@@ -17,7 +17,7 @@ const THREADS: u64 = 4;
 enum Entry {
     Subscribe(u64, Pattern),
     Unsubscribe(u64, Pattern),
-    /// Its number, and whether this worker was among those that it was routed to.
+    /// Its number, and whether it was routed to this worker.
     Publish((u64, u64), bool),
 }
 
@@ -42,7 +42,7 @@ impl Random {
         &of[self.below(of.len() as u64) as usize]
     }
 
-    /// Lets others run in the middle of something, now and then.
+    /// Sometimes yields to other threads in the middle of an operation.
     fn pause(&mut self) {
         if self.below(3) == 0 {
             thread::yield_now();

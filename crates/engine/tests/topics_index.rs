@@ -31,7 +31,7 @@ fn topics() -> Vec<Topic> {
 struct Model(BTreeSet<(Pattern, u8)>);
 
 impl Model {
-    /// The patterns that match, with their keys.
+    /// Returns the matching patterns with their keys.
     fn matching(&self, topic: &Topic) -> BTreeMap<&Pattern, BTreeSet<u8>> {
         let mut sets: BTreeMap<_, BTreeSet<u8>> = BTreeMap::new();
         for (pattern, key) in self.0.iter().filter(|(pattern, _)| pattern.matches(topic)) {
@@ -48,7 +48,7 @@ impl Model {
         sets
     }
 
-    /// The beginnings that patterns with wildcards have: a branch each.
+    /// Returns the distinct prefixes of patterns with wildcards; each has its own branch.
     fn branches(&self) -> usize {
         let mut beginnings = BTreeSet::new();
         for (pattern, _) in self.0.iter().filter(|(pattern, _)| !pattern.is_exact()) {

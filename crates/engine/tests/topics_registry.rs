@@ -179,8 +179,8 @@ mod order {
         assert_eq!(registry.len(), 40);
     }
 
-    /// Runs `first` with a closure that starts `second` and returns once that waits for a lock, or is done.
-    /// Whether it was done too early.
+    /// Runs `first` with a closure that starts `second` and returns when that waits for a lock or is complete.
+    /// Returns whether `second` completed too early.
     fn overtakes(first: impl FnOnce(&mut dyn FnMut()), second: impl FnOnce(&AtomicBool) + Send) -> bool {
         let (applied, mut early) = (AtomicBool::new(false), false);
         let mut second = Some(second);
@@ -199,7 +199,7 @@ mod order {
         early
     }
 
-    /// A publish is on its way; then a session subscribes to what matches.
+    /// A session subscribes to a matching pattern while a publish is in progress.
     #[test]
     fn subscription_waits_for_publishes_that_do_not_count_it() {
         let _alone = alone();
@@ -224,7 +224,7 @@ mod order {
         }
     }
 
-    /// A subscription to what matches begins, or ends; then something is published.
+    /// A message is published while a matching subscription begins or ends.
     #[test]
     fn publish_waits_for_changes_that_concern_it() {
         let _alone = alone();

@@ -49,7 +49,7 @@ impl Held {
         Self { engine, release, looked }
     }
 
-    /// Does something while the worker is busy.
+    /// Calls a function while the worker is blocked.
     fn meanwhile<R>(&self, action: impl FnOnce() -> R) -> R {
         std::thread::scope(|scope| {
             let blocking = scope.spawn(|| Client::open(&self.engine, "/block"));
