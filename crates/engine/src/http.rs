@@ -170,7 +170,7 @@ fn ready(shared: &EngineShared) -> Answer {
     } else if full {
         "full\n"
     } else if shared.metrics.iter().all(|metrics| metrics.closed.load(Ordering::Relaxed)) {
-        "nobody is accepted\n"
+        "no client is accepted\n"
     } else if stalled_for > shared.config.http.stuck_after {
         shared.log_stalled_events(stalled_for);
         "events are not taken\n"
