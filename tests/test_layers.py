@@ -446,7 +446,7 @@ TESTED_INSIDE = {
     "tests/sync/test_server_shutdown.py": {"_serving.handshake_limiter"},
     "tests/sync/test_server_failure_log.py": {"_serving.log_throttle"},
     "tests/test_accepting.py": {"_serving.accepting"},
-    "tests/test_admission.py": {"_handshake.admission"},
+    "tests/test_eviction.py": {"_handshake.eviction"},
     "tests/test_asgi_slow_application.py": {"asgi._send_after_close"},
     "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
     "tests/test_cli_renewal.py": {"cli._renewal"},

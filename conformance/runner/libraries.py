@@ -60,7 +60,7 @@ def asynchronous(name: str, port: str | None) -> Library:
     if name == "wirespeed":
         from wirespeed import ConnectionClosed, connect
 
-        return functools.partial(connect, max_size=None, max_fragments=None, io_port=port), ConnectionClosed
+        return functools.partial(connect, max_size=None, max_fragments=None, io_backend=port), ConnectionClosed
 
     _lift_fragment_limit()
     from websockets.asyncio.client import connect as websockets_connect
@@ -73,7 +73,7 @@ def asynchronous_server(name: str, port: str | None) -> Callable[..., Any]:
     if name == "wirespeed":
         from wirespeed import serve
 
-        return functools.partial(serve, max_size=None, max_fragments=None, ping_interval=None, io_port=port)
+        return functools.partial(serve, max_size=None, max_fragments=None, ping_interval=None, io_backend=port)
 
     _lift_fragment_limit()
     from websockets.asyncio.server import serve as websockets_serve

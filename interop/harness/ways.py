@@ -64,15 +64,15 @@ class Way:
 
     name: str
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    io_port: Literal["fd", "transport"] | None = None
+    io_backend: Literal["fd", "transport"] | None = None
 
     def __str__(self) -> str:
         return self.name
 
     async def connect(self, uri: str, **options: Any) -> Any:
         """Opens a connection."""
-        if self.io_port is not None:
-            return await wirespeed.connect(uri, io_port=self.io_port, **options)
+        if self.io_backend is not None:
+            return await wirespeed.connect(uri, io_backend=self.io_backend, **options)
         return Blocking(await asyncio.to_thread(lambda: wirespeed.sync.connect(uri, **options)))
 
     @contextlib.asynccontextmanager
@@ -83,7 +83,7 @@ class Way:
             take: Called on the loop with each connection. They stay open as long as the server.
             options: Further arguments of ``serve``.
         """
-        if self.io_port is None:
+        if self.io_backend is None:
             async with self._serve_blocking(take, **options) as port:
                 yield port
             return
@@ -93,7 +93,7 @@ class Way:
             take(ws)
             await ended.wait()
 
-        async with wirespeed.serve(handle, "127.0.0.1", 0, io_port=self.io_port, **options) as server:
+        async with wirespeed.serve(handle, "127.0.0.1", 0, io_backend=self.io_backend, **options) as server:
             try:
                 yield server.sockets[0].getsockname()[1]
             finally:
@@ -120,8 +120,8 @@ class Way:
 
 
 WAYS = [
-    Way("fd", io_port="fd"),
-    Way("transport", io_port="transport"),
+    Way("fd", io_backend="fd"),
+    Way("transport", io_backend="transport"),
     Way("loop", wirespeed.new_event_loop, "fd"),
     Way("sync"),
 ]

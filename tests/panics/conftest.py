@@ -12,7 +12,7 @@ from .tools import Faults, native
 @pytest.fixture(autouse=True)
 def faults() -> Iterator[Faults]:
     """Failpoints of the native module; none panics when the test ends."""
-    if not hasattr(native, "arm_fault"):
+    if not hasattr(native, "arm_failpoint"):
         pytest.skip("built without the feature fault-injection: run scripts/panics.sh")
     armed = Faults()
     yield armed
