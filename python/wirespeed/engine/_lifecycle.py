@@ -320,7 +320,9 @@ class EngineLifecycle(NativeEngine):
             places.append(inside)
         for host, port in places:
             if _is_public(host):
-                text = "the metrics at %s port %d are readable by every client: set metrics_token, or listen at 127.0.0.1"
+                text = (
+                    "the metrics at %s port %d are readable by every client: set metrics_token, or listen at 127.0.0.1"
+                )
                 self._logger.warning(text, host, port)
 
 
