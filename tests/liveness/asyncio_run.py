@@ -302,8 +302,14 @@ class _Run:
         return all(link.state == "CLOSED" for link in self.record.links) and not self._owing(receiving=True)
 
     async def _try_after(self, link: Link) -> None:
-        """Every call says that the connection is closed."""
+        """Check that every call raises ConnectionClosed, and that earlier messages are received first."""
         ws = link.ws
+        while True:
+            try:
+                message = await asyncio.wait_for(ws.recv(), self.patience)
+            except Exception:
+                break  # the loop below checks what it raises
+            link.take(DIRECTOR, message)
         for name, arguments in (("send", "x"), ("flush", None), ("recv", None), ("ping", None), ("send_nowait", "x")):
             try:
                 await asyncio.wait_for(_awaited(getattr(ws, name), arguments), self.patience)

@@ -100,6 +100,23 @@ FOUND: dict[str, tuple[dict[str, Any], str]] = {
         """,
     ),
     # With reading paused, the end of the stream was not found before the closing had timed out.
+    # The state was OPEN, and calls raised that the connection is closed.
+    "a close waits for the rest of a large message": (
+        {
+            "send_buffer": 2304,
+            "receive_buffer": 2304,
+            "max_queue": 2,
+            "write_limit": (500, 0),
+            "max_queue_bytes": 10000,
+            "yield_after": 1,
+        },
+        """
+        ["send", 2, 0, {"size": 132002, "text": true, "timeout": 0, "turns": 0}]
+        ["pong", 1, 0, {"turns": 2}]
+        ["close", 2, 0, {"code": 1001, "turns": 1}]
+        ["send_nowait", 3, 0, {"size": 100004, "text": false, "turns": 0}]
+        """,
+    ),
     "a reset while both directions are full": (
         {"send_buffer": 4096, "receive_buffer": 4096, "max_queue": 1, "max_queue_bytes": None},
         """

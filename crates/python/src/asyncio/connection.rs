@@ -411,7 +411,7 @@ impl AsyncConnection {
             return Ok(0);
         }
         // After a failure nothing can be sent any more, whatever the protocol knows of it.
-        Ok(view::state(state.drive.link().state(), state.drive.is_over()).max(1 + u8::from(state.drive.is_closing())))
+        Ok(view::state(state.drive.link().state(), state.drive.is_over()).max(1 + u8::from(state.is_closing())))
     }
 
     /// Code, reason: of the close frame that arrived, else 1006; none while the connection is open.
