@@ -22,6 +22,7 @@ use crate::descriptors;
 use crate::inbound::Meter;
 use crate::listen;
 use crate::logs::{Cause, Level, Logs};
+use crate::metrics::WorkerMetrics;
 use crate::reasons::Reason;
 use crate::session::{Refusal, Session};
 use crate::topics::Topic;
@@ -232,10 +233,17 @@ impl Worker {
             return;
         }
         self.evict_one(Instant::now());
-        let many_handshakes = self.pending.len() * self.shared.metrics.len() * LARGE_PART >= descriptors::limit();
+        let many_handshakes = self.handshakes_of_all_workers() * LARGE_PART >= descriptors::limit();
         if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
             opening.set_may_use_reserved(many_handshakes);
         }
+    }
+
+    /// The number of handshakes in all workers. The system may give one worker far more clients than another.
+    fn handshakes_of_all_workers(&self) -> usize {
+        let handshakes = |metrics: &WorkerMetrics| metrics.connections.value().saturating_sub(metrics.sessions.value());
+        let total = self.shared.metrics.iter().map(|metrics| handshakes(metrics)).sum::<u64>();
+        usize::try_from(total).unwrap_or(usize::MAX)
     }
 
     /// Passes a client of a Unix socket to the next worker in turn. All workers accept from the same queue of such a
