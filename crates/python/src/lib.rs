@@ -11,6 +11,7 @@
     clippy::unwrap_used
 )]
 
+mod accept;
 mod addresses;
 mod asyncio;
 mod blocking;
@@ -38,6 +39,8 @@ use pyo3::prelude::*;
 // The module needs the GIL until the test suites have run on a free-threaded interpreter.
 #[pymodule(gil_used = true)]
 mod _native {
+    #[pymodule_export]
+    use crate::accept::limiter::PyHandshakeLimiter;
     #[pymodule_export]
     use crate::asyncio::broadcast::broadcast;
     #[pymodule_export]
@@ -77,8 +80,6 @@ mod _native {
     use crate::opening::client::ClientOpening;
     #[pymodule_export]
     use crate::opening::connected::{ConnectedSocket, accept};
-    #[pymodule_export]
-    use crate::opening::handshake_limiter::PyHandshakeLimiter;
     #[pymodule_export]
     use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::opening::handshake_limiter::{GRACE, IDLE_TIME};
+use wirespeed_driver::accept::{GRACE, IDLE_TIME};
 
 use super::{Key, Worker};
 use crate::connection::Client;

@@ -5,7 +5,6 @@
 
 pub(crate) mod client;
 pub(crate) mod connected;
-pub(crate) mod handshake_limiter;
 pub(crate) mod server;
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use wirespeed_driver::opening::handshake_limiter::{BURST, GRACE, HandshakeLimiter, IDLE_TIME, Origin};
+use wirespeed_driver::accept::{BURST, GRACE, HandshakeLimiter, IDLE_TIME, Origin};
 
 fn at(host: u8) -> Origin {
     Origin::V4([192, 0, 2, host])

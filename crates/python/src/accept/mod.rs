@@ -1,0 +1,3 @@
+//! Accepting clients, for servers written in Python. The rules are in `driver::accept`.
+
+pub(crate) mod limiter;
