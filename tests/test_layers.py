@@ -1,7 +1,7 @@
 """The dependency rules between crates and packages, and the modules that may have unsafe code.
 
     protocol <- driver <- engine, bench <- python        Rust crates, by Cargo.toml and by source
-    _net, _connection <- _options <- _handshake <- _serving <- asyncio, sync <- asgi, cli, compat     Python
+    _net, _connection <- _options <- _handshake <- _server <- asyncio, sync <- asgi, cli, compat     Python
     public names <- tests, examples, conformance, bench, interop
 
 The other half of the first rule, that crates/protocol needs nothing of a host, is scripts/check-no-host.sh.
@@ -276,7 +276,7 @@ INNER = {
     "_connection": set(),
     "_options": {"_net", "_connection"},
     "_handshake": {"_net", "_connection", "_options"},
-    "_serving": {"_net", "_connection", "_options", "_handshake"},
+    "_server": {"_net", "_connection", "_options", "_handshake"},
 }
 """The packages that threads and event loops share, and those that each may know."""
 
@@ -427,14 +427,14 @@ TESTED_INSIDE = {
     "tests/asyncio/test_server_flood.py": {
         "_handshake.eviction",
         "_handshake.pending_handshake",
-        "_serving.accepting",
+        "_server.accept",
     },
-    "tests/asyncio/test_server_pending_handshake.py": {"_handshake.eviction", "_serving.handshake_limiter"},
-    "tests/asyncio/test_server_handshake.py": {"_serving.accepting"},
+    "tests/asyncio/test_server_pending_handshake.py": {"_handshake.eviction", "_server.handshake_limiter"},
+    "tests/asyncio/test_server_handshake.py": {"_server.accept"},
     "tests/asyncio/test_server_failure_log.py": {
         "_connection.status",
         "_handshake.pending_handshake",
-        "_handshake.negotiation",
+        "_server.negotiate",
     },
     "tests/compat/test_iteration.py": {"compat.websockets._iteration"},
     "tests/compat/test_log_records.py": {"compat.websockets._lines"},
@@ -442,10 +442,10 @@ TESTED_INSIDE = {
     "tests/compat/test_tls.py": {"compat.websockets._certificates", "compat.websockets._views"},
     "tests/sync/test_client_codecs.py": {"_connection.codec"},
     "tests/sync/test_dial.py": {"sync._dial"},
-    "tests/sync/test_server_flood.py": {"_handshake.eviction", "_handshake.pending_handshake", "_serving.accepting"},
-    "tests/sync/test_server_shutdown.py": {"_serving.handshake_limiter"},
-    "tests/sync/test_server_failure_log.py": {"_serving.log_throttle"},
-    "tests/test_accepting.py": {"_serving.accepting"},
+    "tests/sync/test_server_flood.py": {"_handshake.eviction", "_handshake.pending_handshake", "_server.accept"},
+    "tests/sync/test_server_shutdown.py": {"_server.handshake_limiter"},
+    "tests/sync/test_server_failure_log.py": {"_server.log"},
+    "tests/test_accepting.py": {"_server.accept"},
     "tests/test_eviction.py": {"_handshake.eviction"},
     "tests/test_asgi_slow_application.py": {"asgi._send_after_close"},
     "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
@@ -470,7 +470,7 @@ TESTED_INSIDE = {
     "tests/test_redaction.py": {"_redaction"},
     "tests/test_redirects.py": {"_net.redirects"},
     "tests/test_responses.py": {"_handshake.responses"},
-    "tests/test_log_throttle.py": {"_serving.log_throttle"},
+    "tests/test_log_throttle.py": {"_server.log"},
     "tests/asyncio/test_started_tasks.py": {"asyncio._tasks"},
     "tests/test_uri.py": {"_net.uri"},
 }

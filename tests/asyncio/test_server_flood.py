@@ -442,7 +442,7 @@ def test_permanent_accept_errors(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
     """Any error is retried after a pause."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept as accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
     listener = Failing(*failures)
@@ -478,7 +478,7 @@ def test_listening_socket_closed_during_a_pause(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closed while accepting is paused."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept as accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.01)
     listener = Failing(errno.ENOTDIR)
@@ -500,7 +500,7 @@ def test_listening_socket_closed_during_a_pause(
 @pytest.mark.parametrize("failures", [[], [errno.EPROTO], [errno.ENOTDIR]], ids=["none", "lost", "unknown"])
 def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failures: list[int]) -> None:
     """Like the loop of Windows, which accepts by itself."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept as accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.01)
 

@@ -349,7 +349,7 @@ def test_accept_fails_for_now(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Accepting continues: after a pause if the system lacks resources, else immediately."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept as accepting
 
     number = getattr(errno, name, None)
     if number is None:
@@ -380,7 +380,7 @@ def test_closing_while_accepting_waits(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timer that would try again is cancelled."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept as accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
     listener = FailingSocket()

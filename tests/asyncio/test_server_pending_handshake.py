@@ -118,7 +118,7 @@ def test_server_closes_over_clients_without_limit(
     setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: str
 ) -> None:
     """Without ``open_timeout`` closing still does not wait for requests forever."""
-    from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
+    from wirespeed._server.handshake_limiter import HandshakeLimiterBase
 
     monkeypatch.setattr(HandshakeLimiterBase, "closing_timeout", 0.4)
 

@@ -388,7 +388,7 @@ def test_permanent_accept_errors(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
     """Any error is retried after a pause."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept as accepting
 
     monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
     with serving(sock=Failing(*failures)) as server, within(5, at_least=0.09):

@@ -1,6 +1,6 @@
 """The asyncio part of the handshake limiter: timers on the loop, and handshakes that run in tasks.
 
-The policy is in :mod:`wirespeed._serving.handshake_limiter`.
+The policy is in :mod:`wirespeed._server.handshake_limiter`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from .._handshake.eviction import Entry
 from .._handshake.pending_handshake import has_unread
 from .._native import LoopState
-from .._serving.handshake_limiter import HandshakeLimiterBase
+from .._server.handshake_limiter import HandshakeLimiterBase
 from ..typing import LoggerLike
 
 __all__ = ["HandshakeLimiter", "HandshakeTask"]

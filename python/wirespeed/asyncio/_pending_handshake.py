@@ -10,7 +10,7 @@ from typing import Any
 
 from .._handshake.pending_handshake import PendingHandshake
 from .._native import LoopState, ServerOpening
-from .._serving.pending_handshakes import PendingHandshakesBase
+from .._server.pending_handshakes import PendingHandshakesBase
 from ._handshake_limiter import HandshakeLimiter
 
 __all__ = ["PendingHandshakes"]

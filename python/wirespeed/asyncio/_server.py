@@ -18,21 +18,21 @@ from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
 from .._handshake.eviction import LingeringSocket
-from .._handshake.negotiation import LINGER_TIMEOUT, answer, log_handshake_error, log_refusal, negotiation, refuse
 from .._handshake.pending_handshake import PendingHandshake
 from .._native import Opened, ServerOpening
 from .._net.binding import Listeners, Place
 from .._options.server import AsyncServerOptions, check_close_frame
-from .._serving.handling import log_handler_error, not_awaitable
-from .._serving.reception import reception
-from .._serving.server import AcceptedBase, ServerBase
+from .._server.handling import log_handler_error, not_awaitable
+from .._server.negotiate import LINGER_TIMEOUT, answer, log_handshake_error, log_refusal, negotiation, refuse
+from .._server.reception import reception
+from .._server.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
+from ._accept import Acceptor
 from ._connection import Connection, attach, choose_io_backend, native_arguments
 from ._deadline import Deadline
 from ._handshake_limiter import HandshakeLimiter, HandshakeTask
 from ._leaving import can_suspend
-from ._listening import Acceptor
 from ._pending_handshake import PendingHandshakes
 from ._serving import negotiate, receive_request
 from ._task_drain import TaskDrain

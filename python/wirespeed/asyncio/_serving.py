@@ -1,6 +1,6 @@
 """The opening handshake of a server on an event loop: moves bytes over the accepted socket and awaits hooks.
 
-The rules are in :mod:`wirespeed._serving.reception` and :mod:`wirespeed._handshake.negotiation`; the server calls both
+The rules are in :mod:`wirespeed._server.reception` and :mod:`wirespeed._server.negotiate`; the server calls both
 functions.
 """
 
@@ -12,16 +12,16 @@ import socket as socket_module
 from collections.abc import Awaitable, Generator
 from typing import Any
 
-from .._handshake.negotiation import LINGER_TIMEOUT, READ_SIZE
 from .._native import Opened
-from .._serving.reception import Refusal
+from .._server.negotiate import LINGER_TIMEOUT, READ_SIZE
+from .._server.reception import Refusal
 from ._sockets import receive, send_all
 
 __all__ = ["negotiate", "receive_request"]
 
 
 async def receive_request(sock: socket_module.socket, steps: Generator[bytes | None, bytes | None, Opened]) -> Opened:
-    """Run :func:`wirespeed._serving.reception.reception`; return its result, and raise its exceptions.
+    """Run :func:`wirespeed._server.reception.reception`; return its result, and raise its exceptions.
 
     Args:
         sock: The accepted non-blocking socket.
@@ -59,7 +59,7 @@ async def _send_last(sock: socket_module.socket, output: bytes) -> None:
 
 
 async def negotiate(steps: Generator[Any, Any, Exception | None]) -> Exception | None:
-    """Run :func:`wirespeed._handshake.negotiation.negotiation`; return its result.
+    """Run :func:`wirespeed._server.negotiate.negotiation`; return its result.
 
     Args:
         steps: The generator that it returned.

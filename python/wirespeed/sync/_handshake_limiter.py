@@ -1,6 +1,6 @@
 """The blocking part of the handshake limiter: a lock, and handshakes that run in threads.
 
-The policy is in :mod:`wirespeed._serving.handshake_limiter`.
+The policy is in :mod:`wirespeed._server.handshake_limiter`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .._handshake.eviction import Candidate, Entry
-from .._serving.handshake_limiter import HandshakeLimiterBase
+from .._server.handshake_limiter import HandshakeLimiterBase
 from ..typing import LoggerLike
 
 __all__ = ["HandshakeLimiter", "HandshakeThread"]

@@ -15,21 +15,21 @@ from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
 from .._handshake.eviction import LingeringSocket
-from .._handshake.negotiation import LINGER_TIMEOUT, log_refusal, negotiation, refuse
 from .._handshake.pending_handshake import PendingHandshake
 from .._lazy import ssl as ssl_module
 from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
 from .._options.server import ServerOptions, check_close_frame
-from .._serving.accepting import Accept, AcceptErrors, accepting
-from .._serving.handling import log_handler_error
-from .._serving.reception import reception
-from .._serving.server import AcceptedBase, ServerBase
+from .._server.accept import Accept, AcceptErrors, accepting
+from .._server.handling import log_handler_error
+from .._server.negotiate import LINGER_TIMEOUT, log_refusal, negotiation, refuse
+from .._server.reception import reception
+from .._server.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
+from ._accept import negotiate, receive_request
 from ._connection import Connection
 from ._handshake_limiter import HandshakeLimiter, HandshakeThread
 from ._pending_handshake import PendingHandshakes
-from ._serving import negotiate, receive_request
 
 __all__ = ["Handler", "Server", "ServerConnection"]
 

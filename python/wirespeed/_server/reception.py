@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from .._handshake.negotiation import log_hint
 from .._handshake.pending_handshake import PendingHandshake
 from .._handshake.responses import common_fields
 from .._native import Opened, ServerOpening, ServerSettings, ServerTLS
 from .._options.server import ServerOptions
 from .handshake_limiter import HandshakeLimiterBase
+from .negotiate import log_hint
 
 __all__ = ["Refusal", "reception"]
 

@@ -1,6 +1,6 @@
 """The opening handshake of a server in a thread: moves bytes over the accepted socket.
 
-The rules are in :mod:`wirespeed._serving.reception` and :mod:`wirespeed._handshake.negotiation`; the server calls both
+The rules are in :mod:`wirespeed._server.reception` and :mod:`wirespeed._server.negotiate`; the server calls both
 functions.
 """
 
@@ -13,9 +13,9 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from .._handshake.negotiation import LINGER_TIMEOUT, READ_SIZE
 from .._native import Opened
-from .._serving.reception import Refusal
+from .._server.negotiate import LINGER_TIMEOUT, READ_SIZE
+from .._server.reception import Refusal
 
 __all__ = ["negotiate", "receive_request"]
 
@@ -23,7 +23,7 @@ __all__ = ["negotiate", "receive_request"]
 def receive_request(
     sock: socket_module.socket, deadline: float | None, steps: Generator[bytes | None, bytes | None, Opened]
 ) -> Opened:
-    """Run :func:`wirespeed._serving.reception.reception`; return its result, and raise its exceptions.
+    """Run :func:`wirespeed._server.reception.reception`; return its result, and raise its exceptions.
 
     Args:
         sock: The accepted socket. Its timeout is changed.
@@ -82,7 +82,7 @@ def _send_last(sock: socket_module.socket, output: bytes) -> None:
 
 
 def negotiate(steps: Generator[Any, Any, Exception | None]) -> Exception | None:
-    """Run :func:`wirespeed._handshake.negotiation.negotiation`; return its result.
+    """Run :func:`wirespeed._server.negotiate.negotiation`; return its result.
 
     Args:
         steps: The generator that it returned.

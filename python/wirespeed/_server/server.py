@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._connection.status import AcceptedStatus, address_text
-from .._handshake.negotiation import log_handshake_error
 from .._handshake.pending_handshake import PendingHandshake
 from .._handshake.responses import plain_response
 from .._lazy import ssl as ssl_module
@@ -22,6 +21,7 @@ from ..datastructures import Response
 from ..tls import TLS
 from ..typing import StatusLike
 from .handshake_limiter import HandshakeLimiterBase
+from .negotiate import log_handshake_error
 
 __all__ = ["AcceptedBase", "ServerBase"]
 

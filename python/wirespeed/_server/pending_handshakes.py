@@ -10,10 +10,10 @@ import socket as socket_module
 from collections.abc import Callable
 from typing import Any
 
-from .._handshake.negotiation import READ_SIZE
 from .._handshake.pending_handshake import PendingHandshake
 from .._native import ServerOpening
 from .handshake_limiter import HandshakeLimiterBase
+from .negotiate import READ_SIZE
 
 __all__ = ["PendingHandshakesBase"]
 

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from .._connection.state import State
 from .._connection.status import address_text
+from .._handshake.accept_key import offered_subprotocols, recompute_accept
+from .._handshake.pending_handshake import PendingHandshake
+from .._handshake.responses import common_fields, plain_response
 from .._native import Handshake
 from .._options.server import ServerOptions
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake, InvalidHeader, InvalidOrigin, NegotiationError
 from ..typing import LoggerLike
-from .accept_key import offered_subprotocols, recompute_accept
-from .pending_handshake import PendingHandshake
-from .responses import common_fields, plain_response
 
 __all__ = [
     "LINGER_TIMEOUT",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._net.binding import EXHAUSTED
-from .._serving.accepting import AcceptErrors, accepting
+from .._server.accept import AcceptErrors, accepting
 from ..typing import LoggerLike
 from ._handshake_limiter import HandshakeLimiter
 

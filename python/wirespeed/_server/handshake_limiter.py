@@ -12,7 +12,7 @@ from typing import Any
 from .._handshake.eviction import Candidate, Entry, EvictionQueue, host_of, origin_of
 from .._handshake.pending_handshake import PendingHandshake
 from ..typing import LoggerLike
-from .log_throttle import LogThrottle
+from .log import LogThrottle
 
 __all__ = ["HandshakeLimiterBase"]
 
@@ -121,7 +121,7 @@ class HandshakeLimiterBase:
         return delay
 
     def count(self, kind: object, level: int, text: str, *arguments: Any) -> None:
-        """Count an event to be logged later: see :meth:`wirespeed._serving.log_throttle.LogThrottle.add`.
+        """Count an event to be logged later: see :meth:`wirespeed._server.log.LogThrottle.add`.
 
         Args:
             kind: Key of the series.
