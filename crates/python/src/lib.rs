@@ -40,7 +40,11 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
-    use crate::accept::limiter::PyHandshakeLimiter;
+    use crate::accept::limiter::{HandshakeLimiter, origin_of};
+    #[pymodule_export]
+    use crate::accept::pending::PendingHandshake;
+    #[pymodule_export]
+    use crate::accept::settings::ServerSettings;
     #[pymodule_export]
     use crate::asyncio::broadcast::broadcast;
     #[pymodule_export]
@@ -75,13 +79,11 @@ mod _native {
     #[pymodule_export]
     use crate::engine::wakers::{CapacityWaker, EventsWaker};
     #[pymodule_export]
-    use crate::handshake::{Answer, Handshake};
+    use crate::handshake::{Answer, Handshake, accept_key};
     #[pymodule_export]
     use crate::opening::client::ClientOpening;
     #[pymodule_export]
     use crate::opening::connected::{ConnectedSocket, accept};
-    #[pymodule_export]
-    use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]
     use crate::opening::{ClientPlan, Opened};
     #[pymodule_export]

@@ -1,17 +1,34 @@
-"""Limits the log lines about events that clients can cause thousands of times a second.
+"""The log of servers, which limits the lines about events that clients can cause thousands of times a second.
 
-It has no clock: times are arguments, and the caller calls :meth:`LogThrottle.log_due` at the time of
+:class:`LogThrottle` has no clock: times are arguments, and the caller calls :meth:`LogThrottle.log_due` at the time of
 :attr:`LogThrottle.due`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any
+import logging
+import traceback
+from typing import TYPE_CHECKING, Any, Protocol
 
+from .._connection.status import address_text
+from ..exceptions import ConnectionClosed, InvalidHandshake
 from ..typing import LoggerLike
 
-__all__ = ["LogThrottle"]
+if TYPE_CHECKING:
+    from .accept import AcceptedSocket
+
+__all__ = [
+    "LogThrottle",
+    "ThrottledLog",
+    "is_peer_error",
+    "log_handler_error",
+    "log_handshake_error",
+    "log_hint",
+    "log_hook_error",
+    "log_refusal",
+]
 
 # Seconds to collect the first events of a series, so that its first line already has a count.
 _FIRST_DELAY = 1.0
@@ -136,3 +153,118 @@ class LogThrottle:
         times = " (%d times)" if series.count > 1 else ""
         arguments = (*series.arguments, series.count) if times else series.arguments
         self._logger.log(series.level, series.text + times, *arguments)
+
+
+class ThrottledLog(Protocol):
+    """The log methods of the handshake limiters of all servers."""
+
+    def throttled_log(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
+        """Log an event, or count it."""
+        ...
+
+    def throttled_log_start(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
+        """Count an event; return whether it is the first of its kind, which the caller must log."""
+        ...
+
+
+def log_hint(data: bytes, is_tls: bool, accepted: AcceptedSocket, limiter: ThrottledLog) -> None:
+    """Log that a client speaks plain HTTP instead of TLS, or TLS instead of HTTP: it cannot read a response.
+
+    Args:
+        data: The first bytes of the client, which are not a request.
+        is_tls: Whether the server expects TLS.
+        accepted: The client.
+        limiter: Throttles the log.
+    """
+    # RFC 8446, section 5.1: a handshake record begins with 22 and the version 3.x.
+    if not is_tls and data[:2] == b"\x16\x03":
+        text = "a client speaks TLS to a port without TLS (%s): it should connect to ws://, or the server needs ssl="
+    elif is_tls and data[:4] in (b"GET ", b"HEAD", b"POST"):
+        text = "a client speaks plain HTTP to a port with TLS (%s): it should connect to wss:// or https://"
+    else:
+        return
+    ends = address_text(accepted.address)
+    with contextlib.suppress(OSError):
+        ends += f" -> {address_text(accepted.sock.getsockname())}"
+    limiter.throttled_log(accepted.address, text, logging.WARNING, text, ends)
+
+
+def log_refusal(connection: Any, error: Exception, limiter: ThrottledLog) -> None:
+    """Log that a connection was refused.
+
+    Args:
+        connection: A server connection.
+        error: The reason.
+        limiter: Throttles the log.
+    """
+    text = "connection %s refused: %s"
+    limiter.throttled_log(connection.remote_address, f"refused: {error}", logging.INFO, text, connection._label, error)
+
+
+def log_handshake_error(
+    accepted: AcceptedSocket, connection: Any | None, exc: Exception, limiter: ThrottledLog, logger: LoggerLike
+) -> None:
+    """Log that an opening handshake has failed.
+
+    Args:
+        accepted: The client.
+        connection: The connection, if it exists already.
+        exc: The error.
+        limiter: Throttles the log of errors that clients cause.
+        logger: Logger for all other errors.
+    """
+    label = address_text(accepted.address) if connection is None else connection._label
+    text = "opening handshake failed (%s): %s"
+    reason = str(exc) or type(exc).__name__
+    if not is_peer_error(exc):
+        _log_local_error(limiter, logger, accepted.address, exc, text, label, reason)
+    elif accepted.handshake.is_silent:
+        # A port scan or a health check.
+        logger.debug("a client has sent nothing (%s): %s", label, reason)
+    else:
+        # The key is the type only: the message may quote bytes that differ each time.
+        limiter.throttled_log(accepted.address, f"failed: {type(exc).__name__}", logging.INFO, text, label, reason)
+
+
+def log_hook_error(limiter: ThrottledLog, text: str, connection: Any, exc: Exception) -> None:
+    """Log an exception of the application before the connection is open."""
+    _log_local_error(limiter, connection.logger, connection.remote_address, exc, text, connection._label)
+
+
+def _log_local_error(
+    limiter: ThrottledLog, logger: LoggerLike, address: Any, exc: Exception, text: str, *arguments: Any
+) -> None:
+    """Log an error of this process with its traceback, at most once for each cause, because clients can repeat it.
+
+    The cause is the set of source lines in the traceback, so different bugs are logged separately. As a set, it does
+    not grow when a client controls the depth of a recursion.
+    """
+    lines = {f"{frame.f_code.co_filename}:{number}" for frame, number in traceback.walk_tb(exc.__traceback__)}
+    cause = " ".join([text, type(exc).__name__, *sorted(lines)])
+    if limiter.throttled_log_start(address, cause, logging.ERROR, text, *arguments):
+        logger.error(text, *arguments, exc_info=exc)
+
+
+def is_peer_error(exc: Exception) -> bool:
+    """Return whether an exception in the opening handshake was caused by the peer or the network.
+
+    Args:
+        exc: The exception.
+    """
+    return isinstance(exc, (ConnectionClosed, InvalidHandshake, OSError, EOFError))
+
+
+def log_handler_error(connection: Any, exc: Exception) -> None:
+    """Log the exception of a handler. Call it before closing the connection, which may take time.
+
+    Args:
+        connection: The connection of the handler.
+        exc: The exception.
+    """
+    logger = connection.logger
+    # ConnectionClosed of another connection, which the handler uses, is an error like any other.
+    if not isinstance(exc, ConnectionClosed) or exc._origin != connection._origin:
+        logger.error("connection handler failed (%s)", connection._label, exc_info=exc)
+    elif logger.isEnabledFor(logging.DEBUG):
+        # The handler was using its connection when it ended, which is normal.
+        logger.debug("connection handler ended by the end of its connection (%s)", connection._label, exc_info=exc)

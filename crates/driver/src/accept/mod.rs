@@ -4,5 +4,7 @@
 //! whether a client has sent bytes that were not read yet.
 
 mod limiter;
+mod pending;
 
-pub use limiter::{BURST, Due, GRACE, HandshakeLimiter, IDLE_TIME, Origin};
+pub use limiter::{BURST, Evicted, Eviction, GRACE, HandshakeLimiter, IDLE_TIME, Origin};
+pub use pending::PendingHandshake;
