@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wirespeed._serving.accepting import accepting
+from wirespeed._server.accept import accepting
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 

@@ -36,7 +36,7 @@ from wirespeed._native import (
     ClientPlan,
     LoopState,
     Opened,
-    ServerOpening,
+    PendingHandshake,
     ServerSettings,
 )
 from wirespeed.asyncio.loop import new_event_loop
@@ -64,7 +64,7 @@ NOTHING = {
     "NativePublisher": "a thread of Rust",
     "PyJwt": "keys",
     "PyLimits": "numbers and addresses",
-    "PyHandshakeLimiter": "numbers and addresses",
+    "HandshakeLimiter": "numbers and addresses",
     "PySession": "parts of the engine",
     "CapacityWaker": "descriptors",
     "Sent": "a session",
@@ -185,7 +185,7 @@ def test_connection_that_keeps_its_ping(server: WebSocketsServer, closed: bool) 
         pass
 
 
-def request_of(tls: ssl.SSLContext | None = None) -> ServerOpening:
+def request_of(tls: ssl.SSLContext | None = None) -> PendingHandshake:
     settings = ServerSettings(
         subprotocols=[],
         deflate=None,
@@ -198,13 +198,16 @@ def request_of(tls: ssl.SSLContext | None = None) -> ServerOpening:
         ping_timeout=None,
         close_timeout=1,
     )
-    return ServerOpening(settings, tls)
+    handshake = PendingHandshake(settings, tls is not None)
+    if tls is not None:
+        handshake.start_tls(tls)
+    return handshake
 
 
 def opened(request: bytes = REQUEST) -> Opened:
-    opening = request_of()
-    opening.feed(request)
-    made = opening.finish()
+    handshake = request_of()
+    handshake.receive(request)
+    made = handshake.finish()
     ours, theirs = socket.socketpair()
     theirs.close()
     made._adopt(ours.detach())
@@ -275,7 +278,7 @@ def attached(refers_to: Any) -> Witness:
     return witness
 
 
-@on_cycle("ServerOpening")
+@on_cycle("PendingHandshake")
 def test_opening_of_a_server(certificates: Certificates) -> None:
     context = marked(certificates.server_context())
     with freed(lambda: attached(request_of(context))):
@@ -307,10 +310,10 @@ def secured(certificates: Certificates) -> Opened:
             with contextlib.suppress(ssl.SSLWantReadError):
                 call()
                 break
-            opening.feed(outgoing.read())
+            opening.receive(outgoing.read())
             incoming.write(opening.take_output())
-        opening.feed(outgoing.read())
-    assert opening.done
+        opening.receive(outgoing.read())
+    assert opening.is_complete
     return opening.finish()
 
 

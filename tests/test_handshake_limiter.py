@@ -1,13 +1,16 @@
-"""Places in the opening handshake, with a manual clock: evictions, their times, and their log records."""
+"""The handshake limiters of both APIs, with a manual clock: timers, callbacks and log records.
+
+Which client is evicted, and when, is tested in crates/driver/tests/accept.rs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import logging
-import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +21,14 @@ from interop.flood import raise_descriptors
 from interop.serving import LOGGER, logged
 from interop.subject import IS_WIRESPEED
 
-pytestmark = pytest.mark.wirespeed_only("the gates are ours")
+pytestmark = pytest.mark.wirespeed_only("the limiters are ours")
 
 if IS_WIRESPEED:
-    from wirespeed._handshake.eviction import BURST, GRACE, PATIENCE
-    from wirespeed._handshake.pending_handshake import PendingHandshake
-    from wirespeed.asyncio._handshake_limiter import HandshakeLimiter as LoopGate
-    from wirespeed.asyncio._handshake_limiter import HandshakeTask
-    from wirespeed.sync import _handshake_limiter as sync_gate
-
-    class Silent(PendingHandshake):
-        def has_unread(self) -> bool:
-            return False
+    from wirespeed._native import origin_of
+    from wirespeed._server.accept import BURST, GRACE, IDLE_TIME
+    from wirespeed.asyncio._accept import HandshakeLimiter as LoopLimiter
+    from wirespeed.asyncio._accept import HandshakeTask
+    from wirespeed.sync import _accept as sync_accept
 
 
 PEER = ("192.0.2.1", 1234)
@@ -46,11 +45,12 @@ class Client:
     def __init__(self) -> None:
         self.gone = 0
 
-    def has_unread(self) -> bool:
-        return False
-
     def drop(self) -> None:
         self.gone += 1
+
+
+def enter(limiter: Any, client: Client | None = None, **options: Any) -> Any:
+    return limiter.enter(PEER, None, (client or Client()).drop, **options)
 
 
 class Handle:
@@ -92,10 +92,10 @@ class Loop:
                 handle.call()
 
 
-def loop_gate(limit: int) -> tuple[Any, Loop]:
+def loop_limiter(limit: int) -> tuple[Any, Loop]:
     loop = Loop()
     arguments: list[Any] = [loop, limit, logging.getLogger(LOGGER)]
-    return LoopGate(*arguments), loop
+    return LoopLimiter(*arguments), loop
 
 
 class Clock:
@@ -105,7 +105,7 @@ class Clock:
         self.now = 100.0
         self.freed = 0
         self.woken = 0
-        monkeypatch.setattr(sync_gate, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(sync_accept, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def limiter(self, limit: int) -> Any:
         lock = threading.Condition(threading.RLock())
@@ -116,7 +116,7 @@ class Clock:
         def wake() -> None:
             self.woken += 1
 
-        return sync_gate.HandshakeLimiter(lock, limit, logging.getLogger(LOGGER), freed, wake)
+        return sync_accept.HandshakeLimiter(lock, limit, logging.getLogger(LOGGER), freed, wake)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -128,21 +128,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture(params=["loop", "threads"])
-def gate_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Any, Any]]:
+def limiter_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Any, Any]]:
     """Returns a limiter of either kind, and its clock."""
     if request.param == "loop":
-        return loop_gate
+        return loop_limiter
     clock = Clock(monkeypatch)
     return lambda limit: (clock.limiter(limit), clock)
 
 
-GateOf = Callable[[int], tuple[Any, Any]]
+LimiterOf = Callable[[int], tuple[Any, Any]]
 
 
 def come(limiter: Any, count: int) -> list[Client]:
     clients = [Client() for _ in range(count)]
     for client in clients:
-        limiter.enter(client, PEER)
+        enter(limiter, client)
     return clients
 
 
@@ -153,78 +153,155 @@ def gone(clients: list[Client]) -> list[int]:
 # Both
 
 
-def test_two_late_clients_are_evicted_for_a_new_one(gate_of: GateOf) -> None:
+def test_two_late_clients_are_evicted_for_a_new_one(limiter_of: LimiterOf) -> None:
     """The number thus shrinks; but only surplus clients are evicted."""
-    limiter, clock = gate_of(3)
+    limiter, clock = limiter_of(3)
     clients = come(limiter, 5)
-    clock.now += PATIENCE - 0.01
+    clock.now += IDLE_TIME - 0.01
     clients += come(limiter, 1)
     assert gone(clients) == [0] * 6
     clock.now += 0.01
-    limiter.enter(Client(), PEER)
+    enter(limiter)
     assert gone(clients) == [1, 1, 0, 0, 0, 0]
     assert len(limiter) == 5
 
 
-def test_one_eviction_where_that_is_enough(gate_of: GateOf) -> None:
-    limiter, clock = gate_of(3)
-    clients = come(limiter, 3)
-    clock.now += PATIENCE
-    limiter.enter(Client(), PEER)
-    assert gone(clients) == [1, 0, 0]
-    assert len(limiter) == 3
-
-
-def test_no_eviction_while_there_are_places(gate_of: GateOf) -> None:
-    limiter, clock = gate_of(3)
-    clients = come(limiter, 2)
-    clock.now += 99
-    limiter.enter(Client(), PEER)
-    assert gone(clients) == [0, 0]
-
-
-def test_far_too_many_clients_wait_and_are_evicted(gate_of: GateOf) -> None:
-    limiter, clock = gate_of(2)
-    clients = come(limiter, 2 * BURST - 1)
-    assert limiter.delay() == 0
-    clients += come(limiter, 1)
-    assert limiter.delay() == pytest.approx(GRACE)
-    clock.now += GRACE
-    assert limiter.delay() == 0
-    # A further client takes the place of the first, late or not.
-    clients += come(limiter, 1)
-    assert gone(clients) == [1] + [0] * (2 * BURST)
-    assert len(limiter) == 2 * BURST
-
-
-def test_progress_restarts_the_time(gate_of: GateOf) -> None:
-    limiter, clock = gate_of(1)
-    client = Client()
-    entry = limiter.enter(client, PEER)
-    clock.now += PATIENCE
-    limiter.progress(entry)
-    limiter.enter(Client(), PEER)
-    assert client.gone == 0
-
-
-def test_descriptors_are_short(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> None:
-    limiter, clock = gate_of(9)
+def test_descriptors_are_short(limiter_of: LimiterOf, caplog: pytest.LogCaptureFixture) -> None:
+    limiter, clock = limiter_of(9)
     assert limiter.evict_one() is None
-    with socket.socket() as sock:
-        for _ in range(2):
-            limiter.enter(Silent(sock, PEER), PEER)
+    come(limiter, 2)
     assert limiter.evict_one() == pytest.approx(GRACE)
     assert len(limiter) == 2
     clock.now += GRACE
     assert limiter.evict_one() == 0
     assert len(limiter) == 1
     limiter.finish()
-    assert [line.endswith(": 192.0.2.1, one of 2") for line in logged(caplog)] == [True]
+    assert [line.endswith(" (max_pending=9): 192.0.2.1, one of 2") for line in logged(caplog)] == [True]
 
 
-def test_log_records_of_many_clients(gate_of: GateOf, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_limiter_has_a_delay(limiter_of: LimiterOf) -> None:
+    limiter, clock = limiter_of(2)
+    clients = come(limiter, 2 * BURST)
+    assert (limiter.room, limiter.delay()) == (0, pytest.approx(GRACE))
+    clock.now += GRACE
+    assert limiter.delay() == 0
+    enter(limiter)
+    assert gone(clients) == [1] + [0] * (2 * BURST - 1)
+
+
+def test_progress_and_removal(limiter_of: LimiterOf) -> None:
+    limiter, clock = limiter_of(1)
+    client, other = Client(), Client()
+    key = enter(limiter, client)
+    clock.now += IDLE_TIME
+    limiter.progress(key)
+    enter(limiter, other)
+    assert (client.gone, other.gone) == (0, 0)
+    limiter.leave(key)
+    limiter.leave(key)
+    limiter.progress(key)
+    assert len(limiter) == 1
+
+
+def test_handshake_that_is_passed_on(limiter_of: LimiterOf) -> None:
+    limiter, clock = limiter_of(9)
+    first, second, late = Client(), Client(), Client()
+    key = enter(limiter, first)
+    limiter.replace(key, second.drop)
+    clock.now += GRACE
+    assert limiter.evict_one() == 0
+    assert (first.gone, second.gone) == (0, 1)
+    limiter.replace(key, late.drop)
+    limiter.close_all()
+    assert (late.gone, len(limiter)) == (0, 0)
+
+
+def test_closing_spares_refused_clients(limiter_of: LimiterOf, caplog: pytest.LogCaptureFixture) -> None:
+    """They have their answer, and little time to read it."""
+    limiter, _ = limiter_of(9)
+    waiting, refused = Client(), Client()
+    with socket.socket() as sock:
+        limiter.enter(PEER, sock, waiting.drop)
+        limiter.enter(PEER, None, refused.drop)
+        limiter.close_all()
+    assert (waiting.gone, refused.gone, len(limiter)) == (1, 0, 1)
+    limiter.finish()
+    assert logged(caplog) == ["closed a client that had not sent its request when the server closed: 192.0.2.1"]
+
+
+def test_all_evicted_clients_are_closed_although_one_fails(limiter_of: LimiterOf) -> None:
+    """A signal handler may raise anywhere."""
+    limiter, clock = limiter_of(1)
+
+    def drop() -> None:
+        raise KeyboardInterrupt
+
+    limiter.enter(PEER, None, drop)
+    clients = come(limiter, 3)
+    clock.now += IDLE_TIME
+    with pytest.raises(KeyboardInterrupt):
+        limiter.trim()
+    assert gone(clients) == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("address", "host"), [(("2001:db8::1", 1, 0, 0), "2001:db8::1"), (b"\0x", "a Unix socket")])
+def test_log_names_the_client(limiter_of: LimiterOf, caplog: pytest.LogCaptureFixture, address: Any, host: str) -> None:
+    limiter, clock = limiter_of(7)
+    for _ in range(3):
+        limiter.enter(address, None, Client().drop)
+    enter(limiter)
+    clock.now += GRACE
+    limiter.evict_one()
+    limiter.finish()
+    assert [line.partition(" (")[2] for line in logged(caplog)] == [f"max_pending=7): {host}, one of 3"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (("192.0.2.1", 1), ("192.0.2.1", 9), True),
+        (("192.0.2.1", 1), ("192.0.2.2", 1), False),
+        (("2001:db8::1", 1, 0, 0), ("2001:db8::ffff:1:2:3", 2, 0, 0), True),
+        (("2001:db8::1", 1, 0, 0), ("2001:db8:0:1::1", 1, 0, 0), False),
+        (("::ffff:192.0.2.1", 1, 0, 0), ("192.0.2.1", 1), True),
+        (("::ffff:192.0.2.1", 1, 0, 0), ("::ffff:192.0.2.2", 1, 0, 0), False),
+        (("fe80::1%eth0", 1, 0, 2), ("fe80::2%eth0", 1, 0, 2), True),
+        (("no:address", 1), ("no:address", 2), True),
+        (("no:address", 1), ("other", 1), False),
+        ((3, 1), (3, 2), True),
+        ("", b"\0abstract", True),
+        ("", None, True),
+        ("", ("192.0.2.1", 1), False),
+    ],
+)
+def test_origins(one: Any, other: Any, same: bool) -> None:
+    assert (origin_of(one) == origin_of(other)) is same
+
+
+@pytest.mark.parametrize("hosts", [1, 250, 100_000])
+def test_flood_costs_the_same_for_each(hosts: int) -> None:
+    """The stored state does not grow."""
+    limiter, loop = loop_limiter(64)
+    honest = Client()
+    limiter.enter(("198.51.100.1", 1), None, honest.drop)
+
+    def run(count: int) -> float:
+        start = time.process_time()
+        for number in range(count):
+            loop.now += 0.002
+            limiter.progress(limiter.enter((f"10.0.{number % hosts // 250}.{number % 250}", 1), None, Client().drop))
+        return time.process_time() - start
+
+    run(4000)
+    assert honest.gone == (hosts >= 1000)
+    few, many = run(2000), run(20_000)
+    assert many < 40 * few, (few, many)
+    assert len(limiter) == len(limiter._clients) <= 64 * BURST
+
+
+def test_log_records_of_many_clients(limiter_of: LimiterOf, caplog: pytest.LogCaptureFixture) -> None:
     """Clients of one address count together, with any port."""
-    limiter, _ = gate_of(9)
+    limiter, _ = limiter_of(9)
     for number in range(3):
         limiter.throttled_log(("192.0.2.1", number), "kind", logging.WARNING, "line %d", number)
         limiter.count("other", logging.ERROR, "other %d", number)
@@ -233,65 +310,58 @@ def test_log_records_of_many_clients(gate_of: GateOf, caplog: pytest.LogCaptureF
     assert logged(caplog) == ["line 0", "line 2; 2 more like it", "other 2 (3 times)"]
 
 
-@pytest.mark.parametrize("kind", ["task", "thread"])
-def test_served_client_may_have_sent_data(kind: str) -> None:
+@pytest.mark.parametrize("timeout", [0, 5, None], ids=["non-blocking", "timeout", "blocking"])
+def test_client_with_unread_data_is_not_evicted(limiter_of: LimiterOf, timeout: float | None) -> None:
     """Its data is left to the code that serves it; its end is readable data too."""
+    limiter, clock = limiter_of(9)
+    client = Client()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.setblocking(False)
-        candidate = HandshakeTask(ours, set()) if kind == "task" else sync_gate.HandshakeThread(ours)
-        assert not candidate.has_unread()
+        ours.settimeout(timeout)
+        limiter.enter(PEER, ours, client.drop)
         theirs.send(b"x")
-        assert candidate.has_unread()
+        clock.now += GRACE
+        assert limiter.evict_one() == pytest.approx(GRACE)
         assert ours.recv(9) == b"x"
-        assert not candidate.has_unread()
         theirs.close()
-        assert candidate.has_unread()
+        clock.now += GRACE
+        assert limiter.evict_one() == pytest.approx(GRACE)
+        assert client.gone == 0
 
 
-@pytest.mark.skipif(not hasattr(select, "poll"), reason="there is one way only")
-def test_thread_looks_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And does not wait either."""
-    wait, waits = select.select, []
-
-    def look(read: Any, write: Any, errors: Any, timeout: float) -> Any:
-        waits.append(timeout)
-        return wait(read, write, errors, timeout)
-
-    monkeypatch.delattr(select, "poll")
-    monkeypatch.setattr(select, "select", look)
+def test_client_without_unread_data_is_evicted(limiter_of: LimiterOf) -> None:
+    limiter, clock = limiter_of(9)
+    client = Client()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        candidate = sync_gate.HandshakeThread(ours)
-        assert not candidate.has_unread()
-        theirs.send(b"x")
-        assert candidate.has_unread()
-    assert waits == [0, 0]
+        limiter.enter(PEER, ours, client.drop)
+        clock.now += GRACE
+        assert limiter.evict_one() == 0
+    assert client.gone == 1
 
 
-@pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no other way")
-def test_thread_looks_at_any_descriptor() -> None:
-    """Descriptors above 1023, which select does not support, occur in a flood."""
+def test_any_descriptor_is_checked_for_unread_data() -> None:
+    """Descriptors above 1023, which select(2) does not support, occur in a flood."""
     if not raise_descriptors(1200):
         pytest.skip("the hard limit of descriptors is below 1,200")
+    limiter, loop = loop_limiter(9)
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1100)) as high:
-        candidate = sync_gate.HandshakeThread(high)
-        assert not candidate.has_unread()
+        limiter.enter(PEER, high, Client().drop)
         theirs.send(b"x")
-        assert candidate.has_unread()
+        loop.now += GRACE
+        assert limiter.evict_one() == pytest.approx(GRACE)
 
 
 def test_thread_wakes_when_its_client_is_evicted() -> None:
     """The thread keeps its socket and closes it, even if late."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        candidate = sync_gate.HandshakeThread(ours)
-        candidate.drop()
+        assert sync_accept.drop_thread(ours) == RELIEF
         assert (ours.recv(1), theirs.recv(1)) == (b"", b"")
         assert ours.fileno() >= 0
         ours.close()
-        candidate.drop()
+        sync_accept.drop_thread(ours)
 
 
 @pytest.mark.parametrize("state", ["open", "closed", "unwatched"])
@@ -336,15 +406,15 @@ def test_task_ends_when_its_client_is_evicted(state: str) -> None:
 
 
 def test_loop_is_notified_of_a_place_only_if_there_was_none() -> None:
-    limiter, _ = loop_gate(1)
+    limiter, _ = loop_limiter(1)
     calls: list[int] = []
-    entries = [limiter.enter(Client(), PEER) for _ in range(BURST)]
+    entries = [enter(limiter) for _ in range(BURST)]
     limiter.leave(entries[0])
     limiter.freed = lambda: calls.append(len(limiter))
     limiter.leave(entries[1])
     limiter.leave(None)
     assert calls == []
-    last = [limiter.enter(Client(), PEER) for _ in range(2)]
+    last = [enter(limiter) for _ in range(2)]
     # It belongs to another object.
     limiter.leave(entries[0])
     assert calls == []
@@ -354,13 +424,13 @@ def test_loop_is_notified_of_a_place_only_if_there_was_none() -> None:
 
 def test_loop_closes_surplus_clients() -> None:
     """Some immediately, and others a little later, until the allowed number is reached."""
-    limiter, loop = loop_gate(AT_ONCE)
+    limiter, loop = loop_limiter(AT_ONCE)
     clients = come(limiter, AT_ONCE)
     assert loop.due() == []
     loop.advance(0.25)
     clients += come(limiter, AT_ONCE + 2)
-    assert loop.due() == [pytest.approx(100 + PATIENCE)]
-    loop.advance(PATIENCE - 0.25)
+    assert loop.due() == [pytest.approx(100 + IDLE_TIME)]
+    loop.advance(IDLE_TIME - 0.25)
     assert sum(gone(clients)) == AT_ONCE
     # The next of them is not late yet.
     assert loop.due() == [pytest.approx(101 + 0.25), pytest.approx(102)]
@@ -372,9 +442,9 @@ def test_loop_closes_surplus_clients() -> None:
 
 def test_loop_pauses_between_evictions() -> None:
     """Between closing a hundred clients, the loop has time for other work."""
-    limiter, loop = loop_gate(8)
+    limiter, loop = loop_limiter(8)
     clients = come(limiter, 8 + AT_ONCE + 10)
-    loop.advance(PATIENCE)
+    loop.advance(IDLE_TIME)
     assert sum(gone(clients)) == AT_ONCE
     assert loop.due()[0] == pytest.approx(loop.now + INTERVAL)
     loop.advance(INTERVAL)
@@ -384,7 +454,7 @@ def test_loop_pauses_between_evictions() -> None:
 
 def test_loop_has_one_timer_for_the_next_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """One timer, for the next deadline."""
-    limiter, loop = loop_gate(1)
+    limiter, loop = loop_limiter(1)
     limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
     limiter.throttled_log(PEER, "kind", logging.WARNING, "line")
     assert loop.due() == [160]
@@ -401,7 +471,7 @@ def test_loop_has_one_timer_for_the_next_deadline(caplog: pytest.LogCaptureFixtu
 
 
 def test_loop_is_left_without_timers() -> None:
-    limiter, loop = loop_gate(1)
+    limiter, loop = loop_limiter(1)
     come(limiter, 2)
     limiter.count("other", logging.WARNING, "other")
     assert len(loop.due()) == 2
@@ -418,7 +488,7 @@ def test_loop_is_left_without_timers() -> None:
 
 def test_thread_is_notified_of_each_place(clock: Clock) -> None:
     limiter = clock.limiter(1)
-    entry = limiter.enter(Client(), PEER)
+    entry = enter(limiter)
     assert limiter.leave(entry) is True
     assert clock.freed == 1
     assert limiter.leave(entry) is False
@@ -434,9 +504,9 @@ def test_thread_closes_surplus_clients(clock: Clock) -> None:
     clock.now += 0.25
     others = [Client() for _ in range(AT_ONCE + 2)]
     for client in others:
-        limiter.join(client, PEER)
-    assert limiter.trim() == pytest.approx(PATIENCE - 0.25)
-    clock.now += PATIENCE
+        enter(limiter, client, evict=False)
+    assert limiter.trim() == pytest.approx(IDLE_TIME - 0.25)
+    clock.now += IDLE_TIME
     assert limiter.trim() == INTERVAL
     assert (sum(gone(clients)), sum(gone(others))) == (AT_ONCE, 0)
     assert limiter.trim() is None
@@ -445,9 +515,11 @@ def test_thread_closes_surplus_clients(clock: Clock) -> None:
 
 def test_slow_closing_thread(clock: Clock) -> None:
     limiter = clock.limiter(9)
-    limiter.enter(Client(), PEER)
-    clock.now += GRACE
-    assert limiter.evict_one() == RELIEF
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        limiter.enter(PEER, ours, lambda: sync_accept.drop_thread(ours))
+        clock.now += GRACE
+        assert limiter.evict_one() == RELIEF
     assert len(limiter) == 0
 
 

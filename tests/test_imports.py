@@ -29,7 +29,7 @@ LAZY = [wirespeed, wirespeed.asyncio, wirespeed.sync]
 SELDOM = {"datetime", "email", "hashlib", "http.client", "ipaddress", "json", "multiprocessing", "pathlib", "random"}
 SELDOM |= {"tempfile", "urllib.parse", "urllib.request", "uuid"}
 # Modules of a server.
-SERVING = {"_serve", "_server", "_serving", "negotiation"}
+SERVING = {"_serve", "_server", "_accept", "negotiate"}
 
 
 def imported(code: str) -> set[str]:

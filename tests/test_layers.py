@@ -1,7 +1,7 @@
 """The dependency rules between crates and packages, and the modules that may have unsafe code.
 
     protocol <- driver <- engine, bench <- python        Rust crates, by Cargo.toml and by source
-    _net, _connection <- _options <- _handshake <- _serving <- asyncio, sync <- asgi, cli, compat     Python
+    _net, _connection <- _options <- _handshake <- _server <- asyncio, sync <- asgi, cli, compat     Python
     public names <- tests, examples, conformance, bench, interop
 
 The other half of the first rule, that crates/protocol needs nothing of a host, is scripts/check-no-host.sh.
@@ -276,7 +276,7 @@ INNER = {
     "_connection": set(),
     "_options": {"_net", "_connection"},
     "_handshake": {"_net", "_connection", "_options"},
-    "_serving": {"_net", "_connection", "_options", "_handshake"},
+    "_server": {"_net", "_connection", "_options", "_handshake"},
 }
 """The packages that threads and event loops share, and those that each may know."""
 
@@ -424,53 +424,35 @@ TESTED_INSIDE = {
     "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial", "asyncio._sockets"},
     "tests/asyncio/test_reconnect.py": {"asyncio._reconnect"},
     "tests/asyncio/test_server_broadcast_slow.py": {"asyncio._broadcasting"},
-    "tests/asyncio/test_server_flood.py": {
-        "_handshake.eviction",
-        "_handshake.pending_handshake",
-        "_serving.accepting",
-    },
-    "tests/asyncio/test_server_pending_handshake.py": {"_handshake.eviction", "_serving.handshake_limiter"},
-    "tests/asyncio/test_server_handshake.py": {"_serving.accepting"},
-    "tests/asyncio/test_server_failure_log.py": {
-        "_connection.status",
-        "_handshake.pending_handshake",
-        "_handshake.negotiation",
-    },
+    "tests/asyncio/test_server_flood.py": {"_server.accept"},
+    "tests/asyncio/test_server_pending_handshake.py": {"_server.accept"},
+    "tests/asyncio/test_server_handshake.py": {"_server.accept"},
+    "tests/asyncio/test_server_failure_log.py": {"_connection.status", "_server.accept", "_server.log"},
     "tests/compat/test_iteration.py": {"compat.websockets._iteration"},
     "tests/compat/test_log_records.py": {"compat.websockets._lines"},
     "tests/compat/test_linking.py": {"compat.websockets._installed"},
     "tests/compat/test_tls.py": {"compat.websockets._certificates", "compat.websockets._views"},
     "tests/sync/test_client_codecs.py": {"_connection.codec"},
     "tests/sync/test_dial.py": {"sync._dial"},
-    "tests/sync/test_server_flood.py": {"_handshake.eviction", "_handshake.pending_handshake", "_serving.accepting"},
-    "tests/sync/test_server_shutdown.py": {"_serving.handshake_limiter"},
-    "tests/sync/test_server_failure_log.py": {"_serving.log_throttle"},
-    "tests/test_accepting.py": {"_serving.accepting"},
-    "tests/test_eviction.py": {"_handshake.eviction"},
+    "tests/sync/test_server_flood.py": {"_server.accept"},
+    "tests/sync/test_server_shutdown.py": {"_server.accept"},
+    "tests/sync/test_server_failure_log.py": {"_server.log"},
+    "tests/test_accepting.py": {"_server.accept"},
     "tests/test_asgi_slow_application.py": {"asgi._send_after_close"},
     "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
     "tests/test_cli_renewal.py": {"cli._renewal"},
     "tests/asyncio/test_io_backends.py": {"_native"},
     "tests/test_cycles.py": {"_native"},
     "tests/test_client_options.py": {"_native", "_net.uri", "_options.client"},
-    "tests/test_handshake_limiter.py": {
-        "_handshake.eviction",
-        "_handshake.pending_handshake",
-        "asyncio._handshake_limiter",
-        "sync._handshake_limiter",
-    },
-    "tests/test_pending_handshake.py": {
-        "_handshake.pending_handshake",
-        "asyncio._pending_handshake",
-        "sync._pending_handshake",
-    },
+    "tests/test_handshake_limiter.py": {"_native", "_server.accept", "asyncio._accept", "sync._accept"},
+    "tests/test_pending_handshake.py": {"_native", "_server.accept", "asyncio._accept", "sync._accept"},
     "tests/test_hints.py": {"_options.hints"},
     "tests/test_proxy.py": {"_net.proxy", "_net.uri"},
     "tests/test_race.py": {"_net.addresses", "_net.race"},
     "tests/test_redaction.py": {"_redaction"},
     "tests/test_redirects.py": {"_net.redirects"},
     "tests/test_responses.py": {"_handshake.responses"},
-    "tests/test_log_throttle.py": {"_serving.log_throttle"},
+    "tests/test_log_throttle.py": {"_server.log"},
     "tests/asyncio/test_started_tasks.py": {"asyncio._tasks"},
     "tests/test_uri.py": {"_net.uri"},
 }

@@ -12,7 +12,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the log is ours")
 
 if IS_WIRESPEED:
-    from wirespeed._serving.log_throttle import LogThrottle
+    from wirespeed._server.log import LogThrottle
 
 
 def test_one(caplog: pytest.LogCaptureFixture) -> None:

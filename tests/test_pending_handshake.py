@@ -1,4 +1,7 @@
-"""An accepted socket, and its first bytes before there is a request."""
+"""Accepted sockets of both APIs while they wait for their request.
+
+How the bytes are parsed is tested in crates/driver/tests/accept.rs.
+"""
 
 from __future__ import annotations
 
@@ -17,114 +20,66 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
-    from wirespeed._handshake.pending_handshake import PendingHandshake, has_unread
-    from wirespeed.asyncio._pending_handshake import PendingHandshakes as LoopGreetings
-    from wirespeed.sync import _pending_handshake as sync_greeting
+    from wirespeed import exceptions
+    from wirespeed._native import PendingHandshake, ServerSettings
+    from wirespeed._server.accept import AcceptedSocket
+    from wirespeed.asyncio import _accept as asyncio_accept
+    from wirespeed.sync import _accept as sync_accept
 
 PEER = ("192.0.2.1", 1234)
 
-# RFC 8446, section 5.1: a record of a handshake with a body of 259 bytes.
-RECORD = b"\x16\x03\x01\x01\x03" + bytes(259)
+WHOLE = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
-class Opening:
-    """Complete after an empty line; fails at a NUL."""
-
-    def __init__(self) -> None:
-        self.taken = b""
-        self.done = False
-
-    def feed(self, data: bytes) -> None:
-        if b"\0" in data:
-            raise ValueError("no request")
-        self.taken += data
-        self.done = b"\r\n\r\n" in self.taken
-
-
-def make() -> Any:
-    return Opening()
+def make(tls: bool = False) -> Any:
+    settings = ServerSettings(
+        subprotocols=[],
+        deflate=None,
+        max_size=None,
+        max_fragment_size=None,
+        max_fragments=None,
+        queue_messages=16,
+        queue_bytes=1024,
+        ping_interval=None,
+        ping_timeout=None,
+        close_timeout=1,
+    )
+    return PendingHandshake(settings, tls)
 
 
-@pytest.fixture
-def pending() -> Iterator[Any]:
-    with socket.socket() as sock:
-        yield PendingHandshake(sock, PEER)
+def test_error_is_kept_until_it_can_be_reported() -> None:
+    """A malformed request is parsed once."""
+    handshake = make()
+    assert handshake.receive(b"GET ")
+    assert not handshake.receive(b"/ HTTP/9\r\n\r\n")
+    assert (handshake.is_complete, handshake.prefix) == (False, b"GET ")
+    with pytest.raises(exceptions.InvalidHandshake):
+        handshake.check()
+    handshake.check()
+    handshake.reject([("X-More", "1")])
+    answer = handshake.take_output()
+    assert answer.startswith(b"HTTP/1.1 505 ")
+    assert b"X-More: 1\r\n" in answer
 
 
-def test_no_data_yet(pending: Any) -> None:
-    assert (pending.address, pending.deadline, pending.entry) == (PEER, None, None)
-    assert (pending.opening, pending.data) == (None, None)
-    assert (pending.is_silent, pending.is_complete, pending.is_request_only) == (True, False, False)
-    pending.drop()  # no server to notify
+def test_incomplete_request_has_no_connection() -> None:
+    handshake = make()
+    with pytest.raises(RuntimeError, match="not complete"):
+        handshake.finish()
+    handshake.receive(WHOLE)
+    handshake.finish()
+    with pytest.raises(RuntimeError, match="not complete"):
+        handshake.finish()
 
 
-def test_request_in_pieces(pending: Any) -> None:
-    assert pending.receive(b"GET /", make)
-    first = pending.opening
-    assert (pending.is_silent, pending.is_complete, pending.is_request_only) == (False, False, False)
-    assert pending.receive(b" HTTP/1.1\r\n", make)
-    assert not pending.receive(b"\r\n", make)
-    assert pending.opening is first
-    assert first.taken == b"GET / HTTP/1.1\r\n\r\n"
-    assert (pending.data, pending.is_complete, pending.is_request_only) == (None, True, True)
-
-
-def test_message_behind_the_request(pending: Any) -> None:
-    assert not pending.receive(b"GET / HTTP/1.1\r\n\r\n\x81", make)
-    assert (pending.data, pending.is_complete, pending.is_request_only) == (None, True, False)
-
-
-def test_invalid_request(pending: Any) -> None:
-    """The code that reports the error gets all bytes."""
-    assert pending.receive(b"GET ", make)
-    assert not pending.receive(b"\0", make)
-    assert (pending.opening, pending.data, pending.is_complete) == (None, b"GET \0", False)
-
-
-@pytest.mark.parametrize("before", [b"", b"GET "])
-def test_end(pending: Any, before: bytes) -> None:
-    """After a part of the request, which is included, and with no data, the end is reported."""
-    if before:
-        assert pending.receive(before, make)
-    assert not pending.receive(b"", make)
-    assert pending.data == b""
-    assert (pending.is_silent, pending.opening is None) == (not before, not before)
-
-
-@pytest.mark.parametrize("size", [1, 4, 5, 6, 260, len(RECORD) - 1])
-def test_first_record_of_tls(pending: Any, size: int) -> None:
-    """It is awaited, and passed to TLS with all received bytes."""
-    assert pending.receive(RECORD[:size], None)
-    assert not pending.is_silent
-    assert not pending.receive(RECORD[size:] + b"more", None)
-    assert (pending.data, pending.opening, pending.is_complete) == (RECORD + b"more", None, False)
-
-
-def test_record_in_one_piece(pending: Any) -> None:
-    assert not pending.receive(RECORD, None)
-    assert pending.data == RECORD
-
-
-@pytest.mark.parametrize("data", [b"G", b"\x17", b"\x15\x03\x01\x00\x02"])
-def test_record_that_is_no_handshake(pending: Any, data: bytes) -> None:
-    assert not pending.receive(data, None)
-    assert (pending.data, pending.is_silent) == (data, False)
-
-
-@pytest.mark.parametrize("before", [b"", b"\x16\x03"])
-def test_end_instead_of_tls(pending: Any, before: bytes) -> None:
-    if before:
-        assert pending.receive(before, None)
-    assert not pending.receive(b"", None)
-    assert (pending.data, pending.is_silent) == (before, not before)
-
-
-@pytest.mark.parametrize("make_opening", [make, None], ids=["plain", "tls"])
-def test_end_is_a_loss(pending: Any, make_opening: Any) -> None:
-    pending.receive(b"\x16\x03", make_opening)
-    assert not pending.check_lost()
-    pending.receive(b"", make_opening)
-    assert pending.check_lost()
+def test_tls_awaits_its_first_record() -> None:
+    handshake = make(tls=True)
+    assert handshake.receive(b"\x16\x03\x01\x00\x05")
+    assert not handshake.receive(b"12345")
+    assert (handshake.is_silent, handshake.is_complete, handshake.take_output()) == (False, False, b"")
 
 
 @pytest.mark.parametrize("how", ["waits", "says more", "ends its half", "resets"])
@@ -134,8 +89,8 @@ def test_client_closed_after_its_request(how: str) -> None:
         sock, _ = listener.accept()
         with sock, selectors.DefaultSelector() as selector:
             sock.setblocking(False)
-            pending = PendingHandshake(sock, PEER)
-            assert not pending.receive(b"GET / HTTP/1.1\r\n\r\n", make)
+            accepted = AcceptedSocket(sock, PEER, make())
+            assert not accepted.handshake.receive(WHOLE)
             if how == "says more":
                 client.sendall(b"x")
             elif how == "ends its half":
@@ -145,34 +100,11 @@ def test_client_closed_after_its_request(how: str) -> None:
                 client.close()
             selector.register(sock, selectors.EVENT_READ)
             assert bool(selector.select(0 if how == "waits" else 10)) == (how != "waits")
-            assert pending.check_lost() == (how == "resets")
-            assert pending.is_complete == (how != "resets")
-            assert pending.is_lost == (how == "resets")
-
-
-def test_dropped_by_its_owner() -> None:
-    dropped: list[Any] = []
-    with socket.socket() as sock:
-        pending = PendingHandshake(sock, PEER, 7.5, dropped.append)
-        assert (pending.sock, pending.deadline) == (sock, 7.5)
-        pending.drop()
-    assert dropped == [pending]
-
-
-def test_unread() -> None:
-    """Unread data stays available; so do the end and an error."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        pending = PendingHandshake(ours, PEER)
-        assert (has_unread(ours), pending.has_unread()) == (False, False)
-        theirs.send(b"x")
-        assert (has_unread(ours), pending.has_unread()) == (True, True)
-        assert ours.recv(9) == b"x"
-        assert not has_unread(ours)
-        theirs.close()
-        assert has_unread(ours)
-    assert has_unread(ours)  # EBADF
+            assert accepted.check_lost() == (how == "resets")
+            assert accepted.handshake.is_complete == (how != "resets")
+            if how == "resets":
+                with pytest.raises(exceptions.InvalidMessage):
+                    accepted.handshake.check()
 
 
 # Those of a server
@@ -183,15 +115,18 @@ class HandshakeLimiter:
 
     def __init__(self) -> None:
         self.entered: list[Any] = []
-        self.progressed: list[Any] = []
+        self.drops: list[Callable[[], None]] = []
+        self.progressed: list[int] = []
 
-    def enter(self, candidate: Any, address: Any) -> Any:
+    def enter(self, address: Any, sock: Any, drop: Any) -> int:
         assert address == PEER
-        self.entered.append(candidate)
-        return ("place of", candidate)
+        assert sock.fileno() >= 0
+        self.entered.append(drop.args[0])
+        self.drops.append(drop)
+        return len(self.drops)
 
-    def progress(self, entry: Any) -> None:
-        self.progressed.append(entry)
+    def progress(self, key: int) -> None:
+        self.progressed.append(key)
 
 
 class Selector:
@@ -265,14 +200,12 @@ def pairs() -> Iterator[Callable[[], tuple[socket.socket, socket.socket]]]:
 
 Pairs = Callable[[], tuple[socket.socket, socket.socket]]
 
-WHOLE = b"GET / HTTP/1.1\r\n\r\n"
-
 
 def on_loop(patience: float | None) -> tuple[Any, Loop, HandshakeLimiter, list[tuple[Any, bool]]]:
     loop, limiter = Loop(), HandshakeLimiter()
     came: list[tuple[Any, bool]] = []
     arguments: list[Any] = [loop, patience, limiter, make, lambda *who: came.append(who)]
-    return LoopGreetings(*arguments), loop, limiter, came
+    return asyncio_accept.PendingHandshakes(*arguments), loop, limiter, came
 
 
 def test_loop_waits_for_the_request(pairs: Pairs) -> None:
@@ -281,12 +214,12 @@ def test_loop_waits_for_the_request(pairs: Pairs) -> None:
     pending_handshakes.add(ours, PEER)
     assert (came, loop.due()) == ([], [107])
     [pending] = limiter.entered
-    assert (pending.sock, pending.entry) == (ours, ("place of", pending))
+    assert (pending.sock, pending.key) == (ours, 1)
     loop.ready(ours)  # nothing has come
     theirs.send(WHOLE[:5])
     assert limiter.progressed == []
     loop.ready(ours)
-    assert (came, limiter.progressed) == ([], [pending.entry])
+    assert (came, limiter.progressed) == ([], [pending.key])
     theirs.send(WHOLE[5:])
     loop.ready(ours)
     # The next owner stops the watch, or replaces it.
@@ -296,7 +229,7 @@ def test_loop_waits_for_the_request(pairs: Pairs) -> None:
     assert len(came) == 1
 
 
-@pytest.mark.parametrize("data", [WHOLE, b"\0", b""])
+@pytest.mark.parametrize("data", [WHOLE, b"\0\r\n", b""])
 def test_loop_has_nothing_to_wait_for(pairs: Pairs, data: bytes) -> None:
     pending_handshakes, loop, limiter, came = on_loop(7.0)
     ours, theirs = pairs()
@@ -306,7 +239,7 @@ def test_loop_has_nothing_to_wait_for(pairs: Pairs, data: bytes) -> None:
         theirs.close()
     pending_handshakes.add(ours, PEER)
     [(pending, watched)] = came
-    assert (pending.address, pending.entry, watched) == (PEER, None, False)
+    assert (pending.address, pending.key, watched) == (PEER, None, False)
     assert (limiter.entered, loop.watched, loop.due()) == ([], {}, [])
 
 
@@ -319,11 +252,11 @@ def test_loop_has_one_timer(pairs: Pairs) -> None:
         socks.append(ours)
         pending_handshakes.add(ours, PEER)
         loop.now += 1
-    first, second, third = limiter.entered
+    first, _, third = limiter.entered
     assert loop.due() == [107]
     loop.advance(4)
     assert (came, loop.due()) == ([(first, True)], [108])
-    second.drop()
+    limiter.drops[1]()
     loop.advance(1)
     assert (came[1:], loop.due()) == ([], [109])
     loop.advance(1)
@@ -358,7 +291,7 @@ def test_loop_forgets_dropped_sockets(pairs: Pairs) -> None:
     ours, theirs = pairs()
     pending_handshakes.add(ours, PEER)
     call, *arguments = loop.watched[ours.fileno()]
-    limiter.entered[0].drop()
+    limiter.drops[0]()
     assert (loop.watched, ours.fileno(), theirs.recv(1)) == ({}, -1, b"")
     call(*arguments)  # seen in the same turn of the loop
     pending_handshakes.release()
@@ -379,7 +312,7 @@ def test_loop_reports_errors(pairs: Pairs) -> None:
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(sync_greeting, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(sync_accept, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @pytest.fixture
@@ -390,7 +323,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def in_thread(patience: float | None) -> tuple[Any, Selector, HandshakeLimiter]:
     selector, limiter = Selector(), HandshakeLimiter()
     arguments: list[Any] = [selector, patience, limiter, make]
-    return sync_greeting.PendingHandshakes(*arguments), selector, limiter
+    return sync_accept.PendingHandshakes(*arguments), selector, limiter
 
 
 def test_thread_waits_for_the_request(pairs: Pairs, clock: Clock) -> None:
@@ -398,19 +331,19 @@ def test_thread_waits_for_the_request(pairs: Pairs, clock: Clock) -> None:
     ours, theirs = pairs()
     assert pending_handshakes.add(ours, PEER) is None
     [pending] = limiter.entered
-    assert (pending.sock, pending.entry, selector.watched) == (ours, ("place of", pending), {ours: pending})
+    assert (pending.sock, pending.key, selector.watched) == (ours, 1, {ours: pending})
     assert not pending_handshakes.readable(pending)  # nothing has come
     limiter.progressed.clear()
     theirs.send(WHOLE[:5])
     assert not pending_handshakes.readable(pending)
-    assert limiter.progressed == [pending.entry]
+    assert limiter.progressed == [pending.key]
     theirs.send(WHOLE[5:])
     assert pending_handshakes.readable(pending)
     assert (selector.watched, pending_handshakes.timeout(), pending_handshakes.release()) == ({}, None, None)
     assert not pending_handshakes.readable(pending)  # seen at the same time
 
 
-@pytest.mark.parametrize("data", [WHOLE, b"\0", b""])
+@pytest.mark.parametrize("data", [WHOLE, b"\0\r\n", b""])
 def test_thread_has_nothing_to_wait_for(pairs: Pairs, clock: Clock, data: bytes) -> None:
     pending_handshakes, selector, limiter = in_thread(7.0)
     ours, theirs = pairs()
@@ -419,7 +352,7 @@ def test_thread_has_nothing_to_wait_for(pairs: Pairs, clock: Clock, data: bytes)
     else:
         theirs.close()
     pending = pending_handshakes.add(ours, PEER)
-    assert (pending.address, pending.entry, pending.deadline) == (PEER, None, 107)
+    assert (pending.address, pending.key, pending.deadline) == (PEER, None, 107)
     assert (limiter.entered, selector.watched, pending_handshakes.timeout()) == ([], {}, None)
 
 
@@ -454,7 +387,7 @@ def test_thread_forgets_dropped_sockets(pairs: Pairs, clock: Clock) -> None:
     pending_handshakes, selector, limiter = in_thread(7.0)
     ours, theirs = pairs()
     pending_handshakes.add(ours, PEER)
-    limiter.entered[0].drop()
+    limiter.drops[0]()
     assert (selector.watched, ours.fileno(), theirs.recv(1)) == ({}, -1, b"")
     assert not pending_handshakes.readable(limiter.entered[0])
     assert (pending_handshakes.timeout(), pending_handshakes.release()) == (None, None)

@@ -56,21 +56,23 @@ __all__ = [
     "NativeLogs",
     "NativePublisher",
     "NativeSelector",
-    "Opened",
     "HandshakeLimiter",
+    "Opened",
+    "PendingHandshake",
     "Ping",
     "CapacityWaker",
     "Sent",
-    "ServerOpening",
     "ServerSettings",
     "ServerTLS",
     "Session",
     "Undecoded",
     "__version__",
     "accept",
+    "accept_key",
     "after_fork",
     "broadcast",
     "compression_memory",
+    "origin_of",
     "origin_problem",
     "system_authorities",
 ]
@@ -151,60 +153,101 @@ class ServerSettings:
 
 @final
 class HandshakeLimiter:
-    """The limit of pending handshakes of a server: which one to close first. Callers identify clients by keys.
+    """The limit of pending handshakes of a server: which ones to close.
 
-    Times are seconds of the caller's clock. ``unread`` is called with a key, and returns whether the client has sent
-    bytes that were not read yet.
+    Times are seconds of the caller's clock. Evicted clients are removed; they are returned as their key and the number
+    of clients with the same origin, including themselves.
     """
 
-    PATIENCE: Final[float]
+    IDLE_TIME: Final[float]
     GRACE: Final[float]
     BURST: Final[int]
 
-    def __new__(cls, limit: int, patience: float, grace: float) -> HandshakeLimiter: ...
+    def __new__(cls, limit: int, idle_time: float, grace: float) -> HandshakeLimiter: ...
     def __len__(self) -> int: ...
-    @property
-    def is_over_limit(self) -> bool: ...
     @property
     def is_full(self) -> bool: ...
     @property
     def room(self) -> int: ...
-    def add(self, key: int, origin: str | bytes, now: float) -> None: ...
-    def progress(self, key: int, now: float) -> bool: ...
+    def delay(self, now: float) -> float:
+        """Return for how many seconds not to accept clients."""
+
+    def enter(self, address: Any, descriptor: int, now: float, evict: bool) -> tuple[int, list[tuple[int, int]]]:
+        """Add a client; return its key, and the clients evicted for it.
+
+        A negative descriptor means that unread bytes of the client do not matter.
+        """
+
+    def progress(self, key: int, now: float) -> None: ...
     def remove(self, key: int) -> bool: ...
-    def first(self) -> int | None: ...
-    def companions(self, key: int) -> int: ...
-    def next_victim(self, now: float, unread: Callable[[int], bool]) -> int | None: ...
-    def next_victim_in(self, now: float) -> float | None: ...
-    def delay(self, now: float, unread: Callable[[int], bool]) -> float: ...
+    def trim(self, now: float) -> list[tuple[int, int]]:
+        """Evict some clients above the limit."""
+
+    def trim_in(self, now: float) -> float | None:
+        """Return in how many seconds to call :meth:`trim`, ``None`` within the limit."""
+
+    def evict_one(self, now: float) -> tuple[float, list[tuple[int, int]]] | None:
+        """Evict one client; return the seconds until that is possible, and the client. ``None`` without clients."""
+
+def origin_of(address: Any) -> bytes | str:
+    """Return the key by which the handshakes of one client are counted together."""
 
 @final
-class ServerOpening:
-    """The opening of one server connection up to a complete request, without I/O of its own: bytes in, bytes out."""
+class PendingHandshake:
+    """The bytes that an accepted client has sent, and their parser, without I/O of its own.
 
-    def __new__(cls, settings: ServerSettings, tls: ServerTLS | ssl.SSLContext | None = None) -> ServerOpening: ...
+    1. :meth:`receive` until it returns False.
+    2. With TLS, :meth:`start_tls`, because only the first record has been collected.
+    3. :meth:`check`, send the output, and receive again until it is complete; then :meth:`finish`.
+    """
+
+    def __new__(cls, settings: ServerSettings, tls: bool = False) -> PendingHandshake: ...
     @property
-    def is_tls_handshaking(self) -> bool:
-        """Whether the TLS handshake is in progress."""
+    def is_silent(self) -> bool:
+        """Whether the client has sent nothing."""
 
     @property
-    def done(self) -> bool:
+    def is_lost(self) -> bool:
+        """Whether the client has ended its stream, so that it cannot be answered."""
+
+    @property
+    def is_complete(self) -> bool:
         """Whether the request is complete."""
 
-    def feed(self, data: bytes) -> None:
-        """Process received bytes. After an exception, call :meth:`reject` and send the output."""
+    @property
+    def is_request_only(self) -> bool:
+        """Whether the request is complete and no bytes follow it."""
+
+    @property
+    def prefix(self) -> bytes:
+        """The first bytes of the client, at most 4."""
+
+    def receive(self, data: bytes) -> bool:
+        """Process received bytes, empty at the end of the stream; return whether to wait for more.
+
+        An error is kept for :meth:`check`.
+        """
+
+    def start_tls(self, tls: ServerTLS | ssl.SSLContext) -> None:
+        """Start TLS, and pass it the bytes received so far. Does nothing if it was started."""
+
+    def lose(self) -> None:
+        """Discard the request, because the client has disconnected."""
+
+    def check(self) -> None:
+        """Raise the error of the bytes received so far, once. After it, call :meth:`reject` and send the output."""
 
     def reject(self, fields: Sequence[tuple[str, str]]) -> None:
         """Queue the response to an invalid request. Does nothing if no response can be sent."""
-
-    def feed_eof(self) -> None:
-        """Process the end of the stream."""
 
     def take_output(self) -> bytes:
         """Return the bytes to send now."""
 
     def finish(self) -> Opened:
         """Return the parts of a connection, which then answers the request."""
+
+def accept_key(key: str) -> str | None:
+    """Return the value of Sec-WebSocket-Accept for a Sec-WebSocket-Key, ``None`` if the key is invalid."""
 
 @final
 class Handshake:

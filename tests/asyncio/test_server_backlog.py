@@ -109,7 +109,7 @@ def test_closing_answers_all_accepted_clients(setting: Setting, run: Run, turns:
 
 
 def test_closed_loop_leaves_no_socket_open(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirespeed.asyncio._listening._STARTED_AT_ONCE", 0)
+    monkeypatch.setattr("wirespeed.asyncio._accept._STARTED_AT_ONCE", 0)
     loop = new_loop(setting.loop)
 
     async def main() -> tuple[Any, contextlib.ExitStack]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ SETTINGS = ONE_OF_EACH_PORT
 if IS_WIRESPEED:
     from wirespeed import Headers, Response
     from wirespeed._connection.status import address_text
-    from wirespeed._handshake.negotiation import log_handshake_error, log_hint
-    from wirespeed._handshake.pending_handshake import PendingHandshake
+    from wirespeed._server.accept import AcceptedSocket
+    from wirespeed._server.log import log_handshake_error, log_hint
 
 else:
     Headers = Response = Any
@@ -210,8 +211,9 @@ def test_socket_that_is_already_closed() -> None:
     """Unknown parts, such as the address, are left out."""
     limiter = Lines()
     with socket.socket() as sock:
-        pending = PendingHandshake(sock, ("192.0.2.1", 1234))
-    log_hint(HELLO, False, pending, limiter)
+        handshake: Any = None
+        accepted = AcceptedSocket(sock, ("192.0.2.1", 1234), handshake)
+    log_hint(HELLO, False, accepted, limiter)
     assert [line.partition(":")[0] for line in limiter.found] == [
         "a client speaks TLS to a port without TLS (192.0.2.1"
     ]
@@ -220,10 +222,10 @@ def test_socket_that_is_already_closed() -> None:
 def test_failure_without_text_is_logged_by_type() -> None:
     limiter = Lines()
     with socket.socket() as sock:
-        pending = PendingHandshake(sock, ("192.0.2.1", 1234))
-        pending.is_silent = False
+        handshake: Any = SimpleNamespace(is_silent=False)
+        accepted = AcceptedSocket(sock, ("192.0.2.1", 1234), handshake)
         for failure in (EOFError(), EOFError("half a request")):
-            log_handshake_error(pending, None, failure, limiter, logging.getLogger(LOGGER))
+            log_handshake_error(accepted, None, failure, limiter, logging.getLogger(LOGGER))
     assert [line.partition("): ")[2] for line in limiter.found] == ["EOFError", "half a request"]
 
 

@@ -41,9 +41,9 @@ NEVER = 3600.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that evicts silent clients soon when there are too many."""
-    from wirespeed._handshake import eviction
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(eviction, "PATIENCE", 0.02)
+    monkeypatch.setattr(accept, "IDLE_TIME", 0.02)
 
 
 async def connect_from(server: Any, host: str) -> Raw:
@@ -283,11 +283,11 @@ def test_burst_of_sending_clients_is_not_evicted(setting: Setting, run: Run, cap
 
 def test_far_more_clients_than_max_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are more clients than the limit of the wait, at a server that is busy longer: their sent data is read."""
-    from wirespeed._handshake import eviction
+    from wirespeed._server import accept
 
     # Longer than a busy machine takes between the two halves of the requests.
-    monkeypatch.setattr(eviction, "PATIENCE", 1.5)
-    monkeypatch.setattr(eviction, "GRACE", 1.5)
+    monkeypatch.setattr(accept, "IDLE_TIME", 1.5)
+    monkeypatch.setattr(accept, "GRACE", 1.5)
 
     async def main() -> None:
         async with serve(setting, max_pending=1) as server:
@@ -312,14 +312,14 @@ def test_far_more_clients_than_max_pending(setting: Setting, run: Run, monkeypat
 
 def test_free_place_is_taken_immediately(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are far too many clients, none is accepted until one of them leaves."""
-    from wirespeed._handshake import eviction
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(eviction, "PATIENCE", 600.0)
-    monkeypatch.setattr(eviction, "GRACE", 600.0)
+    monkeypatch.setattr(accept, "IDLE_TIME", 600.0)
+    monkeypatch.setattr(accept, "GRACE", 600.0)
 
     async def main() -> None:
         async with serve(setting, max_pending=1) as server, contextlib.AsyncExitStack() as stack:
-            raws = [stack.enter_context(await connect_from(server, "127.0.0.1")) for _ in range(eviction.BURST)]
+            raws = [stack.enter_context(await connect_from(server, "127.0.0.1")) for _ in range(accept.BURST)]
             await soon(lambda: server._limiter.delay() > 0)
             last = stack.enter_context(await connect_from(server, "127.0.0.1"))
             await last.send(request())
@@ -377,7 +377,7 @@ def test_closing_during_a_flood(setting: Setting, run: Run) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_closed_clients_leave_no_garbage(setting: Setting, run: Run) -> None:
     """Clients leave no garbage for the collector: a flood is faster than that."""
-    from wirespeed._handshake.pending_handshake import PendingHandshake
+    from wirespeed._server.accept import AcceptedSocket
 
     async def main() -> None:
         async with serve(setting, max_pending=2) as server:
@@ -388,7 +388,7 @@ def test_closed_clients_leave_no_garbage(setting: Setting, run: Run) -> None:
                         await raw.send(request()[: count % 3 * 20])
                 await soon(lambda: len(select.select([raw.sock for raw in raws], [], [], 0)[0]) == 58)
             await soon(lambda: len(server._limiter) == 0)
-            await soon(lambda: not alive(PendingHandshake))
+            await soon(lambda: not alive(AcceptedSocket))
 
     with no_leaks(), within(20), without_collecting():
         run(main)
@@ -442,9 +442,9 @@ def test_permanent_accept_errors(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
     """Any error is retried after a pause."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
+    monkeypatch.setattr(accept, "RETRY_DELAY", 0.1)
     listener = Failing(*failures)
 
     async def main() -> None:
@@ -478,9 +478,9 @@ def test_listening_socket_closed_during_a_pause(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closed while accepting is paused."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(accept, "RETRY_DELAY", 0.01)
     listener = Failing(errno.ENOTDIR)
 
     async def main() -> None:
@@ -500,9 +500,9 @@ def test_listening_socket_closed_during_a_pause(
 @pytest.mark.parametrize("failures", [[], [errno.EPROTO], [errno.ENOTDIR]], ids=["none", "lost", "unknown"])
 def test_loop_that_watches_no_descriptors(monkeypatch: pytest.MonkeyPatch, failures: list[int]) -> None:
     """Like the loop of Windows, which accepts by itself."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(accept, "RETRY_DELAY", 0.01)
 
     refused: set[int] = set()
 

@@ -349,7 +349,7 @@ def test_accept_fails_for_now(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Accepting continues: after a pause if the system lacks resources, else immediately."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept
 
     number = getattr(errno, name, None)
     if number is None:
@@ -357,7 +357,7 @@ def test_accept_fails_for_now(
 
     exhausted = name in ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM")
     # Where there is to be no pause, it would be longer than a test.
-    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1 if exhausted else 100)
+    monkeypatch.setattr(accept, "RETRY_DELAY", 0.1 if exhausted else 100)
     listener = FailingSocket()
     listener.bind(("127.0.0.1", 0))
     listener.failures.append(number)
@@ -380,9 +380,9 @@ def test_closing_while_accepting_waits(
     setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timer that would try again is cancelled."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
+    monkeypatch.setattr(accept, "RETRY_DELAY", 0.1)
     listener = FailingSocket()
     listener.bind(("127.0.0.1", 0))
     listener.failures.append(errno.EMFILE)

@@ -118,7 +118,7 @@ def test_server_closes_over_clients_without_limit(
     setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: str
 ) -> None:
     """Without ``open_timeout`` closing still does not wait for requests forever."""
-    from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
+    from wirespeed._server.accept import HandshakeLimiterBase
 
     monkeypatch.setattr(HandshakeLimiterBase, "closing_timeout", 0.4)
 
@@ -213,9 +213,9 @@ def test_connection_constructor_that_raises(setting: Setting, run: Run, caplog: 
 
 def test_many_at_once_with_few_pending(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last client is served; silent ones were evicted."""
-    from wirespeed._handshake import eviction
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(eviction, "PATIENCE", 0.02)
+    monkeypatch.setattr(accept, "IDLE_TIME", 0.02)
 
     async def main() -> None:
         async with serve(setting, echo, max_pending=2) as server:

@@ -17,7 +17,7 @@ from interop.threads import Raw, serving, wait_until
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
-    from wirespeed._serving import log_throttle
+    from wirespeed._server import log as log_throttle
 
 
 def test_cause_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,9 +41,9 @@ NEVER = 3600.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that evicts silent clients soon when there are too many."""
-    from wirespeed._handshake import eviction
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(eviction, "PATIENCE", 0.02)
+    monkeypatch.setattr(accept, "IDLE_TIME", 0.02)
 
 
 class From(Raw):
@@ -259,12 +259,12 @@ def test_burst_of_sending_clients_is_not_evicted(caplog: pytest.LogCaptureFixtur
 @pytest.mark.usefixtures("impatient")
 def test_free_place_is_taken_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are far too many clients, none is accepted until one of them leaves."""
-    from wirespeed._handshake import eviction
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(eviction, "PATIENCE", 600.0)
-    monkeypatch.setattr(eviction, "GRACE", 600.0)
+    monkeypatch.setattr(accept, "IDLE_TIME", 600.0)
+    monkeypatch.setattr(accept, "GRACE", 600.0)
     with serving(max_pending=1) as server, contextlib.ExitStack() as stack:
-        raws = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(eviction.BURST)]
+        raws = [stack.enter_context(From(server, "127.0.0.1")) for _ in range(accept.BURST)]
         wait_until(lambda: server._limiter.delay() > 0)
         last = stack.enter_context(From(server, "127.0.0.1"))
         last.send(request())
@@ -309,7 +309,7 @@ def test_closed_clients_get_no_threads() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_closed_clients_leave_no_garbage() -> None:
     """Clients leave no garbage for the collector: a flood is faster than that."""
-    from wirespeed._handshake.pending_handshake import PendingHandshake
+    from wirespeed._server.accept import AcceptedSocket
 
     with no_leaks(), within(20), without_collecting(), serving(echo, max_pending=2) as server:
         with contextlib.ExitStack() as stack:
@@ -320,7 +320,7 @@ def test_closed_clients_leave_no_garbage() -> None:
             wait_until(lambda: len(select.select([raw.sock for raw in raws], [], [], 0)[0]) == 58)
         wait_until(lambda: len(server._limiter) == 0)
         # The accepting thread keeps the last ready clients until others are ready.
-        assert alive(PendingHandshake) <= 2
+        assert alive(AcceptedSocket) <= 2
 
 
 def test_wakeup_is_consumed() -> None:
@@ -388,9 +388,9 @@ def test_permanent_accept_errors(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failures: list[int]
 ) -> None:
     """Any error is retried after a pause."""
-    from wirespeed._serving import accepting
+    from wirespeed._server import accept
 
-    monkeypatch.setattr(accepting, "RETRY_DELAY", 0.1)
+    monkeypatch.setattr(accept, "RETRY_DELAY", 0.1)
     with serving(sock=Failing(*failures)) as server, within(5, at_least=0.09):
         be_served(server, "127.0.0.1")
     [text] = logged(caplog)

@@ -610,7 +610,7 @@ def test_no_more_descriptors() -> None:
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: x\r\n"], ids=["silent", "slow"])
 def test_clients_without_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: str) -> None:
     """Without ``open_timeout`` closing still does not wait for requests forever."""
-    from wirespeed._serving.handshake_limiter import HandshakeLimiterBase
+    from wirespeed._server.accept import HandshakeLimiterBase
 
     monkeypatch.setattr(HandshakeLimiterBase, "closing_timeout", 0.4)
     serves = serving(idle, open_timeout=None)

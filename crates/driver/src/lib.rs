@@ -9,6 +9,7 @@
 //! - [`encoded`] is one message for many connections.
 //! - [`blocking`] is the connection for threads; its system calls run outside the lock.
 //! - [`readiness`] waits for many sockets at once.
+//! - [`accept`] limits the pending handshakes of servers.
 //! - [`opening`] runs before the WebSocket: proxies, TLS handshakes, the opening handshake.
 //! - [`tls`] encrypts the bytes between the WebSocket and the socket.
 
@@ -25,6 +26,7 @@
     )
 )]
 
+pub mod accept;
 pub mod blocking;
 pub mod buffer_pool;
 pub mod compression_pool;

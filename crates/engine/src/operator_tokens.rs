@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use subtle::ConstantTimeEq;
-use wirespeed_driver::opening::handshake_limiter::Origin;
+use wirespeed_driver::accept::Origin;
 use wirespeed_driver::protocol::handshake::Request;
 
 use crate::admission;

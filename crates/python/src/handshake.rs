@@ -8,7 +8,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use wirespeed_driver::Endpoint;
 use wirespeed_driver::protocol::handshake::{
-    Accepted, HandshakeError, HeaderList, Request, Response, ServerHandshake, extension,
+    self, Accepted, HandshakeError, HeaderList, Request, Response, ServerHandshake, extension,
 };
 
 use crate::errors;
@@ -17,6 +17,12 @@ use crate::payload::PyPayload;
 
 /// Bytes that a refused client may still send: the same limit as in the engine.
 pub(crate) const REFUSED_BYTES: u64 = 256 * 1024;
+
+/// Returns the value of Sec-WebSocket-Accept for a Sec-WebSocket-Key, or `None` if the key is invalid.
+#[pyfunction]
+pub(crate) fn accept_key(key: &str) -> Option<String> {
+    handshake::accept_key::is_key(key.as_bytes()).then(|| handshake::accept_key(key))
+}
 
 /// The opening handshake of one connection.
 #[pyclass(frozen, module = "wirespeed._native")]

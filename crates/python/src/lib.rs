@@ -11,6 +11,7 @@
     clippy::unwrap_used
 )]
 
+mod accept;
 mod addresses;
 mod asyncio;
 mod blocking;
@@ -38,6 +39,12 @@ use pyo3::prelude::*;
 // The module needs the GIL until the test suites have run on a free-threaded interpreter.
 #[pymodule(gil_used = true)]
 mod _native {
+    #[pymodule_export]
+    use crate::accept::limiter::{HandshakeLimiter, origin_of};
+    #[pymodule_export]
+    use crate::accept::pending::PendingHandshake;
+    #[pymodule_export]
+    use crate::accept::settings::ServerSettings;
     #[pymodule_export]
     use crate::asyncio::broadcast::broadcast;
     #[pymodule_export]
@@ -72,15 +79,11 @@ mod _native {
     #[pymodule_export]
     use crate::engine::wakers::{CapacityWaker, EventsWaker};
     #[pymodule_export]
-    use crate::handshake::{Answer, Handshake};
+    use crate::handshake::{Answer, Handshake, accept_key};
     #[pymodule_export]
     use crate::opening::client::ClientOpening;
     #[pymodule_export]
     use crate::opening::connected::{ConnectedSocket, accept};
-    #[pymodule_export]
-    use crate::opening::handshake_limiter::PyHandshakeLimiter;
-    #[pymodule_export]
-    use crate::opening::server::{ServerOpening, ServerSettings};
     #[pymodule_export]
     use crate::opening::{ClientPlan, Opened};
     #[pymodule_export]

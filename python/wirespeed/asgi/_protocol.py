@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Any, NoReturn
 
-from .._native import ServerOpening
+from .._native import PendingHandshake
 from .._redaction import mask_query
 from ..asyncio._connection import Connection
 from ..close_codes import CloseCode
@@ -227,19 +227,20 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def _receive_request(self, data: bytes) -> None:
         settings = settings_of(self._config, self.max_fragments)
-        opening = ServerOpening(settings.native)
+        handshake = PendingHandshake(settings.native)
         data, fields = head.essential_head(head.with_version(data, self._http_version))
         try:
-            opening.feed(data)
-            opened = opening.finish()
+            handshake.receive(data)
+            handshake.check()
+            opened = handshake.finish()
         except (InvalidHandshake, RuntimeError) as exc:
             # uvicorn accepts the request, but it exceeds a limit of the core.
             self._phase = _ENDING
             self._log_refusal(exc)
             headers = Headers()
             events.add_default_headers(headers, self._server_state.default_headers)
-            opening.reject(list(headers.raw_items()))
-            self._transport.write(opening.take_output())
+            handshake.reject(list(headers.raw_items()))
+            self._transport.write(handshake.take_output())
             self._transport.close()
             return
         server = utils.get_local_addr(self._transport)

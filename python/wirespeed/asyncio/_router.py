@@ -7,7 +7,7 @@ import ssl as ssl_module
 from collections.abc import Callable
 from typing import Any, Literal
 
-from .._serving.routing import RouterBase
+from .._server.routing import RouterBase
 from ..datastructures import Request, Response
 from ..tls import TLS
 from ..typing import PathLike

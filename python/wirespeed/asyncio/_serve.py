@@ -13,7 +13,7 @@ from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
 from .._options.hints import suggesting_names
 from .._options.server import AsyncServerOptions
-from .._serving.handling import check_async_handler
+from .._server.server import check_async_handler
 from .._version import SERVER
 from ..datastructures import Request, Response
 from ..tls import TLS

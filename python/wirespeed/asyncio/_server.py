@@ -17,24 +17,19 @@ from typing import Any
 from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
-from .._handshake.eviction import LingeringSocket
-from .._handshake.negotiation import LINGER_TIMEOUT, answer, log_handshake_error, log_refusal, negotiation, refuse
-from .._handshake.pending_handshake import PendingHandshake
-from .._native import Opened, ServerOpening
+from .._native import Opened
 from .._net.binding import Listeners, Place
 from .._options.server import AsyncServerOptions, check_close_frame
-from .._serving.handling import log_handler_error, not_awaitable
-from .._serving.reception import reception
-from .._serving.server import AcceptedBase, ServerBase
+from .._server.accept import AcceptedSocket
+from .._server.log import log_handler_error, log_handshake_error, log_refusal
+from .._server.negotiate import LINGER_TIMEOUT, answer, negotiation, reception, refuse
+from .._server.server import AcceptedBase, ServerBase, not_awaitable
 from ..close_codes import CloseCode
 from ..tls import TLS
+from ._accept import Acceptor, HandshakeLimiter, HandshakeTask, PendingHandshakes, negotiate, receive_request
 from ._connection import Connection, attach, choose_io_backend, native_arguments
 from ._deadline import Deadline
-from ._handshake_limiter import HandshakeLimiter, HandshakeTask
 from ._leaving import can_suspend
-from ._listening import Acceptor
-from ._pending_handshake import PendingHandshakes
-from ._serving import negotiate, receive_request
 from ._task_drain import TaskDrain
 from ._tasks import current_task
 from ._yielding import is_turn_due, yield_to_loop
@@ -138,9 +133,9 @@ class Server(ServerBase):
         self._io_backend = choose_io_backend(self._options.io_backend, self._loop)
         self._limiter = HandshakeLimiter(self._loop, self._options.max_pending, self.logger)
         if self._io_backend == "fd":
-            open_timeout, make_opening = self._options.open_timeout, self._make_opening()
+            open_timeout, make_handshake = self._options.open_timeout, self._make_handshake
             self._pending_handshakes = PendingHandshakes(
-                self._loop, open_timeout, self._limiter, make_opening, self._on_request
+                self._loop, open_timeout, self._limiter, make_handshake, self._on_request
             )
         try:
             self._listeners = await self._bind(self._loop)
@@ -347,36 +342,36 @@ class Server(ServerBase):
 
     def _accepted(self, sock: socket_module.socket, address: Any) -> None:
         if self._pending_handshakes is None:
-            self._start_opening(PendingHandshake(sock, address))
+            self._start_opening(AcceptedSocket(sock, address, self._make_handshake()))
         else:
             self._pending_handshakes.add(sock, address)
 
-    def _on_request(self, pending: PendingHandshake, watched: bool) -> None:
+    def _on_request(self, accepted: AcceptedSocket, watched: bool) -> None:
         # Fast path: the request is complete, and neither hooks nor TLS are configured.
-        if pending.opening is not None and pending.opening.done:
-            self._limiter.leave(pending.entry)
+        if accepted.handshake.is_complete:
+            self._limiter.leave(accepted.key)
             if (
-                pending.is_request_only
+                accepted.handshake.is_request_only
                 and self._ssl.native is None
                 and not self._is_closing
                 and not self._options.has_hooks
             ):
-                self._open_at_once(pending, pending.opening, watched)
+                self._open_at_once(accepted, watched)
                 return
         if watched:
-            self._ignore(pending.sock.fileno())
-        self._start_opening(pending)
+            self._ignore(accepted.sock.fileno())
+        self._start_opening(accepted)
 
     def _ignore(self, descriptor: int) -> None:
         if self._pending_handshakes is not None:
             self._pending_handshakes.ignore(descriptor)
 
-    def _open_at_once(self, pending: PendingHandshake, opening: ServerOpening, watched: bool) -> None:
-        sock, address = pending.sock, pending.address
+    def _open_at_once(self, accepted: AcceptedSocket, watched: bool) -> None:
+        sock, address = accepted.sock, accepted.address
         descriptor = sock.fileno()
         connection: ServerConnection | None = None
         try:
-            connection, error = self._make_connection(opening.finish(), pending)
+            connection, error = self._make_connection(accepted.handshake.finish(), accepted)
             if error is None:
                 error = answer(connection, self._options)
             # A connection replaces the watch, unless it is closed already.
@@ -386,32 +381,32 @@ class Server(ServerBase):
         except BaseException as exc:
             if watched:
                 self._ignore(descriptor)
-            self._opening_failed(pending, connection, exc)
+            self._opening_failed(accepted, connection, exc)
             if not isinstance(exc, Exception):
                 raise
             return
         if error is None:
             self._log_open(connection)
             self._connections.add(connection)
-            self._start(self._handle(connection), pending, connection)
+            self._start(self._handle(connection), accepted, connection)
         else:
-            self._start(self._refused(connection, address, error), pending, connection)
+            self._start(self._refused(connection, address, error), accepted, connection)
 
-    def _start_opening(self, pending: PendingHandshake) -> None:
-        candidate = HandshakeTask(pending.sock, self._tasks)
-        if pending.is_complete:
+    def _start_opening(self, accepted: AcceptedSocket) -> None:
+        task = HandshakeTask(accepted.sock, self._tasks)
+        if accepted.handshake.is_complete:
             # It now waits for the application, so it is not a pending handshake any more.
-            pending.entry = None
-        elif pending.entry is None:
-            pending.entry = self._limiter.enter(candidate, pending.address)
+            accepted.key = None
+        elif accepted.key is None:
+            accepted.key = self._limiter.enter(accepted.address, accepted.sock, task.drop)
         else:
-            self._limiter.replace(pending.entry, candidate)
-        candidate.task = self._start(self._serve(pending), pending)
+            self._limiter.replace(accepted.key, task.drop)
+        task.task = self._start(self._serve(accepted), accepted)
 
     def _start(
         self,
         coroutine: Coroutine[Any, Any, None],
-        pending: PendingHandshake,
+        accepted: AcceptedSocket,
         connection: ServerConnection | None = None,
     ) -> asyncio.Task[None] | None:
         """Run a coroutine in a task of the server, which must call `_ended`; ``None`` if the task factory raises."""
@@ -420,10 +415,10 @@ class Server(ServerBase):
         except BaseException as exc:
             # The client belongs to no task: release it here.
             coroutine.close()
-            self._limiter.leave(pending.entry)
+            self._limiter.leave(accepted.key)
             self._connections.discard(connection)
-            self._opening_failed(pending, connection, exc)
-            pending.sock.close()
+            self._opening_failed(accepted, connection, exc)
+            accepted.sock.close()
             if not isinstance(exc, Exception):
                 raise
             return None
@@ -445,10 +440,10 @@ class Server(ServerBase):
         if task is not None:
             self._tasks.discard(task)
 
-    async def _serve(self, pending: PendingHandshake) -> None:
+    async def _serve(self, accepted: AcceptedSocket) -> None:
         self._began()
         try:
-            connection = await self._open(pending)
+            connection = await self._open(accepted)
             if connection is not None:
                 await self._handle(connection)
         finally:
@@ -499,23 +494,24 @@ class Server(ServerBase):
             # Break the cycle: the traceback of the exception refers to this frame.
             logged = None
 
-    async def _open(self, pending: PendingHandshake) -> ServerConnection | None:
+    async def _open(self, accepted: AcceptedSocket) -> ServerConnection | None:
         """Perform the opening handshake; return ``None`` if it failed, which is logged."""
         connection: ServerConnection | None = None
         options = self._options
-        sock, remote = pending.sock, pending.address
-        left = options.open_timeout if pending.deadline is None else pending.deadline - self.get_loop().time()
+        sock, remote = accepted.sock, accepted.address
+        left = options.open_timeout if accepted.deadline is None else accepted.deadline - self.get_loop().time()
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(sock)
                 with Deadline(left):
-                    opened = pending.finish()
-                    if opened is None:
-                        steps = reception(pending, self._settings, self._ssl.native, options, self._limiter)
+                    if accepted.handshake.is_complete:
+                        opened = accepted.handshake.finish()
+                    else:
+                        steps = reception(accepted, self._ssl.native, options, self._limiter)
                         opened = await receive_request(sock, steps)
                     # The request is complete, so the limiter must not close the client any more.
-                    self._limiter.leave(pending.entry)
-                    connection, error = self._make_connection(opened, pending)
+                    self._limiter.leave(accepted.key)
+                    connection, error = self._make_connection(opened, accepted)
                     if error is None:
                         error = await negotiate(
                             negotiation(connection, options, self._limiter, lambda: self._is_closing)
@@ -530,28 +526,28 @@ class Server(ServerBase):
                 return connection
             await self._refused(connection, remote, error)
         except BaseException as exc:
-            self._opening_failed(pending, connection, exc)
+            self._opening_failed(accepted, connection, exc)
             if not isinstance(exc, Exception):
                 raise
         finally:
-            self._limiter.leave(pending.entry)
+            self._limiter.leave(accepted.key)
         return None
 
     async def _refused(self, connection: ServerConnection, remote: Any, error: Exception) -> None:
         """Log a refusal, send the response, and give the client time to read it."""
-        entry = self._limiter.enter(LingeringSocket(connection.abort), remote)
+        key = self._limiter.enter(remote, None, connection.abort)
         try:
             log_refusal(connection, error, self._limiter)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(connection._wait_for_end(), LINGER_TIMEOUT)
         finally:
-            self._limiter.leave(entry)
+            self._limiter.leave(key)
             connection.abort()
             self._ended()
 
-    def _make_connection(self, opened: Opened, pending: PendingHandshake) -> tuple[ServerConnection, Exception | None]:
+    def _make_connection(self, opened: Opened, accepted: AcceptedSocket) -> tuple[ServerConnection, Exception | None]:
         """Create the connection. If the application raises, return one that sends status 500, and the error."""
-        sock, remote = pending.sock, pending.address
+        sock, remote = accepted.sock, accepted.address
         # The connection itself finds the local address of an internet socket.
         local = None
         if self._io_backend != "fd":
@@ -581,7 +577,7 @@ class Server(ServerBase):
                     connection = ServerConnection(
                         opened, loop=self._loop, logger=self.logger, server=self, **addresses, **self._arguments
                     )
-                    log_handshake_error(pending, connection, exc, self._limiter, self.logger)
+                    log_handshake_error(accepted, connection, exc, self._limiter, self.logger)
                     refuse(connection)
                     return connection, exc
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .._lazy import ssl as ssl_module
-from .._serving.routing import RouterBase
+from .._server.routing import RouterBase
 from ..tls import TLS
 from ..typing import PathLike
 from ._serve import serve, unix_serve

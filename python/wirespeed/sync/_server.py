@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import selectors
 import socket as socket_module
 import threading
@@ -14,22 +15,17 @@ from typing import Any
 from .._annotations import Self
 from .._connection.construction import construct
 from .._connection.state import State
-from .._handshake.eviction import LingeringSocket
-from .._handshake.negotiation import LINGER_TIMEOUT, log_refusal, negotiation, refuse
-from .._handshake.pending_handshake import PendingHandshake
 from .._lazy import ssl as ssl_module
 from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
 from .._options.server import ServerOptions, check_close_frame
-from .._serving.accepting import Accept, AcceptErrors, accepting
-from .._serving.handling import log_handler_error
-from .._serving.reception import reception
-from .._serving.server import AcceptedBase, ServerBase
+from .._server.accept import Accept, AcceptedSocket, AcceptErrors, accepting
+from .._server.log import log_handler_error, log_refusal
+from .._server.negotiate import LINGER_TIMEOUT, negotiation, reception, refuse
+from .._server.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
+from ._accept import EVICTION_DELAY, HandshakeLimiter, PendingHandshakes, drop_thread, negotiate, receive_request
 from ._connection import Connection
-from ._handshake_limiter import HandshakeLimiter, HandshakeThread
-from ._pending_handshake import PendingHandshakes
-from ._serving import negotiate, receive_request
 
 __all__ = ["Handler", "Server", "ServerConnection"]
 
@@ -187,7 +183,7 @@ class Server(ServerBase):
     def _accept_all(self, selector: selectors.BaseSelector) -> None:
         selector.register(self._woken, selectors.EVENT_READ)
         pending_handshakes = PendingHandshakes(
-            selector, self._options.open_timeout, self._limiter, self._make_opening()
+            selector, self._options.open_timeout, self._limiter, self._make_handshake
         )
         self._pending_handshakes = pending_handshakes
         accepts = {sock: accepting(sock) for sock in self._listeners.sockets}
@@ -212,14 +208,14 @@ class Server(ServerBase):
             ready = selector.select(min(limits) if limits else None)
             rest = 0.0
             for key, _ in ready:
-                if isinstance(key.data, PendingHandshake):
+                if isinstance(key.data, AcceptedSocket):
                     if pending_handshakes.readable(key.data):
                         rest = max(rest, self._start_thread(key.data))
                 elif key.fileobj is self._woken:
                     with contextlib.suppress(BlockingIOError):
                         self._woken.recv(4096)
-            while (pending := pending_handshakes.expired()) is not None:
-                self._start_thread(pending)
+            while (expired := pending_handshakes.expired()) is not None:
+                self._start_thread(expired)
             listening = {key.fd for key, _ in ready if key.data is None}
             for sock, accept in accepts.items():
                 if not rest and sock.fileno() in listening:
@@ -231,8 +227,8 @@ class Server(ServerBase):
             if self._is_closing or self._limiter.delay():
                 break
             try:
-                accepted = accept()
-                if accepted is None:
+                client = accept()
+                if client is None:
                     break
             except OSError as exc:
                 with self._lock:
@@ -245,27 +241,28 @@ class Server(ServerBase):
                     return delay
                 continue
             self._errors.lost = 0
-            pending = pending_handshakes.add(*accepted)
-            if pending is not None and (rest := self._start_thread(pending)):
+            accepted = pending_handshakes.add(*client)
+            if accepted is not None and (rest := self._start_thread(accepted)):
                 return rest
         return 0.0
 
-    def _start_thread(self, pending: PendingHandshake) -> float:
+    def _start_thread(self, accepted: AcceptedSocket) -> float:
         """Start a thread for a client; return for how many seconds to pause accepting."""
-        if pending.check_lost():
+        if accepted.check_lost():
             # The client has disconnected: log it here, so that such clients cause no threads.
-            self._open(pending)
+            self._open(accepted)
             return 0.0
-        thread = threading.Thread(target=self._serve, args=(pending,))
+        thread = threading.Thread(target=self._serve, args=(accepted,))
+        drop = functools.partial(drop_thread, accepted.sock)
         with self._lock:
-            if pending.is_complete:
+            if accepted.handshake.is_complete:
                 # It now waits for the application, so it is not a pending handshake any more.
-                self._limiter.leave(pending.entry)
-                pending.entry = None
-            elif pending.entry is None:
-                pending.entry = self._limiter.enter(HandshakeThread(pending.sock), pending.address)
+                self._limiter.leave(accepted.key)
+                accepted.key = None
+            elif accepted.key is None:
+                accepted.key = self._limiter.enter(accepted.address, accepted.sock, drop)
             else:
-                self._limiter.replace(pending.entry, HandshakeThread(pending.sock))
+                self._limiter.replace(accepted.key, drop)
             self._threads.add(thread)
             self._starting.add(thread)
         try:
@@ -279,9 +276,9 @@ class Server(ServerBase):
                 if is_new:
                     self._starting.discard(thread)
                     self._threads.discard(thread)
-                    self._limiter.leave(pending.entry)
+                    self._limiter.leave(accepted.key)
                     self._changed.notify_all()
-                    pending.sock.close()
+                    accepted.sock.close()
             if isinstance(exc, RuntimeError):
                 return self._errors.pause(str(exc), False)
             raise
@@ -291,8 +288,8 @@ class Server(ServerBase):
 
     def _release(self) -> None:
         """Start threads for all pending handshakes."""
-        while self._pending_handshakes is not None and (pending := self._pending_handshakes.release()) is not None:
-            self._start_thread(pending)
+        while self._pending_handshakes is not None and (accepted := self._pending_handshakes.release()) is not None:
+            self._start_thread(accepted)
 
     def _freed(self) -> None:
         if self._paused:
@@ -434,13 +431,13 @@ class Server(ServerBase):
 
     # Connections, each in its own thread.
 
-    def _serve(self, pending: PendingHandshake) -> None:
+    def _serve(self, accepted: AcceptedSocket) -> None:
         me = threading.current_thread()
         try:
             with self._lock:
                 self._starting.discard(me)
                 self._changed.notify_all()
-            connection = self._open(pending)
+            connection = self._open(accepted)
             if connection is not None:
                 self._handle(connection)
         finally:
@@ -484,11 +481,11 @@ class Server(ServerBase):
             # Break the cycle: the traceback of the exception refers to this frame.
             logged = None
 
-    def _open(self, pending: PendingHandshake) -> ServerConnection | None:
+    def _open(self, accepted: AcceptedSocket) -> ServerConnection | None:
         """Perform the opening handshake; return ``None`` if it failed, which is logged."""
         connection: ServerConnection | None = None
         options = self._options
-        sock, remote = pending.sock, pending.address
+        sock, remote = accepted.sock, accepted.address
         is_kept = True
         try:
             with sock:
@@ -496,13 +493,14 @@ class Server(ServerBase):
                     if sock.family != getattr(socket_module, "AF_UNIX", None):
                         sock.setsockopt(socket_module.IPPROTO_TCP, socket_module.TCP_NODELAY, 1)
                     local = sock.getsockname()
-                    opened = pending.finish()
-                    if opened is None:
-                        steps = reception(pending, self._settings, self._ssl.native, options, self._limiter)
-                        opened = receive_request(sock, pending.deadline, steps)
+                    if accepted.handshake.is_complete:
+                        opened = accepted.handshake.finish()
+                    else:
+                        steps = reception(accepted, self._ssl.native, options, self._limiter)
+                        opened = receive_request(sock, accepted.deadline, steps)
                 finally:
                     # Before closing the descriptor or passing it on: afterwards the limiter must not touch it.
-                    is_kept = self._limiter.leave(pending.entry)
+                    is_kept = self._limiter.leave(accepted.key)
                 if not is_kept:
                     return None
                 sock.settimeout(None)
@@ -527,16 +525,21 @@ class Server(ServerBase):
             self._linger(connection)
         except BaseException as exc:
             if is_kept:
-                self._opening_failed(pending, connection, exc)
+                self._opening_failed(accepted, connection, exc)
             if not isinstance(exc, Exception):
                 raise
         return None
 
     def _linger(self, connection: ServerConnection) -> None:
         """Send the response of a refusal, and give the client time to read it."""
+
+        def drop() -> float:
+            connection.abort()
+            return EVICTION_DELAY
+
         with self._lock:
             self._refused[connection] = time.monotonic() + LINGER_TIMEOUT
-            entry = self._limiter.join(LingeringSocket(connection.abort), connection.remote_address)
+            key = self._limiter.enter(connection.remote_address, None, drop, evict=False)
             self._changed.notify_all()
         try:
             connection.close()
@@ -544,4 +547,4 @@ class Server(ServerBase):
             connection.abort()
             with self._lock:
                 self._refused.pop(connection, None)
-                self._limiter.leave(entry)
+                self._limiter.leave(key)

@@ -72,6 +72,11 @@ impl EarlyStream {
         }
     }
 
+    /// Returns whether bytes have arrived that were not consumed.
+    pub(super) fn has_input(&self) -> bool {
+        !self.plain.is_empty() || !self.cipher_tail.is_empty()
+    }
+
     /// Records the end of the stream.
     pub(super) fn receive_eof(&mut self) {
         self.eof = true;

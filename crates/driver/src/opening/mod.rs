@@ -2,13 +2,11 @@
 //!
 //! [`Client`] and [`Server`] are state without I/O: bytes in, bytes out. Bytes that arrived early, and bytes that
 //! wait to be written, pass to the [`Endpoint`](crate::Endpoint). [`Carrier`] moves the bytes over a socket without
-//! blocking, for event loops, and [`complete`] does so for threads. [`handshake_limiter`] chooses the handshake to
-//! close when too many are open.
+//! blocking, for event loops, and [`complete`] does so for threads.
 
 mod carrier;
 mod client;
 mod early;
-pub mod handshake_limiter;
 mod server;
 
 use std::fmt;

@@ -62,6 +62,12 @@ impl Server {
         self.early.layer()
     }
 
+    /// Returns whether bytes have arrived that belong to the WebSocket.
+    #[must_use]
+    pub fn has_early_bytes(&self) -> bool {
+        self.early.has_input()
+    }
+
     /// Sets the compression configuration: see [`ServerHandshake::set_deflate`].
     pub fn set_deflate(&mut self, deflate: Option<negotiate::Config>) {
         self.handshake.set_deflate(deflate);

@@ -3,7 +3,7 @@
 //!
 //! Owns the counters that all workers share. A client holds its share of them as a [`Permit`], and dropping the permit
 //! gives the share back. Pending handshakes are limited by
-//! [`HandshakeLimiter`](wirespeed_driver::opening::handshake_limiter::HandshakeLimiter), of which each worker has its
+//! [`HandshakeLimiter`](wirespeed_driver::accept::HandshakeLimiter), of which each worker has its
 //! own.
 
 mod keyed_counters;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use wirespeed_driver::opening::handshake_limiter::Origin;
+use wirespeed_driver::accept::Origin;
 use wirespeed_driver::protocol::handshake::{HeaderList, Response, ServerHandshake};
 
 pub use self::proxies::{ForwardedHeader, Networks, Proxies};
@@ -36,7 +36,7 @@ pub struct Limits {
     /// The maximum number of sessions. Further clients get 503.
     pub max_connections: usize,
     /// The maximum number of handshakes that are pending for longer than a second: see
-    /// [`HandshakeLimiter`](wirespeed_driver::opening::handshake_limiter::HandshakeLimiter). The workers share it
+    /// [`HandshakeLimiter`](wirespeed_driver::accept::HandshakeLimiter). The workers share it
     /// equally.
     pub max_pending: usize,
     /// The maximum number of sessions per address (IPv6: per /64). Further clients get 429.

@@ -8,7 +8,7 @@ use governor::clock::{Clock, MonotonicClock};
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
-use wirespeed_driver::opening::handshake_limiter::Origin;
+use wirespeed_driver::accept::Origin;
 
 /// The time between two sweeps, which remove addresses that are back at their full burst.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::opening::handshake_limiter::Origin;
+use wirespeed_driver::accept::Origin;
 use wirespeed_driver::opening::{Carrier, Error, Moved, Opening as _, Server};
 use wirespeed_driver::protocol::handshake::{self, HeaderList, Request, Response, ServerConfig, ServerHandshake};
 use wirespeed_driver::socket::{Mode, Socket};

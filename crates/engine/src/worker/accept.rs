@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
-use wirespeed_driver::opening::handshake_limiter::{BURST, IDLE_TIME};
+use wirespeed_driver::accept::{BURST, IDLE_TIME};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};

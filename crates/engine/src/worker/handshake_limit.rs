@@ -3,78 +3,52 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::opening::handshake_limiter::{GRACE, IDLE_TIME};
+use wirespeed_driver::accept::{Evicted, Eviction, GRACE, IDLE_TIME};
 
 use super::{Key, Worker};
 use crate::connection::Client;
 use crate::reasons::Reason;
 use crate::slab::Slab;
 
-/// The maximum number of clients evicted at once: other clients have to be served.
-const MAX_EVICTED_AT_ONCE: usize = 64;
-
-/// The interval between such evictions.
-const EVICTION_INTERVAL: Duration = Duration::from_millis(5);
-
 impl Worker {
     /// Adds a handshake whose request has not arrived yet; evicts others if there are too many.
     pub(super) fn add_pending(&mut self, key: Key, now: Instant) {
         let Some(Client::Opening(opening)) = self.clients.get(key) else { return };
         let origin = opening.origin();
-        if self.pending.is_over_limit() {
-            // Two for each new one, so that the number falls.
-            for _ in 0..2 {
-                if self.pending.is_over_limit()
-                    && let Some(first) = self.pending.next_victim(now, |key| has_unread(&self.clients, key))
-                {
-                    self.evict(first);
-                }
-            }
-        }
-        self.pending.add(key, origin, now);
+        let evicted = self.pending.enter(key, origin, now, |key| has_unread(&self.clients, key));
+        self.evict(evicted);
     }
 
     /// Returns how long no handshake can start, if there are far too many.
     pub(super) fn handshake_delay(&mut self, now: Instant) -> Option<Duration> {
-        self.pending.is_full().then(|| self.evict_one(now)).filter(|delay| !delay.is_zero())
+        let delay = self.pending.delay(now, |key| has_unread(&self.clients, key));
+        (!delay.is_zero()).then_some(delay)
     }
 
-    /// Evicts the next victim, for the sake of its place or descriptor. Returns how long the eviction has to wait;
-    /// zero if a client was evicted.
+    /// Evicts the next victim, for the sake of its descriptor. Returns how long the eviction has to wait; zero if a
+    /// client was evicted, or there is none.
     pub(super) fn evict_one(&mut self, now: Instant) -> Duration {
-        let delay = self.pending.delay(now, |key| has_unread(&self.clients, key));
-        if delay.is_zero()
-            && let Some((first, _)) = self.pending.first()
-        {
-            self.evict(first);
+        match self.pending.evict_one(now, |key| has_unread(&self.clients, key)) {
+            Eviction::After(delay) => return delay,
+            Eviction::Done(evicted) => self.evict([evicted]),
+            Eviction::Empty => {}
         }
-        delay
+        Duration::ZERO
     }
 
     /// Evicts some of the clients above the limit.
     pub(super) fn trim(&mut self, now: Instant) {
-        for _ in 0..MAX_EVICTED_AT_ONCE {
-            if !self.pending.next_victim_in(now).is_some_and(|left| left.is_zero()) {
-                return;
-            }
-            let Some(first) = self.pending.next_victim(now, |key| has_unread(&self.clients, key)) else { return };
-            self.evict(first);
-        }
-    }
-
-    /// Returns the time until the next such eviction.
-    pub(super) fn next_eviction_in(&self, now: Instant) -> Option<Duration> {
-        self.pending.next_victim_in(now).map(|left| left.max(EVICTION_INTERVAL))
+        let evicted = self.pending.trim(now, |key| has_unread(&self.clients, key));
+        self.evict(evicted);
     }
 
     /// Evicts a client that is going to be refused, if the limit of such clients is reached. The victim has been
     /// silent longest, of the address with most of them, and had time to send its request.
     pub(super) fn evict_refused(&mut self, now: Instant) {
         if !self.shared.admission.can_reserve_rejection()
-            && self.to_be_refused.delay(now, |key| has_unread(&self.clients, key)).is_zero()
-            && let Some((first, _)) = self.to_be_refused.first()
+            && let Eviction::Done(evicted) = self.to_be_refused.evict_one(now, |key| has_unread(&self.clients, key))
         {
-            self.evict(first);
+            self.evict([evicted]);
         }
     }
 
@@ -99,11 +73,13 @@ impl Worker {
         }
     }
 
-    fn evict(&mut self, key: Key) {
-        if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
-            opening.note_failure(Reason::Crowded);
+    fn evict(&mut self, evicted: impl IntoIterator<Item = Evicted<Key>>) {
+        for Evicted { key, .. } in evicted {
+            if let Some(Client::Opening(opening)) = self.clients.get_mut(key) {
+                opening.note_failure(Reason::Crowded);
+            }
+            self.remove(key);
         }
-        self.remove(key);
     }
 }
 

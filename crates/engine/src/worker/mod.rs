@@ -24,8 +24,8 @@ use std::time::Instant;
 
 use mio::unix::SourceFd;
 use mio::{Events as Ready, Interest, Poll, Token};
+use wirespeed_driver::accept::HandshakeLimiter;
 use wirespeed_driver::fork;
-use wirespeed_driver::opening::handshake_limiter::HandshakeLimiter;
 
 use crate::capacity::CapacityNotifier;
 use crate::certificate::Certificate;

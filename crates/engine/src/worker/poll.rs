@@ -58,7 +58,7 @@ impl Worker {
         let now = Instant::now();
         let accept = self.accept_after.map(|after| after.saturating_duration_since(now));
         let congested = (!self.congested.is_empty()).then_some(CONGESTION_INTERVAL);
-        [self.wheel.sleep(now), accept, congested, self.next_eviction_in(now), self.next_check_in(now)]
+        [self.wheel.sleep(now), accept, congested, self.pending.trim_in(now), self.next_check_in(now)]
             .into_iter()
             .flatten()
             .min()

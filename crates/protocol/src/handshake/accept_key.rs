@@ -32,7 +32,8 @@ pub(crate) fn encode_nonce(nonce: [u8; 16]) -> String {
 }
 
 /// Returns whether the value is the base64 of exactly 16 bytes (RFC 6455 4.2.1, 5).
-pub(crate) fn is_key(value: &[u8]) -> bool {
+#[must_use]
+pub fn is_key(value: &[u8]) -> bool {
     let mut nonce = [0; 18]; // 24 characters of base64 without padding are 18 bytes
     value.len() == 24 && LENIENT.decode_slice(value, &mut nonce) == Ok(16)
 }

@@ -4,11 +4,12 @@
 
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use wirespeed_driver::dial;
-use wirespeed_driver::socket::Socket;
+use wirespeed_driver::socket::{Readiness, Socket};
 
 use crate::addresses::Address;
 use crate::blocking::deadline;
@@ -29,6 +30,15 @@ pub(crate) fn accept(py: Python<'_>, listening: RawFd) -> PyResult<Option<(RawFd
     };
     let address = Address::of(address).to_python(py)?;
     Ok(Some((socket.into_descriptor().into_raw_fd(), address)))
+}
+
+/// Returns whether a socket has input: bytes, the end of the stream or an error. `descriptor` is not negative.
+pub(crate) fn has_unread(descriptor: RawFd) -> bool {
+    // SAFETY: it is only polled, and polling a closed descriptor returns at once.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let readable = Readiness { readable: true, writable: false };
+    let ready = Socket::with_borrowed(descriptor, |socket| socket.wait(readable, Some(Instant::now())));
+    ready.is_ok_and(|ready| ready.readable)
 }
 
 /// A connected or connecting stream socket. Dropping this object closes it, unless it was taken.

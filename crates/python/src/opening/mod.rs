@@ -5,8 +5,6 @@
 
 pub(crate) mod client;
 pub(crate) mod connected;
-pub(crate) mod handshake_limiter;
-pub(crate) mod server;
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -133,7 +131,7 @@ struct Options {
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct DeflateOptions {
+pub(crate) struct DeflateOptions {
     level: u8,
     memory_level: u8,
     threshold: usize,

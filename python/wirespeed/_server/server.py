@@ -11,19 +11,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._connection.status import AcceptedStatus, address_text
-from .._handshake.negotiation import log_handshake_error
-from .._handshake.pending_handshake import PendingHandshake
 from .._handshake.responses import plain_response
 from .._lazy import ssl as ssl_module
-from .._native import ServerOpening
+from .._native import PendingHandshake
 from .._net.binding import Listeners
 from .._options.server import ServerOptions, ServerSSL
 from ..datastructures import Response
 from ..tls import TLS
 from ..typing import StatusLike
-from .handshake_limiter import HandshakeLimiterBase
+from .accept import AcceptedSocket, HandshakeLimiterBase
+from .log import log_handshake_error
 
-__all__ = ["AcceptedBase", "ServerBase"]
+__all__ = ["AcceptedBase", "ServerBase", "check_async_handler", "not_awaitable"]
+
+
+_HINT = "it must be a coroutine function, with async def; wirespeed.sync.serve takes plain functions"
 
 
 class AcceptedBase(AcceptedStatus):
@@ -77,6 +79,7 @@ class ServerBase:
         self._handler = handler
         self._settings = options.native()
         self._ssl = ServerSSL(ssl)
+        self._make_handshake = functools.partial(PendingHandshake, self._settings, self._ssl.native is not None)
         self._create_connection = create_connection or kind
         self._listeners = Listeners()
         self._connections: set[Any] = set()
@@ -98,10 +101,6 @@ class ServerBase:
         """
         self._ssl.reload(ssl)
 
-    def _make_opening(self) -> Callable[[], ServerOpening] | None:
-        """Return a function that creates request parsers, ``None`` with TLS."""
-        return functools.partial(ServerOpening, self._settings) if self._ssl.native is None else None
-
     def _log_listening(self) -> None:
         for sock in self._listeners.sockets:
             self.logger.info("server listening on %s", address_text(sock.getsockname()))
@@ -110,9 +109,33 @@ class ServerBase:
         if self.logger.isEnabledFor(logging.DEBUG):
             self.logger.debug("connection open (%s): %r", connection._label, connection.request)
 
-    def _opening_failed(self, pending: PendingHandshake, connection: Any | None, exc: BaseException) -> None:
+    def _opening_failed(self, accepted: AcceptedSocket, connection: Any | None, exc: BaseException) -> None:
         """Abort the connection, if it exists, and log the error."""
         if connection is not None:
             connection.abort()
         if isinstance(exc, Exception):
-            log_handshake_error(pending, connection, exc, self._limiter, self.logger)
+            log_handshake_error(accepted, connection, exc, self._limiter, self.logger)
+
+
+def check_async_handler(handler: object) -> None:
+    """Check that the handler of an asyncio server is callable.
+
+    Whether it returns an awaitable is known only after the call: see ``not_awaitable``.
+
+    Args:
+        handler: The handler that the user passed.
+
+    Raises:
+        TypeError: It is not callable.
+    """
+    if not callable(handler):
+        raise TypeError(f"handler must be a coroutine function, not {type(handler).__name__}")
+
+
+def not_awaitable(result: object) -> TypeError:
+    """Return the exception for a handler of an asyncio server that returned no awaitable.
+
+    Args:
+        result: The value that it returned.
+    """
+    return TypeError(f"handler returned {type(result).__name__}: {_HINT}")

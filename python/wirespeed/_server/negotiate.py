@@ -1,41 +1,31 @@
-"""The decision of a server between request and response, including the hooks of the application.
+"""The opening handshake of a server: receives the request and decides the response, with the application's hooks.
 
-It does no I/O. The caller of :func:`negotiation` receives the results of hooks, and awaits them on an event loop.
+It does no I/O. The caller of :func:`reception` moves the bytes over the socket. The caller of :func:`negotiation`
+receives the results of hooks, and awaits them on an event loop.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import traceback
-from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 from .._connection.state import State
-from .._connection.status import address_text
-from .._native import Handshake
+from .._handshake.responses import common_fields, plain_response
+from .._native import Handshake, Opened, ServerTLS, accept_key
 from .._options.server import ServerOptions
 from ..datastructures import Headers, Response
-from ..exceptions import ConnectionClosed, InvalidHandshake, InvalidHeader, InvalidOrigin, NegotiationError
-from ..typing import LoggerLike
-from .accept_key import offered_subprotocols, recompute_accept
-from .pending_handshake import PendingHandshake
-from .responses import common_fields, plain_response
+from ..exceptions import (
+    InvalidHandshake,
+    InvalidHeader,
+    InvalidHeaderFormat,
+    InvalidHeaderValue,
+    InvalidOrigin,
+    NegotiationError,
+)
+from .accept import AcceptedSocket, HandshakeLimiterBase
+from .log import ThrottledLog, log_hint, log_hook_error
 
-__all__ = [
-    "LINGER_TIMEOUT",
-    "READ_SIZE",
-    "answer",
-    "log_hint",
-    "is_peer_error",
-    "negotiation",
-    "refuse",
-    "log_handshake_error",
-    "log_refusal",
-]
-
-READ_SIZE = 2**15
-"""Bytes to receive in one call. A request head has at most 16 KiB."""
+__all__ = ["LINGER_TIMEOUT", "Refusal", "answer", "negotiation", "reception", "refuse"]
 
 LINGER_TIMEOUT = 2.0
 """Seconds that a refused client has to read the response, if no other timeout applies."""
@@ -43,20 +33,8 @@ LINGER_TIMEOUT = 2.0
 _FAILED = "Failed to open a WebSocket connection.\nSee server log for more information.\n"
 
 
-class HandshakeLimiter(Protocol):
-    """The log methods of the handshake limiters of all servers."""
-
-    def throttled_log(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> None:
-        """Log an event, or count it."""
-        ...
-
-    def throttled_log_start(self, address: Any, kind: str, level: int, text: str, *arguments: Any) -> bool:
-        """Count an event; return whether it is the first of its kind, which the caller must log."""
-        ...
-
-
 def negotiation(
-    connection: Any, options: ServerOptions, limiter: HandshakeLimiter, is_closing: Callable[[], bool]
+    connection: Any, options: ServerOptions, limiter: ThrottledLog, is_closing: Callable[[], bool]
 ) -> Generator[Any, Any, Exception | None]:
     """Answer the request of a connection, following the options and hooks of the application.
 
@@ -108,7 +86,7 @@ def negotiation(
         if connection._state != State.CONNECTING:
             raise
         # The response of the application cannot be sent.
-        _log_hook_error(limiter, "the response cannot be sent (%s)", connection, exc)
+        log_hook_error(limiter, "the response cannot be sent (%s)", connection, exc)
         refuse(connection)
         return exc
     if response.status_code != 101 and error is None:
@@ -145,20 +123,20 @@ def _add_server(response: Response, options: ServerOptions) -> None:
 
 
 def _call_hook(
-    limiter: HandshakeLimiter, name: str, function: Callable[..., Any], connection: Any, *arguments: Any
+    limiter: ThrottledLog, name: str, function: Callable[..., Any], connection: Any, *arguments: Any
 ) -> Generator[Any, Any, tuple[Response | None, Exception | None]]:
     try:
         response = yield function(connection, *arguments)
         if response is not None and not isinstance(response, Response):
             raise TypeError(f"{name} must return a Response or None, not {type(response).__name__}")
     except Exception as exc:
-        _log_hook_error(limiter, f"{name} failed (%s)", connection, exc)
+        log_hook_error(limiter, f"{name} failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, None
 
 
 def _draft(
-    connection: Any, options: ServerOptions, limiter: HandshakeLimiter, changed: bool
+    connection: Any, options: ServerOptions, limiter: ThrottledLog, changed: bool
 ) -> tuple[Response, Exception | None]:
     """Return the default response to a request, whose headers the application may have changed."""
     fields = common_fields(None)
@@ -179,105 +157,105 @@ def _draft(
     except (NegotiationError, InvalidHeader) as exc:
         return plain_response(400, f"Failed to open a WebSocket connection: {exc}.\n"), exc
     except Exception as exc:
-        _log_hook_error(limiter, "opening handshake failed (%s)", connection, exc)
+        log_hook_error(limiter, "opening handshake failed (%s)", connection, exc)
         return plain_response(500, _FAILED), exc
     return response, error
 
 
 def _recomputed_draft(connection: Any, options: ServerOptions, headers: Headers) -> tuple[Response, Exception | None]:
+    """Correct the default response, which answers the original request, for changed request headers."""
     response, error = connection._handshake.draft(False, None, common_fields(None))
     if error is None:
-        offered = offered_subprotocols(headers)
+        offered = _offered_subprotocols(headers)
         if options.select_subprotocol is not None:
             chosen = options.select_subprotocol(connection, offered)
         else:
             chosen = next((name for name in options.subprotocols or () if name in offered), None)
-        recompute_accept(response, headers, chosen, offered)
+        _recompute_accept(response, headers, chosen, offered)
     return response, error
 
 
-def log_hint(data: bytes, is_tls: bool, pending: PendingHandshake, limiter: HandshakeLimiter) -> None:
-    """Log that a client speaks plain HTTP instead of TLS, or TLS instead of HTTP: it cannot read a response.
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def _offered_subprotocols(headers: Headers) -> list[str]:
+    name = "Sec-WebSocket-Protocol"
+    tokens = [token.strip(" \t") for value in headers.get_all(name) for token in value.split(",")]
+    for token in tokens:
+        if not _TOKEN.issuperset(token):
+            # RFC 6455, section 4.2.1.
+            raise InvalidHeaderFormat(name, "expected a list of tokens", token, 0)
+    return [token for token in tokens if token]
+
+
+def _recompute_accept(response: Response, headers: Headers, subprotocol: str | None, offered: Sequence[str]) -> None:
+    if subprotocol is not None:
+        if subprotocol not in offered:
+            raise ValueError(f"subprotocol must be one that the client offers, not {subprotocol!r}")
+        response.headers["Sec-WebSocket-Protocol"] = subprotocol
+    name = "Sec-WebSocket-Key"
+    keys = headers.get_all(name)
+    if len(keys) != 1:
+        raise InvalidHeader(name, "more than one value" if keys else None)
+    accepted = accept_key(keys[0])
+    if accepted is None:
+        raise InvalidHeaderValue(name, keys[0])
+    del response.headers["Sec-WebSocket-Accept"]
+    response.headers["Sec-WebSocket-Accept"] = accepted
+    # RFC 6455, section 9.1: the server must not accept extensions that were not offered.
+    name = "Sec-WebSocket-Extensions"
+    offers = [value.partition(";")[0].strip() for line in headers.get_all(name) for value in line.split(",")]
+    if name in response.headers and "permessage-deflate" not in offers:
+        del response.headers[name]
+
+
+class Refusal(bytes):
+    """The last bytes sent to a client, which needs time to read them.
+
+    Closing the socket with unread input would reset the connection, and the client might not see them.
+    """
+
+    __slots__ = ()
+
+
+def reception(
+    accepted: AcceptedSocket, tls: ServerTLS | Any | None, options: ServerOptions, limiter: HandshakeLimiterBase
+) -> Generator[bytes | None, bytes | None, Opened]:
+    """Perform the TLS handshake, if there is TLS, and receive the request.
+
+    The generator yields bytes to send, or ``None`` to receive bytes, which the caller passes to ``send``; empty bytes
+    mean the end of the stream.
 
     Args:
-        data: The first bytes of the client, which are not a request.
-        is_tls: Whether the server expects TLS.
-        pending: The handshake.
-        limiter: Throttles the log.
+        accepted: An accepted socket, and the state of its handshake.
+        tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for no TLS.
+        options: The options of the server.
+        limiter: Notified of progress.
+
+    Returns:
+        The argument of a connection's constructor. The connection answers the request.
+
+    Raises:
+        InvalidHandshake: The input is not an HTTP request. A response has been sent.
+        ssl.SSLError: TLS failed.
     """
-    # RFC 8446, section 5.1: a handshake record begins with 22 and the version 3.x.
-    if not is_tls and data[:2] == b"\x16\x03":
-        text = "a client speaks TLS to a port without TLS (%s): it should connect to ws://, or the server needs ssl="
-    elif is_tls and data[:4] in (b"GET ", b"HEAD", b"POST"):
-        text = "a client speaks plain HTTP to a port with TLS (%s): it should connect to wss:// or https://"
-    else:
-        return
-    ends = address_text(pending.address)
-    with contextlib.suppress(OSError):
-        ends += f" -> {address_text(pending.sock.getsockname())}"
-    limiter.throttled_log(pending.address, text, logging.WARNING, text, ends)
-
-
-def log_refusal(connection: Any, error: Exception, limiter: HandshakeLimiter) -> None:
-    """Log that a connection was refused.
-
-    Args:
-        connection: A server connection.
-        error: The reason.
-        limiter: Throttles the log.
-    """
-    text = "connection %s refused: %s"
-    limiter.throttled_log(connection.remote_address, f"refused: {error}", logging.INFO, text, connection._label, error)
-
-
-def log_handshake_error(
-    pending: PendingHandshake, connection: Any | None, exc: Exception, limiter: HandshakeLimiter, logger: LoggerLike
-) -> None:
-    """Log that an opening handshake has failed.
-
-    Args:
-        pending: The handshake.
-        connection: The connection, if it exists already.
-        exc: The error.
-        limiter: Throttles the log of errors that clients cause.
-        logger: Logger for all other errors.
-    """
-    label = address_text(pending.address) if connection is None else connection._label
-    text = "opening handshake failed (%s): %s"
-    reason = str(exc) or type(exc).__name__
-    if not is_peer_error(exc):
-        _log_local_error(limiter, logger, pending.address, exc, text, label, reason)
-    elif pending.is_silent:
-        # A port scan or a health check.
-        logger.debug("a client has sent nothing (%s): %s", label, reason)
-    else:
-        # The key is the type only: the message may quote bytes that differ each time.
-        limiter.throttled_log(pending.address, f"failed: {type(exc).__name__}", logging.INFO, text, label, reason)
-
-
-def _log_hook_error(limiter: HandshakeLimiter, text: str, connection: Any, exc: Exception) -> None:
-    """Log an exception of the application before the connection is open."""
-    _log_local_error(limiter, connection.logger, connection.remote_address, exc, text, connection._label)
-
-
-def _log_local_error(
-    limiter: HandshakeLimiter, logger: LoggerLike, address: Any, exc: Exception, text: str, *arguments: Any
-) -> None:
-    """Log an error of this process with its traceback, at most once for each cause, because clients can repeat it.
-
-    The cause is the set of source lines in the traceback, so different bugs are logged separately. As a set, it does
-    not grow when a client controls the depth of a recursion.
-    """
-    lines = {f"{frame.f_code.co_filename}:{number}" for frame, number in traceback.walk_tb(exc.__traceback__)}
-    cause = " ".join([text, type(exc).__name__, *sorted(lines)])
-    if limiter.throttled_log_start(address, cause, logging.ERROR, text, *arguments):
-        logger.error(text, *arguments, exc_info=exc)
-
-
-def is_peer_error(exc: Exception) -> bool:
-    """Return whether an exception in the opening handshake was caused by the peer or the network.
-
-    Args:
-        exc: The exception.
-    """
-    return isinstance(exc, (ConnectionClosed, InvalidHandshake, OSError, EOFError))
+    handshake = accepted.handshake
+    if tls is not None:
+        handshake.start_tls(tls)
+    while True:
+        try:
+            handshake.check()
+        except BaseException:
+            log_hint(handshake.prefix, tls is not None, accepted, limiter)
+            handshake.reject(common_fields(options.server_header))
+            if output := handshake.take_output():
+                yield Refusal(output)
+            raise
+        if output := handshake.take_output():
+            yield output
+        if handshake.is_complete:
+            return handshake.finish()
+        data = yield None
+        handshake.receive(data or b"")
+        if data and accepted.key is not None:
+            limiter.progress(accepted.key)

@@ -4,8 +4,6 @@
 //! the one that has been silent longest. So a flood of half-open clients displaces itself, and other clients are
 //! served meanwhile. A client is not disconnected before it has had time to send, so a burst of well-behaved
 //! clients is served completely; for a short time there may be more than the limit.
-//!
-//! It knows no sockets and reads no clock: callers pass the time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,6 +22,16 @@ pub const GRACE: Duration = Duration::from_millis(20);
 
 /// The multiple of the limit that is never exceeded.
 pub const BURST: usize = 16;
+
+/// The maximum number of clients that a new one evicts: two, so that the number falls.
+const EVICTED_BY_NEW: usize = 2;
+
+/// The maximum number of clients that [`HandshakeLimiter::trim`] evicts: 1 or 2 ms, so that the server can do other
+/// work.
+const TRIMMED_AT_ONCE: usize = 64;
+
+/// The interval between calls of [`HandshakeLimiter::trim`] while many clients are above the limit.
+const TRIM_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The unit that is counted: one customer of a network, as far as its address shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,23 +60,36 @@ impl Origin {
     }
 }
 
-/// Whether a client may be disconnected now.
+/// A client that the limiter has removed, and that the caller must disconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due<K> {
-    /// None before this time has passed.
-    In(Duration),
-    /// This client, unless it has sent bytes that were not read yet: then the server is late, and this counts as
-    /// [progress](HandshakeLimiter::progress).
-    Now(K),
+pub struct Evicted<K> {
+    /// The caller's key.
+    pub key: K,
+    /// The number of clients with the same origin, including this one.
+    pub same_origin: usize,
+}
+
+/// The result of [`HandshakeLimiter::evict_one`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction<K> {
+    /// There is no client.
+    Empty,
+    /// No client may be disconnected before this time has passed.
+    After(Duration),
+    /// The caller must disconnect this client.
+    Done(Evicted<K>),
 }
 
 /// The clients whose opening handshake the server waits for, by the caller's keys and by origin. Each method takes
 /// time logarithmic in their number.
 ///
-/// 1. [`Self::add`] each client, record its bytes with [`Self::progress`], [`Self::remove`] it at the end of its
-///    handshake.
-/// 2. While [`Self::is_over_limit`], disconnect the client that [`Self::next_victim`] returns.
-/// 3. While [`Self::is_full`], accept no client until [`Self::delay`] has passed.
+/// 1. Accept clients while [`Self::delay`] is zero. [`Self::enter`] each, record its bytes with [`Self::progress`],
+///    and [`Self::remove`] it at the end of its handshake.
+/// 2. Call [`Self::trim`] after [`Self::trim_in`].
+/// 3. Call [`Self::evict_one`] when the system has no more descriptors.
+///
+/// These methods remove the clients that they return; the caller disconnects them. `unread` returns whether a client
+/// has sent bytes that were not read yet. Then the server is late, not the client, which counts as progress.
 pub struct HandshakeLimiter<K, O = Origin> {
     limit: usize,
     idle_time: Duration,
@@ -115,13 +136,7 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
         self.places.is_empty()
     }
 
-    /// Returns whether the limit is reached, so that a client should be disconnected before another is added.
-    #[must_use]
-    pub fn is_over_limit(&self) -> bool {
-        self.len() >= self.limit
-    }
-
-    /// Returns whether `limit * BURST` is reached, so that a client must be disconnected before another is added.
+    /// Returns whether `limit * BURST` is reached, so that a client must be evicted before another is added.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.room() == 0
@@ -131,6 +146,25 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
     #[must_use]
     pub fn room(&self) -> usize {
         self.limit.saturating_mul(BURST).saturating_sub(self.len())
+    }
+
+    /// Returns how long the server must not accept clients, because there are too many that had no time to send yet.
+    pub fn delay(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Duration {
+        if self.is_full() { self.remaining(self.grace, now, unread) } else { Duration::ZERO }
+    }
+
+    /// Adds a client. Evicts others if the limit is exceeded: up to two that are late, or any if the limiter is full.
+    pub fn enter(&mut self, key: K, origin: O, now: Instant, mut unread: impl FnMut(K) -> bool) -> Vec<Evicted<K>> {
+        let mut evicted = Vec::new();
+        while self.len() >= self.limit && evicted.len() < EVICTED_BY_NEW {
+            let Some(late) = self.take_late(now, &mut unread) else { break };
+            evicted.push(late);
+        }
+        if self.is_full() {
+            evicted.extend(self.take_next());
+        }
+        self.add(key, origin, now);
+        evicted
     }
 
     /// Adds a client, regardless of the limit.
@@ -166,58 +200,69 @@ impl<K: Copy + Eq + Hash, O: Clone + Ord + Hash> HandshakeLimiter<K, O> {
         true
     }
 
-    /// Returns the next victim, and since when it has been silent.
+    /// Evicts some of the clients above the limit. Call it again after [`Self::trim_in`].
+    pub fn trim(&mut self, now: Instant, mut unread: impl FnMut(K) -> bool) -> Vec<Evicted<K>> {
+        let mut evicted = Vec::new();
+        while self.late_in(now).is_some_and(|left| left.is_zero()) && evicted.len() < TRIMMED_AT_ONCE {
+            let Some(late) = self.take_late(now, &mut unread) else { break };
+            evicted.push(late);
+        }
+        evicted
+    }
+
+    /// Returns when to call [`Self::trim`]; `None` within the limit.
     #[must_use]
-    pub fn first(&self) -> Option<(K, Instant)> {
+    pub fn trim_in(&self, now: Instant) -> Option<Duration> {
+        self.late_in(now).map(|left| left.max(TRIM_INTERVAL))
+    }
+
+    /// Evicts the next victim, whose descriptor is needed, even within the limit.
+    pub fn evict_one(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Eviction<K> {
+        if self.is_empty() {
+            return Eviction::Empty;
+        }
+        match self.remaining(self.grace, now, unread) {
+            Duration::ZERO => self.take_next().map_or(Eviction::Empty, Eviction::Done),
+            remaining => Eviction::After(remaining),
+        }
+    }
+
+    /// Returns the client that is evicted next, and since when it has been silent.
+    #[must_use]
+    pub fn next_victim(&self) -> Option<(K, Instant)> {
         let (_, order, origin) = self.ranking.first()?;
         self.origins.get(origin)?.get(order).copied()
     }
 
-    /// Returns the number of clients with the same origin as this one.
-    #[must_use]
-    pub fn count_same_origin(&self, key: K) -> usize {
-        let clients = self.places.get(&key).and_then(|(origin, _)| self.origins.get(origin));
-        clients.map_or(0, BTreeMap::len)
+    fn take_next(&mut self) -> Option<Evicted<K>> {
+        let (Reverse(same_origin), ..) = *self.ranking.first()?;
+        let (key, _) = self.next_victim()?;
+        self.remove(key);
+        Some(Evicted { key, same_origin })
     }
 
-    /// Returns the client to disconnect now, as the limit is exceeded or a client arrives. `unread`: returns
-    /// whether a client has sent bytes that were not read yet; then the server is late, and the client stays.
-    pub fn next_victim(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Option<K> {
-        self.remaining(self.idle_time, now, unread).is_zero().then(|| self.first()).flatten().map(|(key, _)| key)
+    /// Removes the next victim, if it has been silent for the idle time.
+    fn take_late(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Option<Evicted<K>> {
+        self.remaining(self.idle_time, now, unread).is_zero().then(|| self.take_next()).flatten()
     }
 
-    /// Returns the time until [`Self::next_victim`] may return a client, if the limit is exceeded.
-    #[must_use]
-    pub fn next_victim_in(&self, now: Instant) -> Option<Duration> {
-        let (_, since) = self.first().filter(|_| self.len() > self.limit)?;
+    /// Returns in what time the next victim is late; `None` within the limit.
+    fn late_in(&self, now: Instant) -> Option<Duration> {
+        let (_, since) = self.next_victim().filter(|_| self.len() > self.limit)?;
         Some((since + self.idle_time).saturating_duration_since(now))
     }
 
-    /// Returns the time until a client can be disconnected for one that cannot wait; zero: now.
-    pub fn delay(&mut self, now: Instant, unread: impl FnMut(K) -> bool) -> Duration {
-        self.remaining(self.grace, now, unread)
-    }
-
-    /// Returns the remaining time of the next victim. A client with unread bytes gets the full time again.
+    /// Returns the remaining time of the next victim. A client with unread bytes gets the full time again, so each
+    /// client is asked once in that time.
     fn remaining(&mut self, idle_time: Duration, now: Instant, mut unread: impl FnMut(K) -> bool) -> Duration {
-        loop {
-            match self.due(idle_time, now) {
-                Due::In(remaining) => return remaining,
-                Due::Now(key) if unread(key) => self.progress(key, now), // each client is asked once in that time
-                Due::Now(_) => return Duration::ZERO,
-            };
+        while let Some((key, since)) = self.next_victim() {
+            let remaining = (since + idle_time).saturating_duration_since(now);
+            if !remaining.is_zero() || !unread(key) {
+                return remaining;
+            }
+            self.progress(key, now);
         }
-    }
-
-    /// Returns whether the next victim has been silent for `idle_time`, like [`Self::next_victim`] and
-    /// [`Self::delay`], for callers that check for unread bytes themselves.
-    #[must_use]
-    pub fn due(&self, idle_time: Duration, now: Instant) -> Due<K> {
-        let Some((key, since)) = self.first() else { return Due::In(idle_time) };
-        match (since + idle_time).saturating_duration_since(now) {
-            Duration::ZERO => Due::Now(key),
-            remaining => Due::In(remaining),
-        }
+        idle_time
     }
 
     fn change(&mut self, origin: O, change: impl FnOnce(&mut BTreeMap<u64, (K, Instant)>)) {

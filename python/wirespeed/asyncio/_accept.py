@@ -1,22 +1,35 @@
-"""Accepts sockets from listening sockets on an event loop. The server calls it. It knows nothing above TCP."""
+"""Accepting clients on an event loop: sockets, pending handshakes, and the bytes of the opening handshake.
+
+The policy is in :mod:`wirespeed._server.accept` and :mod:`wirespeed._server.negotiate`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import functools
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
+from .._native import LoopState, Opened, PendingHandshake
 from .._net.binding import EXHAUSTED
-from .._serving.accepting import AcceptErrors, accepting
+from .._server.accept import (
+    READ_SIZE,
+    AcceptedSocket,
+    AcceptErrors,
+    HandshakeLimiterBase,
+    PendingHandshakesBase,
+    accepting,
+)
+from .._server.negotiate import LINGER_TIMEOUT, Refusal
 from ..typing import LoggerLike
-from ._handshake_limiter import HandshakeLimiter
+from ._sockets import receive, send_all
 
-__all__ = ["Acceptor"]
+__all__ = ["Acceptor", "HandshakeLimiter", "HandshakeTask", "PendingHandshakes", "negotiate", "receive_request"]
 
 # Handshakes to start in one iteration of the loop: some 3 ms, if all requests have arrived. An embedded epoll reports
 # 256 events in one iteration, and a handshake that fails at once takes two of them. So clients do not come in faster
@@ -232,3 +245,233 @@ class Acceptor:
         self._ignore(sock)
         del self._socks[sock]
         self._logger.error("a listening socket accepts no more connections", exc_info=exc)
+
+
+class HandshakeLimiter(HandshakeLimiterBase):
+    """Limits the opening handshakes that wait for a client on an event loop.
+
+    Args:
+        loop: The event loop.
+        limit: Maximum number of pending handshakes.
+        logger: Logger for closed handshakes.
+
+    Attributes:
+        freed: Called when the limiter is no longer full.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, logger: LoggerLike) -> None:
+        super().__init__(loop.time, limit, logger)
+        self.freed: Callable[[], None] | None = None
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        # Set while the limit is exceeded.
+        self._trimmer: asyncio.TimerHandle | None = None
+
+    def leave(self, key: int | None) -> None:
+        """Remove a handshake.
+
+        Args:
+            key: Its key; nothing happens with ``None``, or if the handshake was removed before.
+        """
+        if key is not None:
+            was_full = self._pending.is_full
+            if self.remove(key) and was_full and self.freed is not None:
+                self.freed()
+
+    def finish(self) -> None:
+        """Log the pending counts, and stop the timers."""
+        for timer in (self._timer, self._trimmer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._trimmer = None
+        super().finish()
+
+    def _trim_later(self) -> None:
+        if self._trimmer is None and (left := self._pending.trim_in(self._clock())) is not None:
+            self._trimmer = self._loop.call_later(left, self._trim)
+
+    def _trim(self) -> None:
+        self._trimmer = None
+        self.trim()
+        self._trim_later()
+
+    def _schedule_log(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._log_due)
+
+    def _log_due(self) -> None:
+        self.log_due()
+        if self._due is not None:
+            self._schedule_log(self._due)
+
+
+class HandshakeTask:
+    """A pending handshake that runs in a task of the server.
+
+    Args:
+        sock: The socket.
+        tasks: The tasks of the server, which include this one.
+
+    Attributes:
+        task: The task.
+    """
+
+    __slots__ = ("_tasks", "sock", "task")
+
+    def __init__(self, sock: socket.socket, tasks: set[asyncio.Task[None]]) -> None:
+        self.sock = sock
+        self.task: asyncio.Task[None] | None = None
+        self._tasks = tasks
+
+    def drop(self) -> None:
+        """Close the socket; the task ends in the next iteration of the loop."""
+        if self.task is not None:
+            descriptor = self.sock.fileno()
+            if descriptor >= 0:
+                loop = self.task.get_loop()
+                with contextlib.suppress(NotImplementedError):
+                    LoopState.of(loop)._ignore(descriptor)
+                    loop.remove_reader(descriptor)
+                    loop.remove_writer(descriptor)
+                self.sock.close()
+            self.task.cancel()
+            # A task that is cancelled before its first step does not remove itself.
+            self._tasks.discard(self.task)
+
+
+OnRequest = Callable[[AcceptedSocket, bool], None]
+
+
+class PendingHandshakes(PendingHandshakesBase):
+    """The sockets of a server that wait for their request.
+
+    Args:
+        loop: The event loop; it must have ``add_reader``.
+        open_timeout: Seconds for the opening handshake, ``None`` for no limit.
+        limiter: Counts the pending handshakes.
+        make_handshake: Creates the parser of a client.
+        on_request: Called with each socket that need not wait longer, and whether its descriptor is still watched. It
+            takes the socket over, and must call :meth:`ignore` or attach a connection that replaces the watch.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        open_timeout: float | None,
+        limiter: HandshakeLimiter,
+        make_handshake: Callable[[], PendingHandshake],
+        on_request: OnRequest,
+    ) -> None:
+        super().__init__(loop.time, open_timeout, limiter, make_handshake)
+        self._loop = loop
+        self._on_request = on_request
+        self._state = LoopState.of(loop)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, sock: socket.socket, address: Any) -> None:
+        """Wait for the request of a socket.
+
+        Args:
+            sock: An accepted non-blocking socket.
+            address: Address of its peer.
+        """
+        accepted = self._admit(sock, address)
+        if accepted is not None:
+            self._on_request(accepted, False)
+
+    def ignore(self, descriptor: int) -> None:
+        """Stop watching the descriptor of a socket that was passed on.
+
+        Args:
+            descriptor: The descriptor.
+        """
+        self._state._ignore(descriptor)
+
+    def release(self) -> None:
+        """Pass on all waiting sockets."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while (accepted := self._take()) is not None:
+            self._on_request(accepted, True)
+
+    def _watch(self, accepted: AcceptedSocket) -> None:
+        if self._timer is None and accepted.deadline is not None:
+            self._timer = self._loop.call_at(accepted.deadline, self._expire)
+        self._state._watch(accepted.sock.fileno(), functools.partial(self._readable, accepted))
+
+    def _readable(self, accepted: AcceptedSocket) -> None:
+        if self._receive(accepted):
+            self._on_request(accepted, True)
+
+    def _drop(self, accepted: AcceptedSocket) -> None:
+        self.ignore(accepted.sock.fileno())
+        super()._drop(accepted)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while (accepted := self._take(now)) is not None:
+            self._on_request(accepted, True)
+        if self._timer is None and (deadline := self._deadline()) is not None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+
+async def receive_request(sock: socket.socket, steps: Generator[bytes | None, bytes | None, Opened]) -> Opened:
+    """Run :func:`wirespeed._server.negotiate.reception`; return its result, and raise its exceptions.
+
+    Args:
+        sock: The accepted non-blocking socket.
+        steps: The generator that it returned.
+
+    Raises:
+        OSError: The socket failed.
+    """
+    try:
+        output = next(steps)
+        while True:
+            data = None
+            if output is None:
+                data = await receive(sock, READ_SIZE)
+            elif isinstance(output, Refusal):
+                await _send_last(sock, output)
+            else:
+                await send_all(sock, output)
+            output = steps.send(data)
+    except StopIteration as stop:
+        opened: Opened = stop.value
+        return opened
+
+
+async def _send_last(sock: socket.socket, output: bytes) -> None:
+    async def drain() -> None:
+        sock.shutdown(socket.SHUT_WR)
+        while await receive(sock, READ_SIZE):
+            pass
+
+    with contextlib.suppress(OSError):
+        sock.send(output)
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(drain(), LINGER_TIMEOUT)
+
+
+async def negotiate(steps: Generator[Any, Any, Exception | None]) -> Exception | None:
+    """Run :func:`wirespeed._server.negotiate.negotiation`; return its result.
+
+    Args:
+        steps: The generator that it returned.
+    """
+    try:
+        result = next(steps)
+        while True:
+            try:
+                if isinstance(result, Awaitable):
+                    result = await result
+            except Exception as exc:
+                result = steps.throw(exc)
+            else:
+                result = steps.send(result)
+    except StopIteration as exc:
+        error: Exception | None = exc.value
+        return error
