@@ -40,6 +40,7 @@ pub mod opening;
 #[cfg(target_os = "linux")]
 pub mod readiness;
 pub mod socket;
+pub mod source;
 pub mod thread;
 pub mod tls;
 pub mod write_queue;

@@ -32,7 +32,7 @@ use crate::socket::Socket;
 use crate::thread::{SHUTDOWN_WAIT, this_thread};
 
 pub use crate::connection::Item;
-pub use host::{Host, Source};
+pub use host::Host;
 pub use receiving::Timeout;
 pub use sending::PingTicket;
 

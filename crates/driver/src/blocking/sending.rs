@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use wirespeed_protocol::failpoint;
 use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 
-use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, PanicGuard, Source, State, earliest};
+use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, PanicGuard, State, earliest};
 use crate::buffer_pool;
 use crate::endpoint::Failure;
 use crate::keepalive::Silence;
 use crate::socket::{Mode, Readiness};
+use crate::source::Source;
 use crate::thread::BULK_IO_BYTES;
 use crate::write_queue::Flushed;
 

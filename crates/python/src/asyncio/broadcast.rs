@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use wirespeed_driver::blocking::Source;
 use wirespeed_driver::connection::Hold;
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{CloseCode, SendError};
+use wirespeed_driver::source::Source;
 
 use super::connection::AsyncConnection;
 use crate::{errors, source};

@@ -3,10 +3,10 @@
 use pyo3::exceptions::{PyBlockingIOError, PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use wirespeed_driver::blocking::Source;
 use wirespeed_driver::buffer_pool;
 use wirespeed_driver::connection::{Hold, Output, WritableNotice};
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
+use wirespeed_driver::source::Source;
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::AsyncConnection;

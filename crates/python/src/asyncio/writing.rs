@@ -4,11 +4,11 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use wirespeed_driver::blocking::Source;
 use wirespeed_driver::buffer_pool;
 use wirespeed_driver::connection::{self, Large, Watermarks, WritableNotice};
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::MessageKind;
+use wirespeed_driver::source::Source;
 use wirespeed_driver::thread::BULK_IO_BYTES;
 use wirespeed_driver::write_queue::Flushed;
 

@@ -11,9 +11,10 @@ use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeErr
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
-use wirespeed_driver::blocking::{Blocking, Error, Item, PingTicket, Source, Timeout};
+use wirespeed_driver::blocking::{Blocking, Error, Item, PingTicket, Timeout};
 use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
+use wirespeed_driver::source::Source;
 
 use super::deadline;
 use super::host::{PythonHost, detect_green_threads};
