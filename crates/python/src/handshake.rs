@@ -61,7 +61,7 @@ impl Answer {
         if !self.accepts {
             endpoint.refuse();
         } else if !self.grants_compression {
-            endpoint.forgo_deflate();
+            endpoint.disable_deflate();
         }
     }
 }

@@ -455,7 +455,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     }
 
     /// Turns compression off because the opening handshake does not grant it. Call it before the first message.
-    pub fn forgo_deflate(&mut self) {
+    pub fn disable_deflate(&mut self) {
         self.send_half.connection.disable_deflate();
     }
 
