@@ -46,7 +46,7 @@ pub mod tls;
 pub mod write_queue;
 
 pub use connection::ConnectionDriver;
-pub use endpoint::{Endpoint, PeerEvent, ReadOperation};
+pub use endpoint::{Endpoint, ReadOperation};
 pub use keepalive::Keepalive;
 pub use wirespeed_protocol as protocol;
 pub use write_queue::WriteQueue;

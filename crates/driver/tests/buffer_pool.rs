@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use support::{End, endpoint, layers, shake_hands, sockets};
 use wirespeed_driver::Endpoint;
 use wirespeed_driver::buffer_pool::{self, CHECKED_OUT_MAX, LARGE_READ_SIZE, READ_SIZE, SMALL_READ_SIZE};
-use wirespeed_driver::endpoint::{PeerEvent, payload_len};
-use wirespeed_driver::protocol::{MessageKind, Side};
+use wirespeed_driver::endpoint::payload_len;
+use wirespeed_driver::protocol::{Event, MessageKind, Side};
 use wirespeed_driver::socket::Mode;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -66,7 +66,7 @@ fn tls_records_are_read_with_small_buffers() {
             let mut read = server.begin_read(usize::MAX);
             let result = read.read(&server_socket, Mode::NonBlocking);
             server.complete_read(read, result);
-            if let Some(PeerEvent::Message { payload, .. }) = server.poll_event() {
+            if let Some(Event::Message { payload, .. }) = server.poll_event() {
                 received = Some(payload_len(&payload));
                 break;
             }

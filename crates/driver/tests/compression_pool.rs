@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use wirespeed_driver::compression_pool::{self, BUDGET, Reservation};
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::frames::Frames;
 use wirespeed_driver::protocol::deflate::Params;
-use wirespeed_driver::protocol::{Config, Connection, MessageKind, Payload, Side};
+use wirespeed_driver::protocol::{Config, Connection, Event, MessageKind, Payload, Side};
 use wirespeed_driver::{Endpoint, Keepalive};
 
 const PARAMS: Params = Params {
@@ -37,7 +36,7 @@ fn send(from: &mut Endpoint, to: &mut Endpoint) -> usize {
     to.receive_slice(&bytes);
     let mut received = 0;
     while let Some(event) = to.poll_event() {
-        if let PeerEvent::Message { payload: Payload::Buffer(text), .. } = event {
+        if let Event::Message { payload: Payload::Buffer(text), .. } = event {
             assert_eq!(text, TEXT);
             received += 1;
         }
@@ -129,7 +128,7 @@ fn reset_compressor_is_reused() {
         let frames = independent_frames();
         from.send_half.send_shared(&frames, TEXT.len() as u64, true).unwrap();
         to.receive_slice(&from.send_half.take_output());
-        assert!(matches!(to.poll_event(), Some(PeerEvent::Message { .. })), "turn {turn}");
+        assert!(matches!(to.poll_event(), Some(Event::Message { .. })), "turn {turn}");
         assert!(to.poll_event().is_none());
     }
     assert_eq!(sizes[..2], sizes[2..4]);

@@ -8,9 +8,8 @@ use std::time::Instant;
 
 use support::endpoint;
 use wirespeed_driver::encoded::{Encoded, FrameBatch};
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::protocol::deflate::Params;
-use wirespeed_driver::protocol::{Config, Connection, MessageKind, SendError, Side};
+use wirespeed_driver::protocol::{Config, Connection, Event, MessageKind, SendError, Side};
 use wirespeed_driver::{Endpoint, Keepalive};
 
 const PARAMS: Params = Params {
@@ -33,7 +32,7 @@ fn deliver(message: &Encoded, from: &mut Endpoint, to: &mut Endpoint) -> (Vec<u8
     message.send(&mut from.send_half).unwrap();
     let bytes = from.send_half.take_output();
     to.receive_slice(&bytes);
-    let Some(PeerEvent::Message { kind, payload }) = to.poll_event() else { panic!("no message") };
+    let Some(Event::Message { kind, payload }) = to.poll_event() else { panic!("no message") };
     assert_eq!(kind, message.kind());
     (payload.as_slice().to_vec(), bytes.len())
 }
@@ -91,7 +90,7 @@ fn batch_sends_all_its_messages() {
         assert_eq!(stats.bytes_sent, rest.iter().map(|one| one.len() as u64).sum::<u64>());
         client.receive_slice(&server.send_half.take_output());
         for payload in rest {
-            let Some(PeerEvent::Message { payload: got, .. }) = client.poll_event() else { panic!("no message") };
+            let Some(Event::Message { payload: got, .. }) = client.poll_event() else { panic!("no message") };
             assert_eq!(got.as_slice(), payload);
         }
     }

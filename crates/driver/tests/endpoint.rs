@@ -9,11 +9,11 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use support::{End, endpoint, layers, shake_hands, sockets};
-use wirespeed_driver::endpoint::{Failure, PeerEvent};
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::keepalive::Traffic;
 use wirespeed_driver::protocol::deflate::Params;
 use wirespeed_driver::protocol::{
-    CloseCode, Config, Connection, Delivery, MessageKind, Payload, SendError, Side, State,
+    CloseCode, Config, Connection, Delivery, Event, MessageKind, Payload, SendError, Side, State,
 };
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::{Error, Layer};
@@ -24,7 +24,7 @@ fn pump(endpoint: &mut Endpoint, socket: &Socket) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     loop {
         while let Some(event) = endpoint.poll_event() {
-            if let PeerEvent::Message { payload, .. } = event {
+            if let Event::Message { payload, .. } = event {
                 messages.push(match payload {
                     Payload::Slice(slice) => slice.to_vec(),
                     Payload::Buffer(buffer) => buffer,
@@ -122,7 +122,7 @@ fn pongs_that_the_peer_does_not_read_do_not_accumulate() {
         let result = read.read(&server_socket, Mode::NonBlocking);
         server.complete_read(read, result);
         while let Some(event) = server.poll_event() {
-            if let PeerEvent::Pong { payload, .. } = event {
+            if let Event::Pong(payload) = event {
                 last = Some(payload.as_slice().to_vec());
             }
         }
@@ -151,8 +151,8 @@ fn pending_pong_is_sent_before_a_close_frame() {
         server.complete_read(read, result);
         while let Some(event) = server.poll_event() {
             match event {
-                PeerEvent::Pong { payload, .. } => pongs += usize::from(payload.as_slice() == b"still due"),
-                PeerEvent::Closing => {
+                Event::Pong(payload) => pongs += usize::from(payload.as_slice() == b"still due"),
+                Event::Close(_) => {
                     assert_eq!(pongs, 1);
                     return;
                 }
@@ -171,7 +171,7 @@ fn pending_pong_is_replaced_by_a_later_one() {
     let mut ping = |server: &mut Endpoint, payload: &[u8]| {
         client.send_half.send_ping(payload).unwrap();
         server.receive_slice(&client.send_half.take_output());
-        assert!(matches!(server.poll_event(), Some(PeerEvent::Ping(_))));
+        assert!(matches!(server.poll_event(), Some(Event::Ping(_))));
         assert!(server.poll_event().is_none());
     };
     // At the first ping too many bytes are queued for a pong; at the second, few bytes are queued.
@@ -192,7 +192,7 @@ fn pending_pong_is_replaced_by_a_later_one() {
             client.receive_slice(&std::mem::take(&mut bytes));
         }
         while let Some(event) = client.poll_event() {
-            if let PeerEvent::Pong { payload, .. } = event {
+            if let Event::Pong(payload) = event {
                 pongs.push(payload.as_slice().to_vec());
             }
         }
@@ -278,7 +278,7 @@ fn checked_out_input_is_still_processed_after_the_end() {
     let mut read = server.begin_read(usize::MAX);
     let result = read.read(&server_socket, Mode::NonBlocking);
     server.complete_read(read, result);
-    assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
+    assert!(matches!(server.poll_event(), Some(Event::Message { payload: Payload::Slice(b"one"), .. })));
     // While the input is checked out, the stream ends and our side closes.
     let checked_out = server.take_input();
     assert!(server.has_input());
@@ -287,8 +287,8 @@ fn checked_out_input_is_still_processed_after_the_end() {
     server.send_half.send_close(Some(CloseCode(1000)), "").unwrap();
     assert!(!server.poll_eof());
     server.put_input(checked_out);
-    assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
-    assert!(matches!(server.poll_event(), Some(PeerEvent::Closing)));
+    assert!(matches!(server.poll_event(), Some(Event::Message { payload: Payload::Slice(b"two"), .. })));
+    assert!(matches!(server.poll_event(), Some(Event::Close(_))));
     assert_eq!(server.send_half.close_received().unwrap().code, Some(CloseCode(4001)));
 }
 
@@ -303,12 +303,12 @@ fn later_input_follows_checked_out_input() {
     server.receive_slice(&send(b"one"));
     server.receive_slice(&send(b"two"));
     assert!(server.has_input());
-    assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
+    assert!(matches!(server.poll_event(), Some(Event::Message { payload: Payload::Slice(b"one"), .. })));
     let checked_out = server.take_input();
     server.receive_slice(&send(b"three"));
     server.put_input(checked_out);
     for text in [&b"two"[..], b"three"] {
-        let Some(PeerEvent::Message { payload: Payload::Slice(next), .. }) = server.poll_event() else { panic!() };
+        let Some(Event::Message { payload: Payload::Slice(next), .. }) = server.poll_event() else { panic!() };
         assert_eq!(next, text);
     }
     assert!(server.poll_event().is_none());
@@ -333,7 +333,7 @@ fn remaining_input_is_copied_to_a_small_vector() {
     server.shrink_input();
     assert_eq!((server.unparsed(), server.held_capacity()), (9, 9));
     server.shrink_input();
-    assert!(matches!(server.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
+    assert!(matches!(server.poll_event(), Some(Event::Message { payload: Payload::Slice(b"two"), .. })));
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn tls_close_notify_ends_the_stream() {
     server.send_half.send_close_notify();
     client.receive_slice(&server.send_half.take_output());
     assert!(client.send_half.is_eof());
-    assert!(matches!(client.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"last"), .. })));
+    assert!(matches!(client.poll_event(), Some(Event::Message { payload: Payload::Slice(b"last"), .. })));
 }
 
 /// A layer that answers all input, as TLS does with alerts and key updates.
@@ -475,7 +475,7 @@ fn reads_of_a_message(endpoint: &mut Endpoint, socket: &Socket) -> usize {
         let result = read.read(socket, Mode::NonBlocking);
         endpoint.complete_read(read, result);
         while let Some(event) = endpoint.poll_event() {
-            if matches!(event, PeerEvent::Message { .. } | PeerEvent::Fragment { fin: true, .. }) {
+            if matches!(event, Event::Message { .. } | Event::Fragment { fin: true, .. }) {
                 return reads;
             }
         }
@@ -557,8 +557,8 @@ fn pong_is_sent_inside_an_endless_stream() {
         theirs.complete_read(read, result);
         while let Some(event) = theirs.poll_event() {
             match event {
-                PeerEvent::Pong { payload, .. } => break 'read payload.as_slice().to_vec(),
-                PeerEvent::Message { .. } => taken += 50_000,
+                Event::Pong(payload) => break 'read payload.as_slice().to_vec(),
+                Event::Message { .. } => taken += 50_000,
                 _ => {}
             }
         }

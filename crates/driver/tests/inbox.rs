@@ -5,10 +5,9 @@
 
 mod support;
 
-use std::time::Duration;
-
 use support::endpoint;
 use wirespeed_driver::connection::{Inbox, Item, Receiver, Unparsed, Wanted, Watermarks};
+use wirespeed_driver::keepalive::AnsweredPings;
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind, Payload, Side};
 use wirespeed_driver::{Endpoint, buffer_pool};
 
@@ -51,7 +50,7 @@ impl Receiver<Vec<u8>> for Maker {
         self.pings.push(payload.to_vec());
     }
 
-    fn pong(&mut self, _: &[u8], _: Option<(Vec<u64>, Duration)>) {}
+    fn pong(&mut self, _: &[u8], _: Option<AnsweredPings>) {}
 }
 
 /// Both ends and the bytes between them.

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use support::{NativeHost, layers, sockets};
 use wirespeed_driver::Keepalive;
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::opening::{Carrier, Client, Error, Moved, Opening, Plan, Server, Stage, Stop, complete};
 use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
 use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
 use wirespeed_driver::protocol::handshake::{HandshakeError, HeaderList, Limits as HeadLimits, ServerConfig};
-use wirespeed_driver::protocol::{Limits, MessageKind, Payload};
+use wirespeed_driver::protocol::{Event, Limits, MessageKind, Payload};
 use wirespeed_driver::socket::{Mode, Readiness, Socket};
 use wirespeed_driver::tls::Layer;
 
@@ -70,7 +69,7 @@ fn first_message(client: &mut Client) -> Vec<u8> {
     assert_eq!(handshake.request().target, "/chat");
     assert_eq!(accepted.response.status, 101);
     match endpoint.poll_event() {
-        Some(PeerEvent::Message { payload: Payload::Slice(slice), .. }) => slice.to_vec(),
+        Some(Event::Message { payload: Payload::Slice(slice), .. }) => slice.to_vec(),
         other => panic!("{other:?}"),
     }
 }

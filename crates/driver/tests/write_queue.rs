@@ -7,9 +7,9 @@ mod support;
 use std::sync::Arc;
 
 use support::{endpoint, layers, shake_hands, sockets};
-use wirespeed_driver::endpoint::{Failure, PeerEvent};
+use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::frames::Frames;
-use wirespeed_driver::protocol::{MessageKind, Payload, Side};
+use wirespeed_driver::protocol::{Event, MessageKind, Payload, Side};
 use wirespeed_driver::socket::Mode;
 use wirespeed_driver::write_queue::{Flushed, WriteQueue};
 use wirespeed_driver::{ConnectionDriver, Endpoint};
@@ -103,9 +103,9 @@ fn large_message_is_written_in_place() {
         client.complete_read(read, result);
         while let Some(event) = client.poll_event() {
             match event {
-                PeerEvent::Message { payload: Payload::Slice(bytes), .. } => got.push(bytes.to_vec()),
-                PeerEvent::Message { payload: Payload::Buffer(bytes), .. } => got.push(bytes),
-                PeerEvent::Pong { .. } => pongs += 1,
+                Event::Message { payload: Payload::Slice(bytes), .. } => got.push(bytes.to_vec()),
+                Event::Message { payload: Payload::Buffer(bytes), .. } => got.push(bytes),
+                Event::Pong(_) => pongs += 1,
                 _ => {}
             }
         }

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use wirespeed_driver::Keepalive;
-use wirespeed_driver::endpoint::{Endpoint, Failure, PeerEvent, SendHalf};
+use wirespeed_driver::endpoint::{Endpoint, Failure, SendHalf};
 use wirespeed_driver::protocol::{
-    CloseCode, CloseFrame, Config, Connection, Delivery, Limits, MessageKind, SendError, Side,
+    CloseCode, CloseFrame, Config, Connection, Delivery, Event, Limits, MessageKind, SendError, Side,
 };
 
 use super::{bytes, get, hex, params};
@@ -75,18 +75,25 @@ fn run_step(endpoint: &mut Endpoint, step: &Value) -> Result<Value, Box<dyn Erro
 
 /// Collects all events, and the bytes with which the endpoint answers each.
 fn poll(endpoint: &mut Endpoint, events: &mut Vec<Value>, sent: &mut Vec<u8>) {
+    let failed = endpoint.send_half.failure().is_some();
     loop {
         match endpoint.poll_event() {
-            Some(PeerEvent::Message { kind, payload }) => {
+            Some(Event::Message { kind, payload }) => {
                 events.push(json!([format!("{kind:?}").to_lowercase(), hex(payload.as_slice()), true]))
             }
-            Some(PeerEvent::Fragment { kind, payload, fin }) => {
+            Some(Event::Fragment { kind, payload, fin }) => {
                 events.push(json!([format!("{kind:?}").to_lowercase(), hex(payload.as_slice()), fin]));
             }
-            Some(PeerEvent::Ping(payload)) => events.push(json!(["ping", hex(payload.as_slice())])),
-            Some(PeerEvent::Pong { payload, .. }) => events.push(json!(["pong", hex(payload.as_slice())])),
-            Some(PeerEvent::Closing) => events.push(json!(["closing"])),
-            None => return,
+            Some(Event::Ping(payload)) => events.push(json!(["ping", hex(payload.as_slice())])),
+            Some(Event::Pong(payload)) => events.push(json!(["pong", hex(payload.as_slice())])),
+            Some(Event::Close(_)) => events.push(json!(["closing"])),
+            Some(_) => {}
+            None => {
+                if !failed && matches!(endpoint.send_half.failure(), Some(Failure::Fault(_))) {
+                    events.push(json!(["closing"]));
+                }
+                return;
+            }
         }
         sent.extend(endpoint.send_half.take_output());
     }

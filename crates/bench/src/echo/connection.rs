@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use wirespeed_driver::connection::Progress;
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::opening::{Carrier, Moved, Server};
-use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{self, HeaderList, Response, ServerConfig, ServerHandshake};
+use wirespeed_driver::protocol::{self, Limits};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::write_queue::Flushed;
@@ -135,7 +134,7 @@ fn serve(
         while !*paused && driver.send_half().queued() < limit {
             let (event, mut sender) = driver.poll_event_and_sender();
             match event {
-                Some(PeerEvent::Message { kind, payload }) => {
+                Some(protocol::Event::Message { kind, payload }) => {
                     let _ = role.receive(&mut sender, kind, payload.as_slice()); // fails only while closing
                 }
                 Some(_) => {}

@@ -7,10 +7,10 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use wirespeed_driver::connection::{Progress, Sender};
-use wirespeed_driver::endpoint::{Failure, PeerEvent, SendHalf};
+use wirespeed_driver::endpoint::{Failure, SendHalf};
 use wirespeed_driver::opening::{self, Carrier, Moved, Opening};
 use wirespeed_driver::protocol::handshake::{ClientHandshake, ClientRequest, Limits as HeadLimits};
-use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind};
+use wirespeed_driver::protocol::{CloseCode, Event, Limits, MessageKind};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::{ConnectionDriver, Keepalive, entropy};
@@ -216,7 +216,7 @@ impl Client {
             let now = *read.get_or_insert_with(Instant::now);
             let mut line = Line { exchange, sender, content, now };
             match event {
-                PeerEvent::Message { kind, payload } => {
+                Event::Message { kind, payload } => {
                     let bytes = payload.as_slice();
                     if kind == MessageKind::Text && bytes.starts_with(WSE) {
                         *greeting_due &= !line.receive_wse(bytes)?;
@@ -224,8 +224,8 @@ impl Client {
                         on_came(&mut line, Came::Message(kind, bytes))?;
                     }
                 }
-                PeerEvent::Ping(_) => line.exchange.pings += 1,
-                PeerEvent::Pong { payload, .. } => {
+                Event::Ping(_) => line.exchange.pings += 1,
+                Event::Pong(payload) => {
                     for due in line.exchange.receive_pong(payload.as_slice())? {
                         on_came(&mut line, Came::Pong(due))?;
                     }

@@ -11,7 +11,7 @@ use super::sending::Stop;
 use super::{Blocking, Error, Guard, Host, Item, PanicGuard, PingTicket, State, earliest, is_transient};
 use crate::connection::{Reading, Receiver, Wanted};
 use crate::endpoint::{Failure, ReadOperation};
-use crate::keepalive::Due;
+use crate::keepalive::{AnsweredPings, Due};
 use crate::socket::{Mode, Readiness, Socket};
 
 /// How long to poll the socket without blocking before checking for signals.
@@ -368,9 +368,9 @@ impl<H: Host> Receiver<H::Buffer> for HostReceiver<'_, H> {
 
     fn ping(&mut self, _: &[u8]) {}
 
-    fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
-        if let Some((answered, latency)) = answered {
-            self.tickets.retain(|ticket| !ticket.resolve(&answered, latency));
+    fn pong(&mut self, _: &[u8], answered: Option<AnsweredPings>) {
+        if let Some(AnsweredPings { numbers, latency }) = answered {
+            self.tickets.retain(|ticket| !ticket.resolve(&numbers, latency));
             self.answered = true;
         }
     }

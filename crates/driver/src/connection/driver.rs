@@ -5,10 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
+use wirespeed_protocol::{CloseCode, Event, PayloadBuffer, SendError, Side, State};
 
 use super::Sender;
-use crate::endpoint::{Endpoint, Failure, LargeSend, PeerEvent, ReadOperation, SendHalf};
+use crate::endpoint::{Endpoint, Failure, LargeSend, ReadOperation, SendHalf};
 use crate::keepalive::{Due, Silence, Span, Traffic};
 use crate::socket::{Mode, Socket};
 use crate::write_queue::Flushed;
@@ -223,13 +223,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     /// Returns the next event in the input.
     #[inline]
-    pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
+    pub fn poll_event(&mut self) -> Option<Event<'_, B>> {
         self.endpoint.poll_event()
     }
 
     /// Returns the next event with a [`Sender`], which can answer while the payload is in the read buffer.
     #[inline]
-    pub fn poll_event_and_sender(&mut self) -> (Option<PeerEvent<'_, B>>, Sender<'_, B>) {
+    pub fn poll_event_and_sender(&mut self) -> (Option<Event<'_, B>>, Sender<'_, B>) {
         let socket = self.stream.socket();
         let (event, send_half) = self.endpoint.poll_event_and_send_half();
         (event, Sender { send_half, socket })

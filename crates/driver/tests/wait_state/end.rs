@@ -8,6 +8,7 @@ use wirespeed_driver::connection::{
     Action, ActionCursor, ConnectionDriver, Environment, Hold, Item, LazyBox, Limits, Output, Reading, Receiver,
     Unparsed, WaitState, Watchers, Watermarks, WritableNotice,
 };
+use wirespeed_driver::keepalive::AnsweredPings;
 use wirespeed_driver::protocol::{CloseCode, Config, Connection, Delivery, MessageKind, Payload, Side};
 use wirespeed_driver::{Endpoint, Keepalive};
 
@@ -132,9 +133,9 @@ impl Receiver<Vec<u8>> for Maker<'_> {
 
     fn ping(&mut self, _: &[u8]) {}
 
-    fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
-        let Some((answered, _)) = answered else { return };
-        for future in self.watchers.take_answered(&answered) {
+    fn pong(&mut self, _: &[u8], answered: Option<AnsweredPings>) {
+        let Some(answered) = answered else { return };
+        for future in self.watchers.take_answered(&answered.numbers) {
             self.tasks.resolve(future);
         }
     }

@@ -7,8 +7,8 @@ mod write;
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::connection::{Progress, Reading};
-use wirespeed_driver::endpoint::{Failure, PeerEvent, Stats, payload_len};
-use wirespeed_driver::protocol::{CloseCode, Payload};
+use wirespeed_driver::endpoint::{Failure, Stats, payload_len};
+use wirespeed_driver::protocol::{CloseCode, Event, Payload};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::{ConnectionDriver, Endpoint, buffer_pool};
 
@@ -372,7 +372,7 @@ impl Established {
             }
             let (event, mut sender) = self.driver.poll_event_and_sender();
             let (kind, payload) = match event {
-                Some(PeerEvent::Message { kind, payload }) => (kind, payload),
+                Some(Event::Message { kind, payload }) => (kind, payload),
                 Some(_) => continue,
                 None => break,
             };

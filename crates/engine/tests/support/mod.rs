@@ -6,10 +6,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use wirespeed_engine::driver::endpoint::PeerEvent;
 use wirespeed_engine::driver::protocol::deflate::{Params, negotiate};
 use wirespeed_engine::driver::protocol::handshake::{Header, HeaderList};
-use wirespeed_engine::driver::protocol::{CloseCode, Config as Wire, Connection, Limits, MessageKind, Side};
+use wirespeed_engine::driver::protocol::{CloseCode, Config as Wire, Connection, Event, Limits, MessageKind, Side};
 use wirespeed_engine::driver::{Endpoint, Keepalive};
 use wirespeed_engine::{Config, Engine, Listen, Place};
 
@@ -110,7 +109,7 @@ impl Client {
     pub fn receive(&mut self) -> Option<(MessageKind, Vec<u8>)> {
         loop {
             while let Some(event) = self.peer.poll_event() {
-                if let PeerEvent::Message { kind, payload } = event {
+                if let Event::Message { kind, payload } = event {
                     return Some((kind, payload.as_slice().to_vec()));
                 }
             }
@@ -176,7 +175,7 @@ impl Client {
             got += count;
             self.peer.receive_slice(&bytes[..count]);
             while let Some(event) = self.peer.poll_event() {
-                if let PeerEvent::Message { payload, .. } = event {
+                if let Event::Message { payload, .. } = event {
                     messages.push(payload.as_slice().to_vec());
                 }
             }

@@ -1,11 +1,10 @@
 //! Receiving: converts parsed messages to Python objects for waiting tasks, the receive queue, or a listener.
 
-use std::time::Duration;
-
 use pyo3::prelude::*;
 use wirespeed_driver::connection::{Item, LazyBox, RECEIVED_COST, Receiver, WaitState, Watchers, YIELD_BYTES};
-use wirespeed_driver::endpoint::{PeerEvent, payload_len};
-use wirespeed_driver::protocol::{Delivery, MessageKind, Payload};
+use wirespeed_driver::endpoint::payload_len;
+use wirespeed_driver::keepalive::AnsweredPings;
+use wirespeed_driver::protocol::{Delivery, Event, MessageKind, Payload};
 
 use super::{Asyncio, State};
 use crate::payload::{self, PyPayload};
@@ -63,7 +62,7 @@ impl Receiver<PyPayload> for ObjectReceiver<'_, '_> {
         }
     }
 
-    fn pong(&mut self, payload: &[u8], answered: Option<(Vec<u64>, Duration)>) {
+    fn pong(&mut self, payload: &[u8], answered: Option<AnsweredPings>) {
         record_pong(self.watchers, answered, self.notifications);
         if self.wants_controls {
             self.notifications.get_or_insert_default().controls.push(Control::Pong(payload.to_vec()));
@@ -74,12 +73,12 @@ impl Receiver<PyPayload> for ObjectReceiver<'_, '_> {
 /// Collects the futures that a pong answers: that of its ping, and those of all earlier pings (RFC 6455 5.5.3).
 fn record_pong(
     watchers: &mut LazyBox<Watchers<Asyncio>>,
-    answered: Option<(Vec<u64>, Duration)>,
+    answered: Option<AnsweredPings>,
     notifications: &mut Option<Box<PendingNotifications>>,
 ) {
-    let Some((answered, latency)) = answered else { return };
-    let latency = latency.as_secs_f64();
-    for future in watchers.take_answered(&answered) {
+    let Some(answered) = answered else { return };
+    let latency = answered.latency.as_secs_f64();
+    for future in watchers.take_answered(&answered.numbers) {
         notifications.get_or_insert_default().pongs.push((future, latency));
     }
 }
@@ -119,20 +118,20 @@ impl State {
             inbox.count(RECEIVED_COST);
             let arrival = match driver.poll_event() {
                 None => return Ok(None),
-                Some(PeerEvent::Message { kind: MessageKind::Binary, payload: Payload::Slice(slice) }) if zero_copy => {
+                Some(Event::Message { kind: MessageKind::Binary, payload: Payload::Slice(slice) }) if zero_copy => {
                     inbox.count(slice.len());
                     Arrival::View(slice.as_ptr(), slice.len())
                 }
-                Some(PeerEvent::Message { kind, payload } | PeerEvent::Fragment { kind, payload, .. }) => {
+                Some(Event::Message { kind, payload } | Event::Fragment { kind, payload, .. }) => {
                     inbox.count(payload_len(&payload));
                     Arrival::Message(payload::message(py, kind, payload, None)?)
                 }
-                Some(PeerEvent::Ping(payload)) => Arrival::Control(Control::Ping(payload.as_slice().to_vec())),
-                Some(PeerEvent::Pong { payload, answered }) => {
-                    record_pong(watchers, answered, &mut self.notifications);
+                Some(Event::Ping(payload)) => Arrival::Control(Control::Ping(payload.as_slice().to_vec())),
+                Some(Event::Pong(payload)) => {
+                    record_pong(watchers, driver.endpoint.take_answered_pings(), &mut self.notifications);
                     Arrival::Control(Control::Pong(payload.as_slice().to_vec()))
                 }
-                Some(PeerEvent::Closing) => continue,
+                Some(_) => continue,
             };
             return Ok(Some(arrival));
         }
