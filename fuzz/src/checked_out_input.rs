@@ -69,7 +69,7 @@ fn checked_out(mut peer: Endpoint, bytes: &[u8], rng: &mut Rng) -> Outcome {
     let mut pieces = pieces(bytes, rng).into_iter().filter(|piece| !piece.is_empty()).peekable();
     let mut out: Option<(ReadBuffer, usize)> = None;
     let mut more = true;
-    while more || out.is_some() || pieces.peek().is_some() || !peer.send_half.is_eof() {
+    while more || out.is_some() || pieces.peek().is_some() || !peer.send_half().is_eof() {
         match rng.below(8) {
             0 | 1 => match pieces.next() {
                 Some(piece) => {
@@ -117,13 +117,13 @@ fn poll(peer: &mut Endpoint, outcome: &mut Outcome) -> bool {
 fn end(mut peer: Endpoint, mut outcome: Outcome) -> Outcome {
     assert!(!peer.has_input() && peer.poll_eof());
     assert!(!poll(&mut peer, &mut outcome));
-    outcome.state = Some(peer.send_half.state());
-    outcome.failure = peer.send_half.failure().map(|failure| format!("{failure:?}"));
-    outcome.close = peer.send_half.close_received().cloned();
+    outcome.state = Some(peer.send_half().state());
+    outcome.failure = peer.send_half().failure().map(|failure| format!("{failure:?}"));
+    outcome.close = peer.send_half().close_received().cloned();
     if peer.side() == Side::Server {
-        outcome.output = peer.send_half.take_output();
+        outcome.output = peer.send_half_mut().take_output();
     } else {
-        drop(peer.send_half.take_output());
+        drop(peer.send_half_mut().take_output());
     }
     assert_eq!(peer.held_capacity(), 0, "a connection that is over holds no buffers");
     outcome

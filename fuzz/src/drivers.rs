@@ -186,7 +186,7 @@ impl World {
             assert_eq!(end.driver.send_half().state(), State::Closed);
             // Except for a part of the peer's last TLS record, and pongs received after its close frame.
             let most = if end.pings.is_empty() { 64 } else { 1 << 15 };
-            assert!(end.driver.endpoint.held_capacity() < most, "{}", end.driver.endpoint.held_capacity());
+            assert!(end.driver.endpoint().held_capacity() < most, "{}", end.driver.endpoint().held_capacity());
         }
         let [first, second] = self.ends.each_ref().map(|end| end.driver.send_half());
         assert_eq!((first.close_received(), first.close_sent()), (second.close_sent(), second.close_received()));

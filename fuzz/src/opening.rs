@@ -165,9 +165,10 @@ fn under_tls(choice: u8, mut input: Input<'_>, rng: &mut Rng) {
                     "the request is unchanged"
                 );
                 let (mut peer, handshake) = opening.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
-                peer.send_half.send_head(&handshake.accept(None, &HeaderList::default()).unwrap().response.to_bytes());
-                peer.send_half.send_message(MessageKind::Text, b"welcome", None).unwrap();
-                answer.extend(peer.send_half.take_output());
+                peer.send_half_mut()
+                    .send_head(&handshake.accept(None, &HeaderList::default()).unwrap().response.to_bytes());
+                peer.send_half_mut().send_message(MessageKind::Text, b"welcome", None).unwrap();
+                answer.extend(peer.send_half_mut().take_output());
                 last = true;
             } else {
                 server = Some(opening);

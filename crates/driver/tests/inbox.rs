@@ -79,14 +79,14 @@ impl Ends {
     fn send(&mut self, kind: MessageKind, fragments: &[&[u8]]) {
         let last = fragments.len() - 1;
         for (i, fragment) in fragments.iter().enumerate() {
-            let send_half = &mut self.sender.send_half;
+            let send_half = self.sender.send_half_mut();
             match i {
                 0 if last == 0 => send_half.send_message(kind, fragment, None).unwrap(),
                 0 => send_half.send_first_fragment(kind, fragment, None).unwrap(),
                 _ => send_half.send_fragment(fragment, i == last).unwrap(),
             }
         }
-        self.wire.extend(self.sender.send_half.take_output());
+        self.wire.extend(self.sender.send_half_mut().take_output());
     }
 
     fn deliver(&mut self, most: usize) {
@@ -186,7 +186,7 @@ impl Model {
     fn send(&mut self) {
         if self.random.below(4) == 0 {
             let ping = self.pings.len().to_be_bytes();
-            self.ends.sender.send_half.send_ping(&ping).unwrap();
+            self.ends.sender.send_half_mut().send_ping(&ping).unwrap();
             self.pings.push(ping.to_vec());
         }
         let kind = [MessageKind::Text, MessageKind::Binary][self.random.below(2)];
@@ -477,8 +477,8 @@ fn one_message_always_fits() {
 fn nothing_is_delivered_after_a_close_frame() {
     let mut ends = Ends::new(Watermarks::at(16), Watermarks::at(1 << 20));
     ends.send(MessageKind::Text, &[b"last"]);
-    ends.sender.send_half.send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
-    ends.wire.extend(ends.sender.send_half.take_output());
+    ends.sender.send_half_mut().send_close(Some(CloseCode::NORMAL_CLOSURE), "").unwrap();
+    ends.wire.extend(ends.sender.send_half_mut().take_output());
     ends.wire.extend_from_slice(b"\x81\x01x");
     ends.deliver_all();
     assert_eq!(ends.take_message().unwrap(), b"last");

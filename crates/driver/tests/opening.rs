@@ -58,9 +58,9 @@ fn exchange(client: &mut impl Opening, server: &mut impl Opening, step: usize) {
 fn answer(server: Server) -> Vec<u8> {
     let (mut endpoint, handshake) = server.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
     let accepted = handshake.accept(None, &HeaderList::default()).unwrap();
-    endpoint.send_half.send_head(&accepted.response.to_bytes());
-    endpoint.send_half.send_message(MessageKind::Text, b"welcome", None).unwrap();
-    endpoint.send_half.take_output()
+    endpoint.send_half_mut().send_head(&accepted.response.to_bytes());
+    endpoint.send_half_mut().send_message(MessageKind::Text, b"welcome", None).unwrap();
+    endpoint.send_half_mut().take_output()
 }
 
 /// Returns the first message that a client receives.

@@ -34,8 +34,8 @@ fn messages(endpoint: &mut Endpoint) -> Vec<usize> {
 
 fn frame(size: usize) -> Vec<u8> {
     let mut server = endpoint(Side::Server, None);
-    server.send_half.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
-    server.send_half.take_output()
+    server.send_half_mut().send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+    server.send_half_mut().take_output()
 }
 
 /// `filled` is not 0 only if the read filled its buffer. The caller then reads again.

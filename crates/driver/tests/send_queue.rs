@@ -241,7 +241,7 @@ fn flush_completes_when_its_bytes_are_written() {
     let mut wait_state = wait_state(Some(ours), Watermarks::new(1 << 20, 0), true);
     queue(&mut wait_state, 100_000);
     assert!(wait_state.is_write_due() && !wait_state.is_written());
-    wait_state.driver.flush();
+    let _ = wait_state.driver.flush();
     {
         let WaitState { driver, send_queue, .. } = &mut wait_state;
         send_queue.add_flush(driver, 1);
@@ -255,7 +255,7 @@ fn flush_completes_when_its_bytes_are_written() {
     let (mut read, mut flushed) = (Vec::with_capacity(1 << 20), Vec::new());
     while flushed.len() < 2 {
         let _ = theirs.receive(&mut read, 1000, wirespeed_driver::socket::Mode::NonBlocking);
-        wait_state.driver.flush();
+        let _ = wait_state.driver.flush();
         let written = wait_state.driver.send_half().written();
         let WaitState { driver, send_queue, .. } = &mut wait_state;
         assert_eq!(send_queue.is_flush_due(driver), written >= 100_000 && flushed.is_empty() || written >= 200_000);
@@ -290,7 +290,7 @@ fn flush_after_a_large_message_does_not_wait_for_later_messages() {
     let mut read = Vec::with_capacity(1 << 20);
     let written = loop {
         let _ = theirs.receive(&mut read, 1000, wirespeed_driver::socket::Mode::NonBlocking);
-        wait_state.driver.flush();
+        let _ = wait_state.driver.flush();
         let WaitState { driver, send_queue, .. } = &mut wait_state;
         if !send_queue.take_flushed(driver).is_empty() {
             break driver.send_half().written();

@@ -96,7 +96,7 @@ impl Connection {
         let Phase::Opening(opening) = mem::replace(&mut self.phase, Phase::Over) else { return Progress::Over };
         let opened = opening.0.finish(limits, Keepalive::new(None, None, Instant::now()));
         let Some((mut endpoint, _)) = opened else { return Progress::Over };
-        endpoint.send_half.send_head(response);
+        endpoint.send_half_mut().send_head(response);
         let mut driver = Box::new(ConnectionDriver::new(endpoint, self.socket.take(), Some(CLOSE_TIMEOUT)));
         if let Role::Close(code) = &role {
             let _ = driver.begin_close(Some(*code), "", Instant::now()); // `for_target` checked the code
@@ -126,7 +126,7 @@ fn serve(
     let most = role.most_queued();
     let (mut blocked, mut drained, mut turns) = (false, !readable, 0_u32);
     loop {
-        if !drained && !*paused && !driver.endpoint.has_input() {
+        if !drained && !*paused && !driver.endpoint().has_input() {
             drained = driver.read_edge(closed);
         }
         // While the kernel accepts data, send the queue before it leaves the processor's cache.
@@ -149,7 +149,7 @@ fn serve(
         if progress == Progress::Over || *paused {
             return progress;
         }
-        if drained && !driver.endpoint.has_input() {
+        if drained && !driver.endpoint().has_input() {
             if !more || blocked {
                 return progress;
             }

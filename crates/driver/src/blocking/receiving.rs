@@ -51,7 +51,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             let queued = !state.inbox.is_empty();
             if let Some(item) = self.take(&mut state, host, delivery)? {
-                state.driver.endpoint.release_parsed();
+                state.driver.endpoint_mut().release_parsed();
                 if queued {
                     self.notify(&mut state);
                 }
@@ -87,7 +87,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
             }
         }
-        state.driver.endpoint.release_parsed();
+        state.driver.endpoint_mut().release_parsed();
         self.flush_some(&mut state);
         self.notify(&mut state);
         Ok(items)
@@ -122,11 +122,11 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> Result<Option<Item<M>>, Error<H::Interrupt>> {
         let State { inbox, driver, tickets, .. } = state;
         let mut receiver = HostReceiver { host, tickets, answered: false };
-        let result = inbox.take(&mut driver.endpoint, delivery, &mut receiver);
+        let result = inbox.take(driver.endpoint_mut(), delivery, &mut receiver);
         let answered = receiver.answered;
         self.parsed(state, answered);
         if !matches!(result, Ok(Some(_))) {
-            state.driver.endpoint.poll_eof();
+            state.driver.endpoint_mut().poll_eof();
         }
         result.map_err(Error::Interrupted)
     }
@@ -183,25 +183,25 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         let queued = state.inbox.len();
         let State { inbox, driver, tickets, .. } = state;
         let mut receiver = HostReceiver { host, tickets, answered: false };
-        let result = inbox.fill(&mut driver.endpoint, false, &mut receiver);
+        let result = inbox.fill(driver.endpoint_mut(), false, &mut receiver);
         let answered = receiver.answered;
         if state.inbox.len() != queued {
             self.notify(state);
         }
         self.parsed(state, answered);
-        state.driver.endpoint.poll_eof();
+        state.driver.endpoint_mut().poll_eof();
         result.map(drop).map_err(Error::Interrupted)
     }
 
     /// Returns whether reading must stop because the application does not receive.
     pub(super) fn is_queue_full(&self, state: &State<B, M>) -> bool {
-        state.inbox.wanted() != Wanted::WithRoom && state.inbox.is_full(&state.driver.endpoint)
+        state.inbox.wanted() != Wanted::WithRoom && state.inbox.is_full(state.driver.endpoint())
     }
 
     /// Returns whether nothing more will be received.
     pub(super) fn is_over(&self, state: &State<B, M>) -> bool {
         state.driver.is_over()
-            || (!state.driver.send_half().state().can_receive() && !state.driver.endpoint.has_input())
+            || (!state.driver.send_half().state().can_receive() && !state.driver.endpoint().has_input())
     }
 
     /// Writes queued bytes until the kernel has no more room, unless another thread is the writer.
@@ -209,7 +209,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     pub(super) fn flush_some(&self, state: &mut State<B, M>) {
         if state.driver.send_half().queued() > 0 && !state.sending {
             // The endpoint records an error, which is returned after the last input.
-            state.driver.flush();
+            let _ = state.driver.flush();
         }
     }
 
@@ -290,7 +290,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> (Guard<'a, B, M>, io::Result<()>) {
         let Some(socket) = state.driver.socket().cloned() else { return (state, Ok(())) };
         let room = state.inbox.room();
-        let mut operation = state.driver.endpoint.begin_read(room);
+        let mut operation = state.driver.endpoint_mut().begin_read(room);
         state.reading = true;
         state.only_sends = false;
         drop(state);

@@ -69,7 +69,7 @@ pub enum Reading {
 /// When [`Self::advance`] returns [`Progress::Over`], drop the socket that [`Self::take_ended`] returns.
 pub struct ConnectionDriver<B, S = Socket> {
     /// Parses input and queues output.
-    pub endpoint: Endpoint<B>,
+    endpoint: Endpoint<B>,
     stream: Stream<S>,
     close_timeout: Span,
     /// When waiting for the end of TCP stops; `None`: closing has not begun; `Some(None)`: no limit.
@@ -117,17 +117,30 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         conn
     }
 
+    /// Returns the endpoint, which parses input and queues output.
+    #[must_use]
+    #[inline]
+    pub fn endpoint(&self) -> &Endpoint<B> {
+        &self.endpoint
+    }
+
+    /// Returns the endpoint, to change what it parses and queues.
+    #[inline]
+    pub fn endpoint_mut(&mut self) -> &mut Endpoint<B> {
+        &mut self.endpoint
+    }
+
     /// Returns the sending side, which also keeps the state of the connection.
     #[must_use]
     #[inline]
     pub fn send_half(&self) -> &SendHalf<B> {
-        &self.endpoint.send_half
+        self.endpoint.send_half()
     }
 
     /// Returns the sending side, to send.
     #[inline]
     pub fn send_half_mut(&mut self) -> &mut SendHalf<B> {
-        &mut self.endpoint.send_half
+        self.endpoint.send_half_mut()
     }
 
     /// Returns the socket, unless an external transport is used or TCP is over.
@@ -201,7 +214,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             drained = operation.is_drained(&result) && !(closed && result.is_ok());
             result
         });
-        drained || self.endpoint.send_half.is_eof()
+        drained || self.endpoint.send_half().is_eof()
     }
 
     /// Takes bytes that an external transport has read.
@@ -240,19 +253,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// Returns a [`Sender`] for this connection.
     #[inline]
     pub fn sender(&mut self) -> Sender<'_, B> {
-        Sender { send_half: &mut self.endpoint.send_half, socket: self.stream.socket() }
+        Sender { send_half: self.endpoint.send_half_mut(), socket: self.stream.socket() }
     }
 
-    /// Writes queued bytes until the kernel has no more room. The [`SendHalf`] records an error.
+    /// Writes queued bytes until the kernel has no more room. The [`SendHalf`] records an error too. Does nothing
+    /// with an external transport.
     #[inline]
-    pub fn flush(&mut self) -> Flushed {
-        self.sender().flush()
-    }
-
-    /// Writes queued bytes like [`Self::flush`], and also returns the error.
-    #[inline]
-    pub fn try_flush(&mut self) -> io::Result<Flushed> {
-        self.sender().try_flush()
+    pub fn flush(&mut self) -> io::Result<Flushed> {
+        self.sender().write_queued()
     }
 
     /// Writes queued bytes and then the rest of a large message directly from `rest`, until the kernel has no
@@ -262,13 +270,16 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// [`SendHalf::append_large`]: crate::endpoint::SendHalf::append_large
     pub fn write_large(&mut self, send: &mut LargeSend, rest: &[u8]) -> Option<usize> {
         let Stream::Socket(socket) = &self.stream else { return None };
-        self.endpoint.send_half.is_zero_copy().then(|| self.endpoint.send_half.write_large(send, rest, socket.borrow()))
+        self.endpoint
+            .send_half()
+            .is_zero_copy()
+            .then(|| self.endpoint.send_half_mut().write_large(send, rest, socket.borrow()))
     }
 
     /// Takes the queued bytes, for an external transport to write.
     #[must_use]
     pub fn take_output(&mut self) -> Vec<u8> {
-        self.endpoint.send_half.take_output()
+        self.endpoint.send_half_mut().take_output()
     }
 
     /// Returns whether the connection is closing on an external transport. [`Self::advance`] then needs
@@ -277,7 +288,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     #[inline]
     pub fn is_closing_externally(&self) -> bool {
         matches!(self.stream, Stream::External)
-            && (self.close_deadline.is_some() || self.is_closing() || self.endpoint.send_half.is_eof())
+            && (self.close_deadline.is_some() || self.is_closing() || self.endpoint.send_half().is_eof())
     }
 
     /// Records whether the external transport has bytes that the kernel has not taken.
@@ -287,7 +298,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     /// Returns whether bytes of ours have yet to reach the kernel.
     fn is_unwritten(&self) -> bool {
-        self.transport_buffered || self.endpoint.send_half.is_unwritten()
+        self.transport_buffered || self.endpoint.send_half().is_unwritten()
     }
 
     /// Begins the closing handshake (RFC 6455 7.1.2) unless it has begun. The caller flushes.
@@ -295,8 +306,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         if self.is_over() {
             return Ok(());
         }
-        if self.endpoint.send_half.state() == State::Open {
-            self.endpoint.send_half.send_close(code, reason)?;
+        if self.endpoint.send_half().state() == State::Open {
+            self.endpoint.send_half_mut().send_close(code, reason)?;
         }
         self.start_close_deadline(now);
         Ok(())
@@ -345,13 +356,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     #[must_use]
     #[inline]
     pub fn is_closing(&self) -> bool {
-        !self.endpoint.send_half.state().can_send() || self.endpoint.send_half.failure().is_some() || self.is_over()
+        !self.endpoint.send_half().state().can_send() || self.endpoint.send_half().failure().is_some() || self.is_over()
     }
 
     /// Advances the closing handshake if a step is due. Call it when [`Self::poll_event`] returns `None`.
     #[inline]
     pub fn advance(&mut self, now: impl FnOnce() -> Instant) -> Progress {
-        let send_half = &self.endpoint.send_half;
+        let send_half = self.endpoint.send_half();
         let open = send_half.state() == State::Open && !send_half.is_eof() && send_half.failure().is_none();
         if open && self.close_deadline.is_none() && !self.is_over() {
             return Progress::Open;
@@ -363,10 +374,10 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     #[inline]
     pub fn flush_and_advance(&mut self, now: impl Fn() -> Instant) -> (Flushed, Progress) {
         loop {
-            let flushed = self.flush();
-            let left = self.endpoint.send_half.queued();
+            let flushed = self.flush().unwrap_or(Flushed::All);
+            let left = self.endpoint.send_half().queued();
             let progress = self.advance(&now);
-            if progress == Progress::Open || self.endpoint.send_half.queued() == left {
+            if progress == Progress::Open || self.endpoint.send_half().queued() == left {
                 return (flushed, progress);
             }
         }
@@ -386,22 +397,22 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             return self.end(Failure::Aborted);
         }
         // Input before the end of the stream is parsed first: a close frame in it must be answered.
-        let more = !self.endpoint.send_half.is_eof()
-            || self.endpoint.has_input() && self.endpoint.send_half.failure().is_none();
-        if more && self.endpoint.send_half.state().can_receive() {
+        let more = !self.endpoint.send_half().is_eof()
+            || self.endpoint.has_input() && self.endpoint.send_half().failure().is_none();
+        if more && self.endpoint.send_half().state().can_receive() {
             return Progress::Closing;
         }
-        if self.endpoint.send_half.is_eof() && !self.endpoint.has_input() && !self.is_unwritten() {
+        if self.endpoint.send_half().is_eof() && !self.endpoint.has_input() && !self.is_unwritten() {
             return self.end(Failure::Aborted);
         }
-        if !self.close_notify_sent && !self.endpoint.send_half.is_mid_frame() {
+        if !self.close_notify_sent && !self.endpoint.send_half().is_mid_frame() {
             self.close_notify_sent = true;
-            self.endpoint.send_half.send_close_notify();
+            self.endpoint.send_half_mut().send_close_notify();
         }
         if self.is_unwritten() {
             return Progress::Closing;
         }
-        match self.endpoint.send_half.failure() {
+        match self.endpoint.send_half().failure() {
             // The closing handshake is complete: a client lets the server end TCP, so that the server need not
             // keep the connection in TIME_WAIT; a server ends it (RFC 6455 7.1.1).
             None if self.endpoint.side() == Side::Client => Progress::Closing,
@@ -439,7 +450,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// the parent. Call it before anything else is done with the connection.
     #[inline]
     pub fn end_after_fork(&mut self) {
-        if self.endpoint.send_half.is_forked() && !self.is_over() {
+        if self.endpoint.send_half().is_forked() && !self.is_over() {
             self.end(Failure::Forked);
         }
     }
@@ -447,7 +458,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// Wakes a thread that is blocked on the socket, by ending TCP. Changes nothing else.
     pub fn wake_blocked_threads(&self) {
         // After a fork the socket is shared with the parent, whose connection goes on.
-        if let (Some(socket), false) = (self.stream.socket(), self.endpoint.send_half.is_forked()) {
+        if let (Some(socket), false) = (self.stream.socket(), self.endpoint.send_half().is_forked()) {
             socket.shutdown();
         }
     }
@@ -456,7 +467,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     pub fn end(&mut self, failure: Failure) -> Progress {
         if let Stream::Socket(socket) = &self.stream {
             // After a fork the socket is shared with the parent, whose connection goes on.
-            if !self.endpoint.send_half.is_forked() {
+            if !self.endpoint.send_half().is_forked() {
                 socket.borrow().shutdown();
             }
         }
@@ -464,7 +475,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             if let Stream::Socket(socket) = std::mem::replace(&mut self.stream, Stream::Over) {
                 self.stream = Stream::Ended(socket);
             }
-            if self.endpoint.send_half.state() != State::Closed {
+            if self.endpoint.send_half().state() != State::Closed {
                 self.endpoint.fail(failure);
                 self.endpoint.poll_eof();
             } else if matches!(failure, Failure::CloseTimeout) {
@@ -495,10 +506,10 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         if self.is_over() {
             return None;
         }
-        let keepalive = match self.endpoint.send_half.keepalive.poll(now) {
+        let keepalive = match self.endpoint.send_half().keepalive.poll(now) {
             // An arriving pong sets no timer, so check again when the next ping would be due.
             Due::Nothing(next) => {
-                match (next, self.endpoint.send_half.keepalive.next_ping().filter(|ping| *ping > now)) {
+                match (next, self.endpoint.send_half().keepalive.next_ping().filter(|ping| *ping > now)) {
                     (Some(next), Some(ping)) => Some(next.min(ping)),
                     (next, ping) => next.or(ping),
                 }
@@ -522,14 +533,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             return None;
         }
         for _ in 0..2 {
-            match self.endpoint.send_half.keepalive.poll(now) {
+            match self.endpoint.send_half().keepalive.poll(now) {
                 Due::Nothing(_) => break,
                 Due::Ping => {
-                    self.endpoint.send_half.release_idle();
+                    self.endpoint.send_half_mut().release_idle();
                     let traffic = self.traffic(backlog);
-                    self.endpoint.send_half.send_keepalive(now, traffic);
+                    self.endpoint.send_half_mut().send_keepalive(now, traffic);
                     self.was_paused = paused;
-                    if self.endpoint.send_half.is_mid_frame() {
+                    if self.endpoint.send_half().is_mid_frame() {
                         if self.is_silent_in_frame(now, paused, traffic) {
                             self.fail_keepalive();
                             return None;
@@ -541,11 +552,11 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
                 Due::Check if self.was_paused => {
                     // The pong may be behind messages that the application has not received.
                     self.was_paused = paused;
-                    self.endpoint.send_half.keepalive.restart(now);
+                    self.endpoint.send_half_mut().keepalive.restart(now);
                 }
                 Due::Check => {
                     let traffic = self.traffic(backlog);
-                    if self.endpoint.send_half.keepalive.check(now, traffic) {
+                    if self.endpoint.send_half_mut().keepalive.check(now, traffic) {
                         self.fail_keepalive();
                     }
                     break;
@@ -563,7 +574,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// during the pong timeout counts as silent, unless reading is paused or everything written is
     /// acknowledged.
     fn is_silent_in_frame(&mut self, now: Instant, paused: bool, traffic: Traffic) -> bool {
-        let Some(timeout) = self.endpoint.send_half.keepalive.timeout() else { return false };
+        let Some(timeout) = self.endpoint.send_half().keepalive.timeout() else { return false };
         let silence = self.unsent_ping.get_or_insert_with(|| Box::new(Silence::in_frame(now, traffic)));
         if paused || traffic.acknowledged == traffic.written.cast_signed() {
             silence.restart(now);
@@ -579,13 +590,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             Some(socket) => (socket.unread(), socket.unacknowledged()),
             None => (0, backlog),
         };
-        let written = self.endpoint.send_half.written();
+        let written = self.endpoint.send_half().written();
         Traffic {
             read: u64::MAX - self.read_limit,
             unread,
             written,
             acknowledged: written.cast_signed() - unacknowledged.cast_signed(),
-            queued: self.endpoint.send_half.queued() as u64,
+            queued: self.endpoint.send_half().queued() as u64,
         }
     }
 

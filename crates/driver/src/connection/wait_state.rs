@@ -324,13 +324,13 @@ impl<E: Environment> WaitState<E> {
     /// Returns whether paused reading can resume because enough messages were taken.
     #[inline]
     pub fn is_resumable(&self) -> bool {
-        self.paused && self.inbox.is_low(&self.driver.endpoint)
+        self.paused && self.inbox.is_low(self.driver.endpoint())
     }
 
     /// Returns whether reading must stop until messages are taken.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.inbox.is_full(&self.driver.endpoint)
+        self.inbox.is_full(self.driver.endpoint())
     }
 
     /// Returns whether reading may stop until the application receives. A closing connection reads on, to find
@@ -420,7 +420,7 @@ impl<E: Environment> WaitState<E> {
             && !self.send_queue.is_room_due(driver)
             && !self.send_queue.is_flush_due(driver)
             && !self.paused
-            && !self.inbox.is_full(&driver.endpoint)
+            && !self.inbox.is_full(driver.endpoint())
             && (self.listens || !self.receivers.is_empty())
     }
 
@@ -465,15 +465,17 @@ impl<E: Environment> WaitState<E> {
                     let may_pause = self.may_pause(cx, progress != Progress::Open);
                     if !self.paused && may_pause && self.is_full() {
                         self.paused = true;
-                        self.driver.endpoint.shrink_input();
+                        self.driver.endpoint_mut().shrink_input();
                         self.driver.record_pause();
                         return Action::Pause;
                     }
-                    if self.paused && !self.driver.is_over() && (!may_pause || self.inbox.is_low(&self.driver.endpoint))
+                    if self.paused
+                        && !self.driver.is_over()
+                        && (!may_pause || self.inbox.is_low(self.driver.endpoint()))
                     {
                         self.paused = false;
                         self.driver.record_pause();
-                        cursor.phase = Phase::Filled(self.driver.endpoint.unparsed());
+                        cursor.phase = Phase::Filled(self.driver.endpoint().unparsed());
                         if self.receivers.is_empty() && !self.listens {
                             return Action::Fill;
                         }
@@ -481,7 +483,7 @@ impl<E: Environment> WaitState<E> {
                 }
                 Phase::Filled(unparsed) => {
                     self.paused = self.may_pause(cx, progress != Progress::Open) && self.is_full();
-                    let parsed = self.driver.endpoint.unparsed() != unparsed;
+                    let parsed = self.driver.endpoint().unparsed() != unparsed;
                     cursor.phase = if parsed { Phase::Write } else { Phase::End };
                     if !self.paused {
                         return Action::Resume;

@@ -105,7 +105,7 @@ impl<B: PayloadBuffer> ReadOperation<B> {
 /// A WebSocket connection on one socket.
 pub struct Endpoint<B = Vec<u8>> {
     /// The sending side and the state of the connection.
-    pub send_half: SendHalf<B>,
+    send_half: SendHalf<B>,
     input: ReadBuffer,
     input_start: usize,
     /// [`Self::take_input`] has taken the input out; it still counts as unparsed.
@@ -157,6 +157,19 @@ impl<B: PayloadBuffer> Endpoint<B> {
         let mut endpoint = Self::new(Connection::new(Config::new(side)), None, &[], Vec::new(), keepalive);
         endpoint.fail(failure);
         endpoint
+    }
+
+    /// Returns the sending side, which also keeps the state of the connection.
+    #[must_use]
+    #[inline]
+    pub fn send_half(&self) -> &SendHalf<B> {
+        &self.send_half
+    }
+
+    /// Returns the sending side, to queue frames.
+    #[inline]
+    pub fn send_half_mut(&mut self) -> &mut SendHalf<B> {
+        &mut self.send_half
     }
 
     /// Returns the next event in the input; after `None`, read again. The answer to a ping or close frame is queued

@@ -202,7 +202,7 @@ impl End {
 
     fn take(&mut self) -> Option<Item<Vec<u8>>> {
         let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
-        inbox.take(&mut driver.endpoint, Delivery::Messages, &mut Maker { tasks: &self.tasks, watchers }).unwrap()
+        inbox.take(driver.endpoint_mut(), Delivery::Messages, &mut Maker { tasks: &self.tasks, watchers }).unwrap()
     }
 
     // ---- actions of the environment ----
@@ -227,7 +227,7 @@ impl End {
                 Action::Fill => {
                     let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
                     let mut maker = Maker { tasks: &self.tasks, watchers };
-                    self.process_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
+                    self.process_soon |= inbox.fill(driver.endpoint_mut(), true, &mut maker).unwrap();
                 }
                 Action::Resume => self.reading = true,
                 Action::Schedule => {}
@@ -303,7 +303,7 @@ impl End {
         if self.wait_state.next_receiver(&self.tasks).is_none() {
             let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
             let mut maker = Maker { tasks: &self.tasks, watchers };
-            self.process_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
+            self.process_soon |= inbox.fill(driver.endpoint_mut(), true, &mut maker).unwrap();
         }
         self.run_actions();
     }
@@ -496,8 +496,7 @@ impl End {
         }
         let payload = random.next().to_be_bytes();
         let send_half = self.wait_state.driver.send_half_mut();
-        send_half.send_ping(&payload).unwrap();
-        let id = send_half.keepalive.handle_ping_sent(&payload, self.now);
+        let id = send_half.send_numbered_ping(&payload, self.now).unwrap();
         let future = self.tasks.future();
         self.wait_state.watchers.make().pings.push((id, future));
         self.write();
@@ -568,7 +567,7 @@ impl End {
         assert!(!self.wait_state.driver.is_over(), "the connection is over, and the state is not finished");
         if self.wait_state.receivers.iter().any(waits) {
             assert!(self.wait_state.inbox.is_empty(), "a task receives, and a message is queued");
-            assert!(!self.wait_state.driver.endpoint.has_input(), "a task receives, and input is unparsed");
+            assert!(!self.wait_state.driver.endpoint().has_input(), "a task receives, and input is unparsed");
             assert!(self.reading, "a task receives, and reading is paused");
         }
         if self.wait_state.has_room() {

@@ -93,11 +93,11 @@ impl Client {
     }
 
     pub fn queue(&mut self, kind: MessageKind, payload: &[u8]) {
-        self.peer.send_half.send_message(kind, payload, None).unwrap();
+        self.peer.send_half_mut().send_message(kind, payload, None).unwrap();
     }
 
     pub fn flush(&mut self) {
-        let bytes = self.peer.send_half.take_output();
+        let bytes = self.peer.send_half_mut().take_output();
         self.stream.write_all(&bytes).unwrap();
     }
 
@@ -127,7 +127,7 @@ impl Client {
     }
 
     fn flush_quietly(&mut self) {
-        let bytes = self.peer.send_half.take_output();
+        let bytes = self.peer.send_half_mut().take_output();
         let _ = self.stream.write_all(&bytes);
     }
 
@@ -147,12 +147,12 @@ impl Client {
     /// Reads until the end and returns the close frame that was received.
     pub fn end(&mut self) -> Option<(u16, String)> {
         while self.receive().is_some() {}
-        let close = self.peer.send_half.close_received()?;
+        let close = self.peer.send_half().close_received()?;
         Some((close.code.map_or(1005, |code| code.0), close.reason.clone()))
     }
 
     pub fn close(&mut self, code: u16, reason: &str) {
-        self.peer.send_half.send_close(Some(CloseCode(code)), reason).unwrap();
+        self.peer.send_half_mut().send_close(Some(CloseCode(code)), reason).unwrap();
         self.flush();
     }
 
@@ -179,7 +179,7 @@ impl Client {
                     messages.push(payload.as_slice().to_vec());
                 }
             }
-            let close = self.peer.send_half.close_received();
+            let close = self.peer.send_half().close_received();
             assert!(close.is_none(), "a reader of {rate} bytes in a second was closed: {close:?}");
         }
         messages

@@ -291,7 +291,7 @@ impl AsyncConnection {
             Some(data) => source::control(data)?,
             None => this.lock(py)?.driver.send_half().draw_ping().to_vec(),
         };
-        if this.lock(py)?.driver.send_half().keepalive.is_outstanding(&payload) {
+        if this.lock(py)?.driver.send_half().keepalive().is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }
         let future = Self::create_future(slf)?;
@@ -302,9 +302,8 @@ impl AsyncConnection {
                     drop(state);
                     return Err(this.closed(py));
                 }
-                let send_half = state.driver.send_half_mut();
-                send_half.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
-                let id = send_half.keepalive.handle_ping_sent(&payload, Instant::now());
+                let id = state.driver.send_half_mut().send_numbered_ping(&payload, Instant::now());
+                let id = id.map_err(|error| errors::refused(py, error))?;
                 state.watchers.make().pings.push((id, future.clone_ref(py)));
             }
             this.hold(slf);
@@ -437,7 +436,7 @@ impl AsyncConnection {
     fn _send_answer(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.lock(py)?;
         state.send_queue.hold = Hold::Free;
-        answer.queue(&mut state.driver.endpoint);
+        answer.queue(state.driver.endpoint_mut());
         if !answer.accepts() {
             state.driver.limit_reading(REFUSED_BYTES);
         }

@@ -133,7 +133,7 @@ impl AsyncConnection {
             if postponed {
                 state.inbox.set_unparsed(Unparsed::Due);
             }
-            let has_input = state.driver.endpoint.has_input();
+            let has_input = state.driver.endpoint().has_input();
             if has_input && state.turn_pending {
                 return Ok(0); // the task processes it when it is resumed
             }

@@ -156,7 +156,7 @@ impl AsyncConnection {
             let mut first_error = FirstError::new();
             first_error.record(Self::deliver_notifications(this));
             let Some(arrival) = arrival else {
-                conn.lock(py)?.driver.endpoint.release_parsed();
+                conn.lock(py)?.driver.endpoint_mut().release_parsed();
                 return first_error.into_result();
             };
             let failed = conn.lock(py)?.listener_error.is_some();
@@ -200,7 +200,7 @@ impl AsyncConnection {
         let py = this.py();
         // The buffer is moved out of the connection during the call, so no call by the listener can move or
         // reuse it.
-        let (input, start) = self.lock(py)?.driver.endpoint.take_input();
+        let (input, start) = self.lock(py)?.driver.endpoint_mut().take_input();
         let cached = listener.view.lock(py).take();
         let view = match cached {
             Some(view) => view,
@@ -226,9 +226,9 @@ impl AsyncConnection {
             // A view is kept, so it keeps the buffer. The connection continues with a copy of the rest.
             let rest = ReadBuffer::exact(input.get(start..).unwrap_or_default());
             view.get().inner.lock(py)._owner = input;
-            self.lock(py)?.driver.endpoint.put_input((rest, 0));
+            self.lock(py)?.driver.endpoint_mut().put_input((rest, 0));
         } else {
-            self.lock(py)?.driver.endpoint.put_input((input, start));
+            self.lock(py)?.driver.endpoint_mut().put_input((input, start));
             *listener.view.lock(py) = Some(view);
         }
         result

@@ -89,7 +89,7 @@ impl AsyncConnection {
         };
         match taken {
             Some(item) => {
-                state.driver.endpoint.release_parsed();
+                state.driver.endpoint_mut().release_parsed();
                 // The application may be busy after this call, so a pong is written first.
                 let due = state.is_resumable() || state.is_write_due() || state.has_notifications();
                 // Serve the tasks that wait for the message after this one.
@@ -204,7 +204,7 @@ impl AsyncConnection {
                     }
                 }
             }
-            state.driver.endpoint.release_parsed();
+            state.driver.endpoint_mut().release_parsed();
         }
         if let Err(error) = Self::run_actions(this) {
             // A signal handler has raised: the messages stay in the queue.
@@ -338,7 +338,7 @@ impl AsyncConnection {
                 }
                 Some((index, (decode, delivery))) => match state.take(py, decode, delivery) {
                     Ok(None) => {
-                        state.driver.endpoint.release_parsed();
+                        state.driver.endpoint_mut().release_parsed();
                         None
                     }
                     Ok(Some(item)) => {

@@ -141,7 +141,7 @@ impl AsyncConnection {
         let turn_due = state.send_queue.is_yield_due(len, iteration);
         if output == Output::Write && state.send_queue.large.is_none() && state.driver.socket().is_some() {
             // The fast path: one system call, and no other work.
-            if state.flush(py) == Flushed::All
+            if state.write_to_socket(py) == Flushed::All
                 && !state.driver.is_closing()
                 && !state.is_room_due()
                 && !state.send_queue.has_flushes()

@@ -123,7 +123,7 @@ impl AsyncConnection {
         let output = {
             let mut state = conn.lock(py)?;
             if state.driver.socket().is_some() {
-                let blocked = state.flush(py) == Flushed::Blocked;
+                let blocked = state.write_to_socket(py) == Flushed::Blocked;
                 drop(state);
                 conn.set_blocked(py, blocked)?;
                 return Ok(blocked);

@@ -98,7 +98,7 @@ impl State {
         let (notifications, wants_controls) = (&mut self.notifications, self.wants_controls);
         let decode = decode.filter(|text| !text);
         let mut receiver = ObjectReceiver { py, decode, notifications, watchers, wants_controls };
-        inbox.take(&mut driver.endpoint, delivery, &mut receiver)
+        inbox.take(driver.endpoint_mut(), delivery, &mut receiver)
     }
 
     /// Moves read messages to the queue, up to its limit. Returns whether the rest is left for the next turn of
@@ -107,7 +107,7 @@ impl State {
         let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
         let (notifications, wants_controls) = (&mut self.notifications, self.wants_controls);
         let mut receiver = ObjectReceiver { py, decode: None, notifications, watchers, wants_controls };
-        inbox.fill(&mut driver.endpoint, true, &mut receiver)
+        inbox.fill(driver.endpoint_mut(), true, &mut receiver)
     }
 
     /// Returns the next event for a listener. With `zero_copy`, a whole binary message is returned as its place
@@ -128,7 +128,7 @@ impl State {
                 }
                 Some(Event::Ping(payload)) => Arrival::Control(Control::Ping(payload.as_slice().to_vec())),
                 Some(Event::Pong(payload)) => {
-                    record_pong(watchers, driver.endpoint.take_answered_pings(), &mut self.notifications);
+                    record_pong(watchers, driver.endpoint_mut().take_answered_pings(), &mut self.notifications);
                     Arrival::Control(Control::Pong(payload.as_slice().to_vec()))
                 }
                 Some(_) => continue,
@@ -146,7 +146,7 @@ impl State {
         if std::mem::replace(&mut self.received_in, iteration) != iteration {
             *received = 0;
         }
-        if *received < YIELD_BYTES || !driver.endpoint.has_input() {
+        if *received < YIELD_BYTES || !driver.endpoint().has_input() {
             return false;
         }
         *received = 0;
@@ -156,6 +156,6 @@ impl State {
     /// Leaves the read bytes for the next turn of the loop if possible. The caller must request that turn if
     /// this returns true.
     pub(in crate::asyncio) fn postpone(&mut self) -> bool {
-        self.wait_state.inbox.postpone(&self.wait_state.driver.endpoint)
+        self.wait_state.inbox.postpone(self.wait_state.driver.endpoint())
     }
 }

@@ -122,12 +122,12 @@ impl State {
         }
     }
 
-    /// Writes queued bytes, as far as the kernel accepts them.
+    /// Writes queued bytes to the socket, as far as the kernel accepts them.
     #[inline]
-    pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
+    pub(super) fn write_to_socket(&mut self, py: Python<'_>) -> Flushed {
         let driver = &mut self.wait_state.driver;
         let large_transfer = driver.send_half().queued() >= BULK_IO_BYTES;
-        gil_yield::run_transfer(py, large_transfer, || driver.flush())
+        gil_yield::run_transfer(py, large_transfer, || driver.flush()).unwrap_or(Flushed::All)
     }
 
     /// Like [`WaitState::is_quiescent`], and no notifications are pending.
