@@ -14,12 +14,12 @@ struct Outstanding {
     silence: Option<Silence>,
 }
 
-/// Pings of the application that were answered.
-#[derive(Debug, PartialEq, Eq)]
-pub struct AnsweredPings {
-    /// The numbers of the pings, oldest first.
-    pub numbers: Vec<u64>,
-    /// The round-trip time of the last ping.
+/// A ping of the application that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnsweredPing {
+    /// The number of the ping.
+    pub number: u64,
+    /// The round-trip time of the ping that the pong names: this one or a later one.
     pub latency: Duration,
 }
 
@@ -116,8 +116,8 @@ pub enum Due {
 struct Pings {
     /// In the order of sending.
     unanswered: Vec<Outstanding>,
-    /// The numbers of the application's pings that were answered and not taken yet.
-    answered: Vec<u64>,
+    /// The application's pings that were answered and not taken yet.
+    answered: Vec<AnsweredPing>,
 }
 
 impl Pings {
@@ -254,27 +254,25 @@ impl Keepalive {
     pub fn handle_pong(&mut self, payload: &[u8], now: Instant) {
         let Some(pings) = &mut self.pings else { return };
         let Some(index) = pings.unanswered.iter().position(|ping| *ping.payload == *payload) else { return };
-        for ping in pings.unanswered.drain(..=index) {
-            // The last one is the ping that the pong names.
-            self.latency = Some(now.saturating_duration_since(ping.sent)).into();
-            if ping.silence.is_none() {
-                pings.answered.push(ping.id);
-            }
-        }
+        let Some(named) = pings.unanswered.get(index) else { return };
+        let latency = now.saturating_duration_since(named.sent);
+        self.latency = Some(latency).into();
+        let answered = pings.unanswered.drain(..=index).filter(|ping| ping.silence.is_none());
+        pings.answered.extend(answered.map(|ping| AnsweredPing { number: ping.id, latency }));
         if pings.is_empty() {
             self.pings = None;
         }
     }
 
-    /// Takes the application's pings that were answered since the last call.
-    pub fn take_answered(&mut self) -> Option<AnsweredPings> {
-        let pings = self.pings.as_mut()?;
-        let numbers = std::mem::take(&mut pings.answered);
+    /// Takes the application's pings that were answered since the last call, oldest first.
+    #[inline]
+    pub fn take_answered(&mut self) -> Vec<AnsweredPing> {
+        let Some(pings) = &mut self.pings else { return Vec::new() };
+        let answered = std::mem::take(&mut pings.answered);
         if pings.is_empty() {
             self.pings = None;
         }
-        let latency = self.latency()?;
-        (!numbers.is_empty()).then_some(AnsweredPings { numbers, latency })
+        answered
     }
 
     /// Restarts the silence at `now`: reading was paused, so the pong may be behind unread messages.
@@ -338,9 +336,12 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn pong(keepalive: &mut Keepalive, payload: &[u8], now: Instant) -> Option<AnsweredPings> {
+    /// Returns the numbers of the pings that a pong answers, after one second.
+    fn pong(keepalive: &mut Keepalive, payload: &[u8], now: Instant) -> Vec<u64> {
         keepalive.handle_pong(payload, now);
-        keepalive.take_answered()
+        let answered = keepalive.take_answered();
+        assert!(answered.iter().all(|ping| ping.latency == S));
+        answered.iter().map(|ping| ping.number).collect()
     }
 
     #[test]
@@ -352,7 +353,7 @@ mod tests {
         keepalive.handle_own_ping_sent(b"a", start + 20 * S, Traffic::default());
         assert_eq!(keepalive.poll(start + 21 * S), Due::Nothing(Some(start + 30 * S)));
         assert_eq!(keepalive.poll(start + 30 * S), Due::Check);
-        assert_eq!(pong(&mut keepalive, b"a", start + 22 * S), None, "it is no ping of the application");
+        assert_eq!(pong(&mut keepalive, b"a", start + 22 * S), [], "it is no ping of the application");
         assert!(!keepalive.is_outstanding(b"a"));
         assert_eq!(keepalive.latency(), Some(2 * S));
         assert_eq!(keepalive.poll(start + 30 * S), Due::Nothing(Some(start + 40 * S)));
@@ -365,12 +366,12 @@ mod tests {
         for payload in [b"1", b"2", b"3"] {
             keepalive.handle_ping_sent(payload, now);
         }
-        assert_eq!(pong(&mut keepalive, b"x", now), None);
+        assert_eq!(pong(&mut keepalive, b"x", now), []);
         keepalive.handle_own_ping_sent(b"4", now, Traffic::default());
-        assert_eq!(pong(&mut keepalive, b"2", now + S), Some(AnsweredPings { numbers: vec![1, 2], latency: S }));
+        assert_eq!(pong(&mut keepalive, b"2", now + S), [1, 2]);
         assert!(keepalive.is_outstanding(b"3"));
         assert_eq!(keepalive.poll(now + 1000 * S), Due::Nothing(None));
-        assert_eq!(pong(&mut keepalive, b"4", now + S), Some(AnsweredPings { numbers: vec![3], latency: S }));
+        assert_eq!(pong(&mut keepalive, b"4", now + S), [3]);
     }
 
     #[test]
@@ -382,7 +383,7 @@ mod tests {
         }
         let mut drawn = [b"2222", b"1111", b"2222", b"3333", b"4444"].into_iter();
         assert_eq!(keepalive.draw(|| *drawn.next().unwrap_or(b"none")), *b"3333");
-        assert!(pong(&mut keepalive, b"2222", now).is_some());
+        assert_eq!(pong(&mut keepalive, b"2222", now + S), [1, 2]);
         assert_eq!(keepalive.draw(|| *b"1111"), *b"1111", "an answered payload can be drawn again");
     }
 
@@ -398,7 +399,7 @@ mod tests {
         }
         assert_eq!(keepalive.outstanding().len(), 1, "unanswered pings are removed");
         let now = start + 100 * S;
-        assert_eq!(pong(&mut keepalive, &99u32.to_be_bytes(), now), None);
+        assert_eq!(pong(&mut keepalive, &99u32.to_be_bytes(), now), []);
         assert_eq!(keepalive.latency(), Some(S));
     }
 

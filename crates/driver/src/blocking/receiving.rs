@@ -1,17 +1,16 @@
 //! Receives messages, and reads from the socket.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wirespeed_protocol::failpoint;
 use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
 use super::sending::Stop;
-use super::{Blocking, Error, Guard, Host, Item, PanicGuard, PingTicket, State, earliest, is_transient};
+use super::{Blocking, Error, Guard, Host, Item, PanicGuard, State, earliest, is_transient};
 use crate::connection::{Reading, Receiver, Wanted};
 use crate::endpoint::{Failure, ReadOperation};
-use crate::keepalive::{AnsweredPings, Due};
+use crate::keepalive::Due;
 use crate::socket::{Mode, Readiness, Socket};
 
 /// How long to poll the socket without blocking before checking for signals.
@@ -120,11 +119,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         delivery: Delivery,
     ) -> Result<Option<Item<M>>, Error<H::Interrupt>> {
-        let State { inbox, driver, tickets, .. } = state;
-        let mut receiver = HostReceiver { host, tickets, answered: false };
-        let result = inbox.take(driver.endpoint_mut(), delivery, &mut receiver);
-        let answered = receiver.answered;
-        self.parsed(state, answered);
+        let State { inbox, driver, .. } = state;
+        let result = inbox.take(driver.endpoint_mut(), delivery, &mut HostReceiver(host));
+        self.parsed(state);
         if !matches!(result, Ok(Some(_))) {
             state.driver.endpoint_mut().poll_eof();
         }
@@ -133,8 +130,10 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 
     /// Notifies waiters for pongs and writes replies, after parsing.
     #[inline]
-    fn parsed(&self, state: &mut State<B, M>, answered: bool) {
-        if answered {
+    fn parsed(&self, state: &mut State<B, M>) {
+        let answered = state.driver.endpoint_mut().take_answered_pings();
+        if !answered.is_empty() {
+            state.tickets.retain(|ticket| !ticket.resolve(&answered));
             self.notify_always(state);
         }
         self.flush_some(state);
@@ -181,14 +180,12 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
     ) -> Result<(), Error<H::Interrupt>> {
         let queued = state.inbox.len();
-        let State { inbox, driver, tickets, .. } = state;
-        let mut receiver = HostReceiver { host, tickets, answered: false };
-        let result = inbox.fill(driver.endpoint_mut(), false, &mut receiver);
-        let answered = receiver.answered;
+        let State { inbox, driver, .. } = state;
+        let result = inbox.fill(driver.endpoint_mut(), false, &mut HostReceiver(host));
         if state.inbox.len() != queued {
             self.notify(state);
         }
-        self.parsed(state, answered);
+        self.parsed(state);
         state.driver.endpoint_mut().poll_eof();
         result.map(drop).map_err(Error::Interrupted)
     }
@@ -341,12 +338,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 }
 
 /// Adapts the host to the [`Receiver`] of the inbox.
-struct HostReceiver<'a, H> {
-    host: &'a H,
-    tickets: &'a mut Vec<Arc<PingTicket>>,
-    /// A pong has answered a ping of the application.
-    answered: bool,
-}
+struct HostReceiver<'a, H>(&'a H);
 
 impl<H: Host> Receiver<H::Buffer> for HostReceiver<'_, H> {
     type Message = H::Message;
@@ -359,21 +351,16 @@ impl<H: Host> Receiver<H::Buffer> for HostReceiver<'_, H> {
         payload: Payload<'_, H::Buffer>,
         whole: bool,
     ) -> Result<H::Message, H::Interrupt> {
-        self.host.message(kind, payload, whole)
+        self.0.message(kind, payload, whole)
     }
 
     fn join(&mut self, kind: MessageKind, fragments: Vec<H::Message>) -> Result<H::Message, H::Interrupt> {
-        self.host.join(kind, fragments)
+        self.0.join(kind, fragments)
     }
 
     fn ping(&mut self, _: &[u8]) {}
 
-    fn pong(&mut self, _: &[u8], answered: Option<AnsweredPings>) {
-        if let Some(AnsweredPings { numbers, latency }) = answered {
-            self.tickets.retain(|ticket| !ticket.resolve(&numbers, latency));
-            self.answered = true;
-        }
-    }
+    fn pong(&mut self, _: &[u8]) {}
 }
 
 /// Reads once, blocking until `wake` at most. `WouldBlock`: it woke for another reason, possibly early.

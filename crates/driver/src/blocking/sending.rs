@@ -10,7 +10,7 @@ use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, PanicGuard, State, earliest};
 use crate::buffer_pool;
 use crate::endpoint::Failure;
-use crate::keepalive::Silence;
+use crate::keepalive::{AnsweredPing, Silence};
 use crate::socket::{Mode, Readiness};
 use crate::source::Source;
 use crate::thread::BULK_IO_BYTES;
@@ -47,13 +47,13 @@ impl PingTicket {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the answer if it is for this ping. Returns whether it is.
-    pub(super) fn resolve(&self, answered: &[u64], latency: Duration) -> bool {
-        let mine = answered.contains(&self.id);
-        if mine {
-            self.set(Ok(latency));
+    /// Records the answer if this ping is among the answered ones. Returns whether it is.
+    pub(super) fn resolve(&self, answered: &[AnsweredPing]) -> bool {
+        let mine = answered.iter().find(|ping| ping.number == self.id);
+        if let Some(ping) = mine {
+            self.set(Ok(ping.latency));
         }
-        mine
+        mine.is_some()
     }
 
     pub(super) fn fail_all(tickets: &mut Vec<Arc<Self>>) {

@@ -9,7 +9,6 @@ use wirespeed_protocol::{Delivery, Event, MessageKind, Payload, PayloadBuffer};
 use super::Watermarks;
 use crate::buffer_pool;
 use crate::endpoint::{Endpoint, payload_len};
-use crate::keepalive::AnsweredPings;
 
 /// Approximate memory cost of a queued message beside its bytes: an application object and its place in the
 /// queue.
@@ -75,8 +74,8 @@ pub trait Receiver<B> {
     /// Handles a ping, which is answered already.
     fn ping(&mut self, payload: &[u8]);
 
-    /// Handles a pong. `answered`: the pings of the application that it answers.
-    fn pong(&mut self, payload: &[u8], answered: Option<AnsweredPings>);
+    /// Handles a pong. [`Endpoint::take_answered_pings`] returns the pings that it answers.
+    fn pong(&mut self, payload: &[u8]);
 }
 
 /// The queue of received messages of one connection.
@@ -224,7 +223,7 @@ impl<M> Inbox<M> {
                     continue;
                 }
                 Some(Event::Pong(payload)) => {
-                    receiver.pong(payload.as_slice(), endpoint.take_answered_pings());
+                    receiver.pong(payload.as_slice());
                     continue;
                 }
                 // After a close frame, the next call discards the rest of the input.
@@ -425,9 +424,16 @@ impl<M> Inbox<M> {
         self.received += payload;
     }
 
-    /// Returns the count of bytes received, which the caller resets to zero.
+    /// Returns the number of bytes received since [`Self::reset_received`], with [`RECEIVED_COST`] for each message.
+    #[must_use]
     #[inline]
-    pub fn received(&mut self) -> &mut usize {
-        &mut self.received
+    pub fn received(&self) -> usize {
+        self.received
+    }
+
+    /// Restarts the count of bytes received. Call it when the receiving task was suspended.
+    #[inline]
+    pub fn reset_received(&mut self) {
+        self.received = 0;
     }
 }

@@ -24,7 +24,7 @@ use wirespeed_protocol::{
 
 use crate::buffer_pool::{self, ReadBuffer};
 use crate::entropy::draw_key;
-use crate::keepalive::{AnsweredPings, Keepalive};
+use crate::keepalive::{AnsweredPing, Keepalive};
 use crate::socket::{Mode, Socket};
 use crate::tls::Layer;
 
@@ -230,9 +230,9 @@ impl<B: PayloadBuffer> Endpoint<B> {
         (event, send_half)
     }
 
-    /// Takes the application's pings that pongs have answered since the last call. Call it after each
-    /// [`Event::Pong`] if the application sends pings.
-    pub fn take_answered_pings(&mut self) -> Option<AnsweredPings> {
+    /// Takes the pings of [`SendHalf::send_numbered_ping`] that were answered since the last call, oldest first.
+    #[inline]
+    pub fn take_answered_pings(&mut self) -> Vec<AnsweredPing> {
         self.send_half.keepalive.take_answered()
     }
 
