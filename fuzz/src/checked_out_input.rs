@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use wirespeed_driver::buffer_pool::ReadBuffer;
-use wirespeed_driver::endpoint::{Endpoint, PeerEvent};
+use wirespeed_driver::endpoint::Endpoint;
 use wirespeed_driver::{Keepalive, buffer_pool};
 use wirespeed_protocol::deflate::Params;
-use wirespeed_protocol::{CloseFrame, Delivery, Limits, Side, State};
+use wirespeed_protocol::{CloseFrame, Delivery, Event, Limits, Side, State};
 
 use crate::input::{Input, pieces};
 use crate::support::{Rng, Seen, connection_with, owned, params};
@@ -69,7 +69,7 @@ fn checked_out(mut peer: Endpoint, bytes: &[u8], rng: &mut Rng) -> Outcome {
     let mut pieces = pieces(bytes, rng).into_iter().filter(|piece| !piece.is_empty()).peekable();
     let mut out: Option<(ReadBuffer, usize)> = None;
     let mut more = true;
-    while more || out.is_some() || pieces.peek().is_some() || !peer.send_half.is_eof() {
+    while more || out.is_some() || pieces.peek().is_some() || !peer.send_half().is_eof() {
         match rng.below(8) {
             0 | 1 => match pieces.next() {
                 Some(piece) => {
@@ -99,15 +99,15 @@ fn checked_out(mut peer: Endpoint, bytes: &[u8], rng: &mut Rng) -> Outcome {
 /// Polls an event. Returns false if there is none.
 fn poll(peer: &mut Endpoint, outcome: &mut Outcome) -> bool {
     let seen = match peer.poll_event() {
-        Some(PeerEvent::Message { kind, payload }) => Seen::Message(kind, owned(payload)),
-        Some(PeerEvent::Fragment { kind, payload, fin }) => Seen::Fragment(kind, owned(payload), fin),
-        Some(PeerEvent::Ping(payload)) => Seen::Ping(payload.as_slice().to_vec()),
-        Some(PeerEvent::Pong { payload, .. }) => Seen::Pong(payload.as_slice().to_vec()),
-        Some(PeerEvent::Closing) => {
+        Some(Event::Message { kind, payload }) => Seen::Message(kind, owned(payload)),
+        Some(Event::Fragment { kind, payload, fin }) => Seen::Fragment(kind, owned(payload), fin),
+        Some(Event::Ping(payload)) => Seen::Ping(payload.as_slice().to_vec()),
+        Some(Event::Pong(payload)) => Seen::Pong(payload.as_slice().to_vec()),
+        Some(Event::Close(_)) => {
             outcome.closings += 1;
             return true;
         }
-        None => return false,
+        Some(_) | None => return false,
     };
     assert_eq!(outcome.closings, 0, "an event after the end: {seen:?}");
     outcome.events.push(seen);
@@ -117,13 +117,13 @@ fn poll(peer: &mut Endpoint, outcome: &mut Outcome) -> bool {
 fn end(mut peer: Endpoint, mut outcome: Outcome) -> Outcome {
     assert!(!peer.has_input() && peer.poll_eof());
     assert!(!poll(&mut peer, &mut outcome));
-    outcome.state = Some(peer.send_half.state());
-    outcome.failure = peer.send_half.failure().map(|failure| format!("{failure:?}"));
-    outcome.close = peer.send_half.close_received().cloned();
+    outcome.state = Some(peer.send_half().state());
+    outcome.failure = peer.send_half().failure().map(|failure| format!("{failure:?}"));
+    outcome.close = peer.send_half().close_received().cloned();
     if peer.side() == Side::Server {
-        outcome.output = peer.send_half.take_output();
+        outcome.output = peer.send_half_mut().take_output();
     } else {
-        drop(peer.send_half.take_output());
+        drop(peer.send_half_mut().take_output());
     }
     assert_eq!(peer.held_capacity(), 0, "a connection that is over holds no buffers");
     outcome

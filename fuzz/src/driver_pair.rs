@@ -60,19 +60,19 @@ pub(crate) fn open(choices: &Choices, now: Instant, rng: &mut Rng) -> ([Connecti
             if carrier.proceed(&mut opening, &socket).unwrap() == Moved::Done {
                 let response = opening.handshake().accept(None, &HeaderList::default()).unwrap().response;
                 let (mut peer, _) = opening.finish(limits, keepalive()).unwrap();
-                peer.send_half.send_head(&response.to_bytes());
+                peer.send_half_mut().send_head(&response.to_bytes());
                 let mut driver = ConnectionDriver::new(peer, Some(socket), Some(CLOSE_TIMEOUT));
                 for number in 0..choices.early {
                     driver.send_half_mut().send_message(MessageKind::Binary, &early(number), None).unwrap();
                 }
-                driver.flush();
+                let _ = driver.flush();
                 served = Some(driver);
             } else {
                 server = Some((opening, carrier, socket));
             }
         }
         if let Some(served) = &mut served {
-            served.flush();
+            let _ = served.flush();
         }
         for from in 0..2 {
             let most = [1, 7, 100, 5000][rng.below(4)];

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use wirespeed_driver::ConnectionDriver;
 use wirespeed_driver::buffer_pool::{self, CHECKED_OUT_MAX, READ_SIZE, WRITE_SIZE};
 use wirespeed_driver::connection::{Progress, Reading};
-use wirespeed_driver::endpoint::{LargeSend, PeerEvent};
+use wirespeed_driver::endpoint::LargeSend;
 use wirespeed_driver::tls::client::Version;
-use wirespeed_protocol::{CloseCode, MessageKind, SendError, State};
+use wirespeed_protocol::{CloseCode, Event, MessageKind, SendError, State};
 
 use crate::driver_pair::{Choices, early, open};
 use crate::input::Input;
@@ -186,7 +186,7 @@ impl World {
             assert_eq!(end.driver.send_half().state(), State::Closed);
             // Except for a part of the peer's last TLS record, and pongs received after its close frame.
             let most = if end.pings.is_empty() { 64 } else { 1 << 15 };
-            assert!(end.driver.endpoint.held_capacity() < most, "{}", end.driver.endpoint.held_capacity());
+            assert!(end.driver.endpoint().held_capacity() < most, "{}", end.driver.endpoint().held_capacity());
         }
         let [first, second] = self.ends.each_ref().map(|end| end.driver.send_half());
         assert_eq!((first.close_received(), first.close_sent()), (second.close_sent(), second.close_received()));
@@ -310,15 +310,15 @@ impl End {
     fn poll(&mut self, most: usize) -> bool {
         for taken in 0..most {
             match self.driver.poll_event() {
-                Some(PeerEvent::Message { kind, payload }) => self.received.push((kind, owned(payload))),
-                Some(PeerEvent::Pong { payload, .. }) => {
+                Some(Event::Message { kind, payload }) => self.received.push((kind, owned(payload))),
+                Some(Event::Pong(payload)) => {
                     let payload = payload.as_slice();
                     if payload.len() > 4 || self.pings.iter().any(|ping| ping == payload) {
                         self.pongs.push(payload.to_vec());
                     }
                 }
-                Some(PeerEvent::Ping(_) | PeerEvent::Closing) => {}
-                Some(PeerEvent::Fragment { .. }) => panic!("messages are delivered whole"),
+                Some(Event::Fragment { .. }) => panic!("messages are delivered whole"),
+                Some(_) => {}
                 None => {
                     self.unpolled = false;
                     return taken > 0;

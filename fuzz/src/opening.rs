@@ -5,14 +5,13 @@
 use std::time::Instant;
 
 use wirespeed_driver::Keepalive;
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::opening::{Client, Error, Opening, Plan, Server, Stage};
 use wirespeed_driver::tls::client::Version;
 use wirespeed_protocol::handshake::{
     ClientHandshake, ClientRequest, ConnectHandshake, ConnectRequest, HandshakeError, HeaderList, Limits as HeadLimits,
     Progress, ServerConfig,
 };
-use wirespeed_protocol::{Limits, MessageKind};
+use wirespeed_protocol::{Event, Limits, MessageKind};
 
 use crate::client_head::without_excerpt;
 use crate::driver_pair::layers;
@@ -103,7 +102,7 @@ fn messages(client: &mut Client) -> Vec<Vec<u8>> {
     assert_eq!((accepted.response.status, handshake.request().target.as_str()), (101, "/chat"));
     let mut messages = Vec::new();
     while let Some(event) = peer.poll_event() {
-        if let PeerEvent::Message { payload, .. } = event {
+        if let Event::Message { payload, .. } = event {
             messages.push(owned(payload));
         }
     }
@@ -166,9 +165,10 @@ fn under_tls(choice: u8, mut input: Input<'_>, rng: &mut Rng) {
                     "the request is unchanged"
                 );
                 let (mut peer, handshake) = opening.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
-                peer.send_half.send_head(&handshake.accept(None, &HeaderList::default()).unwrap().response.to_bytes());
-                peer.send_half.send_message(MessageKind::Text, b"welcome", None).unwrap();
-                answer.extend(peer.send_half.take_output());
+                peer.send_half_mut()
+                    .send_head(&handshake.accept(None, &HeaderList::default()).unwrap().response.to_bytes());
+                peer.send_half_mut().send_message(MessageKind::Text, b"welcome", None).unwrap();
+                answer.extend(peer.send_half_mut().take_output());
                 last = true;
             } else {
                 server = Some(opening);

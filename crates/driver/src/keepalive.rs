@@ -14,6 +14,15 @@ struct Outstanding {
     silence: Option<Silence>,
 }
 
+/// A ping of the application that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnsweredPing {
+    /// The number of the ping.
+    pub number: u64,
+    /// The round-trip time of the ping that the pong names: this one or a later one.
+    pub latency: Duration,
+}
+
 /// The numbers of bytes that a connection has moved, as seen from its socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
@@ -102,19 +111,34 @@ pub enum Due {
     Check,
 }
 
+/// Pings that were sent.
+#[derive(Default)]
+struct Pings {
+    /// In the order of sending.
+    unanswered: Vec<Outstanding>,
+    /// The application's pings that were answered and not taken yet.
+    answered: Vec<AnsweredPing>,
+}
+
+impl Pings {
+    fn is_empty(&self) -> bool {
+        self.unanswered.is_empty() && self.answered.is_empty()
+    }
+}
+
 /// The keepalive state of one connection, and the application's pings.
 ///
 /// 1. At the time of [`Self::poll`], perform the action that it returns.
-/// 2. Pass each pong to [`Self::handle_pong`].
+/// 2. Pass each pong to [`Self::handle_pong`], and take the application's pings that it answers with
+///    [`Self::take_answered`].
 /// 3. When [`Self::check`] returns true, the peer is dead: fail the connection.
 pub struct Keepalive {
     interval: Span,
     timeout: Span,
     /// When the next keepalive ping is due.
     next: Option<Instant>,
-    /// In the order of sending; usually empty.
-    #[allow(clippy::box_collection)] // one pointer instead of three words in each connection
-    outstanding: Option<Box<Vec<Outstanding>>>,
+    /// Usually `None`.
+    pings: Option<Box<Pings>>,
     last_id: u64,
     latency: Span,
 }
@@ -146,14 +170,14 @@ impl Keepalive {
             interval: interval.into(),
             timeout: timeout.into(),
             next: interval.and_then(|interval| now.checked_add(interval)),
-            outstanding: None,
+            pings: None,
             last_id: 0,
             latency: None.into(),
         }
     }
 
     fn outstanding(&self) -> &[Outstanding] {
-        self.outstanding.as_ref().map_or(&[], |pings| pings)
+        self.pings.as_ref().map_or(&[], |pings| &pings.unanswered)
     }
 
     /// Returns the action that is due at `now`.
@@ -188,7 +212,7 @@ impl Keepalive {
     }
 
     fn silence_mut(&mut self) -> Option<&mut Silence> {
-        self.outstanding.iter_mut().flat_map(|pings| pings.iter_mut()).find_map(|ping| ping.silence.as_mut())
+        self.pings.iter_mut().flat_map(|pings| &mut pings.unanswered).find_map(|ping| ping.silence.as_mut())
     }
 
     /// Checks for progress while the last keepalive ping is unanswered. Returns true if the peer is dead.
@@ -212,8 +236,8 @@ impl Keepalive {
     pub fn handle_own_ping_sent(&mut self, payload: &[u8], now: Instant, traffic: Traffic) {
         // Without a timeout, the pong of the previous ping is not awaited. Removing it keeps unanswered pings from
         // piling up.
-        if let Some(outstanding) = &mut self.outstanding {
-            outstanding.retain(|ping| ping.silence.is_none());
+        if let Some(pings) = &mut self.pings {
+            pings.unanswered.retain(|ping| ping.silence.is_none());
         }
         self.push(payload, now, Some(Silence::of_ping(now, traffic)));
         self.skip(now);
@@ -222,22 +246,33 @@ impl Keepalive {
     fn push(&mut self, payload: &[u8], sent: Instant, silence: Option<Silence>) -> u64 {
         self.last_id += 1;
         let ping = Outstanding { id: self.last_id, payload: payload.into(), sent, silence };
-        self.outstanding.get_or_insert_default().push(ping);
+        self.pings.get_or_insert_default().unanswered.push(ping);
         self.last_id
     }
 
-    /// Records a pong. If it answers a ping, it answers all earlier ones too (RFC 6455 5.5.3). Returns their
-    /// numbers, oldest first, and the round-trip time of the one it names.
-    pub fn handle_pong(&mut self, payload: &[u8], now: Instant) -> Option<(Vec<u64>, Duration)> {
-        let index = self.outstanding().iter().position(|ping| *ping.payload == *payload)?;
-        let outstanding = self.outstanding.as_mut()?;
-        let latency = now.saturating_duration_since(outstanding.get(index)?.sent);
+    /// Records a pong. If it answers a ping, it answers all earlier ones too (RFC 6455 5.5.3).
+    pub fn handle_pong(&mut self, payload: &[u8], now: Instant) {
+        let Some(pings) = &mut self.pings else { return };
+        let Some(index) = pings.unanswered.iter().position(|ping| *ping.payload == *payload) else { return };
+        let Some(named) = pings.unanswered.get(index) else { return };
+        let latency = now.saturating_duration_since(named.sent);
         self.latency = Some(latency).into();
-        let answered = outstanding.drain(..=index).map(|ping| ping.id).collect();
-        if outstanding.is_empty() {
-            self.outstanding = None;
+        let answered = pings.unanswered.drain(..=index).filter(|ping| ping.silence.is_none());
+        pings.answered.extend(answered.map(|ping| AnsweredPing { number: ping.id, latency }));
+        if pings.is_empty() {
+            self.pings = None;
         }
-        Some((answered, latency))
+    }
+
+    /// Takes the application's pings that were answered since the last call, oldest first.
+    #[inline]
+    pub fn take_answered(&mut self) -> Vec<AnsweredPing> {
+        let Some(pings) = &mut self.pings else { return Vec::new() };
+        let answered = std::mem::take(&mut pings.answered);
+        if pings.is_empty() {
+            self.pings = None;
+        }
+        answered
     }
 
     /// Restarts the silence at `now`: reading was paused, so the pong may be behind unread messages.
@@ -301,6 +336,14 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
+    /// Returns the numbers of the pings that a pong answers, after one second.
+    fn pong(keepalive: &mut Keepalive, payload: &[u8], now: Instant) -> Vec<u64> {
+        keepalive.handle_pong(payload, now);
+        let answered = keepalive.take_answered();
+        assert!(answered.iter().all(|ping| ping.latency == S));
+        answered.iter().map(|ping| ping.number).collect()
+    }
+
     #[test]
     fn pings_every_interval_and_times_out() {
         let start = Instant::now();
@@ -310,7 +353,8 @@ mod tests {
         keepalive.handle_own_ping_sent(b"a", start + 20 * S, Traffic::default());
         assert_eq!(keepalive.poll(start + 21 * S), Due::Nothing(Some(start + 30 * S)));
         assert_eq!(keepalive.poll(start + 30 * S), Due::Check);
-        assert_eq!(keepalive.handle_pong(b"a", start + 22 * S), Some((vec![1], 2 * S)));
+        assert_eq!(pong(&mut keepalive, b"a", start + 22 * S), [], "it is no ping of the application");
+        assert!(!keepalive.is_outstanding(b"a"));
         assert_eq!(keepalive.latency(), Some(2 * S));
         assert_eq!(keepalive.poll(start + 30 * S), Due::Nothing(Some(start + 40 * S)));
     }
@@ -322,10 +366,12 @@ mod tests {
         for payload in [b"1", b"2", b"3"] {
             keepalive.handle_ping_sent(payload, now);
         }
-        assert_eq!(keepalive.handle_pong(b"x", now), None);
-        assert_eq!(keepalive.handle_pong(b"2", now + S), Some((vec![1, 2], S)));
+        assert_eq!(pong(&mut keepalive, b"x", now), []);
+        keepalive.handle_own_ping_sent(b"4", now, Traffic::default());
+        assert_eq!(pong(&mut keepalive, b"2", now + S), [1, 2]);
         assert!(keepalive.is_outstanding(b"3"));
         assert_eq!(keepalive.poll(now + 1000 * S), Due::Nothing(None));
+        assert_eq!(pong(&mut keepalive, b"4", now + S), [3]);
     }
 
     #[test]
@@ -337,7 +383,7 @@ mod tests {
         }
         let mut drawn = [b"2222", b"1111", b"2222", b"3333", b"4444"].into_iter();
         assert_eq!(keepalive.draw(|| *drawn.next().unwrap_or(b"none")), *b"3333");
-        assert!(keepalive.handle_pong(b"2222", now).is_some());
+        assert_eq!(pong(&mut keepalive, b"2222", now + S), [1, 2]);
         assert_eq!(keepalive.draw(|| *b"1111"), *b"1111", "an answered payload can be drawn again");
     }
 
@@ -353,7 +399,8 @@ mod tests {
         }
         assert_eq!(keepalive.outstanding().len(), 1, "unanswered pings are removed");
         let now = start + 100 * S;
-        assert_eq!(keepalive.handle_pong(&99u32.to_be_bytes(), now), Some((vec![99], S)));
+        assert_eq!(pong(&mut keepalive, &99u32.to_be_bytes(), now), []);
+        assert_eq!(keepalive.latency(), Some(S));
     }
 
     fn moved(read: u64, acknowledged: i64) -> Traffic {

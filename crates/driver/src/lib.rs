@@ -42,12 +42,13 @@ pub mod opening;
 #[cfg(target_os = "linux")]
 pub mod readiness;
 pub mod socket;
+pub mod source;
 pub mod thread;
 pub mod tls;
 pub mod write_queue;
 
 pub use connection::ConnectionDriver;
-pub use endpoint::{Endpoint, PeerEvent, ReadOperation};
+pub use endpoint::{Endpoint, ReadOperation};
 pub use keepalive::Keepalive;
 pub use wirespeed_protocol as protocol;
 pub use write_queue::WriteQueue;

@@ -189,7 +189,7 @@ fn a_peer_that_answers_pings_is_kept() {
     let timeout = Timeout::Until(Some(Instant::now() + 400 * MS));
     assert!(matches!(client.receive(&host, timeout, Delivery::Messages), Err(Error::TimedOut)));
     assert_eq!(client.state(&host).0, State::Open);
-    assert!(client.with_endpoint(&host, |endpoint| endpoint.send_half.latency()).is_some());
+    assert!(client.with_endpoint(&host, |endpoint| endpoint.send_half().latency()).is_some());
     client.abort(&host);
     assert!(matches!(other.join().unwrap(), Err(Error::Closed)));
 }
@@ -244,8 +244,8 @@ fn send_text(connection: &Connection, text: &[u8]) -> Result<(), Error<&'static 
 fn close_frame_before_the_end_of_the_stream_is_read() {
     let host = NativeHost::default();
     let (client, mut server, socket) = other_end(Side::Client, Settings::default());
-    server.send_half.send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
-    server.send_half.flush(&socket, Mode::NonBlocking).unwrap();
+    server.send_half_mut().send_close(Some(CloseCode::GOING_AWAY), "bye").unwrap();
+    server.send_half_mut().flush(&socket, Mode::NonBlocking).unwrap();
     drop(socket);
     assert!(matches!(send_text(&client, b"x"), Err(Error::Closed)));
     assert_eq!(client.closing(&host).received.unwrap().reason.as_str(), "bye");
@@ -282,7 +282,7 @@ fn queued_messages_are_received_after_our_close_frame() {
     let host = NativeHost::default();
     let (client, server) = pair(None, None);
     send_text(&server, b"before").unwrap();
-    client.with_endpoint(&host, |endpoint| endpoint.send_half.send_close(None, "")).unwrap();
+    client.with_endpoint(&host, |endpoint| endpoint.send_half_mut().send_close(None, "")).unwrap();
     assert!(matches!(send_text(&client, b"x"), Err(Error::Closed)));
     assert_eq!(client.state(&host), (State::CloseSent, false));
     assert_eq!(receive(&client), b"before");
@@ -308,8 +308,8 @@ fn sending_thread_detects_the_peers_close() {
     let host = NativeHost::default();
     let (server, mut client, socket) = other_end(Side::Server, Settings::default());
     send_text(&server, b"a").unwrap();
-    client.send_half.send_close(Some(CloseCode::GOING_AWAY), "").unwrap();
-    client.send_half.flush(&socket, Mode::NonBlocking).unwrap();
+    client.send_half_mut().send_close(Some(CloseCode::GOING_AWAY), "").unwrap();
+    client.send_half_mut().flush(&socket, Mode::NonBlocking).unwrap();
     thread::sleep(10 * MS);
     assert!(matches!(send_text(&server, b"b"), Err(Error::Closed)));
     assert_eq!(server.closing(&host).received.unwrap().code, Some(CloseCode::GOING_AWAY));
@@ -322,8 +322,8 @@ fn sending_client_waits_for_the_server_to_close_tcp() {
     let host = NativeHost::default();
     let (client, mut server, socket) = other_end(Side::Client, Settings::default());
     send_text(&client, b"a").unwrap();
-    server.send_half.send_close(None, "").unwrap();
-    server.send_half.flush(&socket, Mode::NonBlocking).unwrap();
+    server.send_half_mut().send_close(None, "").unwrap();
+    server.send_half_mut().flush(&socket, Mode::NonBlocking).unwrap();
     thread::sleep(10 * MS);
     thread::scope(|scope| {
         let sender = scope.spawn(|| send_text(&client, b"b"));
@@ -343,8 +343,8 @@ fn sending_thread_does_not_read_with_a_full_queue() {
     let (client, mut server, socket) = other_end(Side::Client, settings);
     send_text(&client, b"first").unwrap();
     for _ in 0..3 {
-        server.send_half.send_message(MessageKind::Text, b"x", None).unwrap();
-        server.send_half.flush(&socket, Mode::NonBlocking).unwrap();
+        server.send_half_mut().send_message(MessageKind::Text, b"x", None).unwrap();
+        server.send_half_mut().flush(&socket, Mode::NonBlocking).unwrap();
         thread::sleep(10 * MS);
         send_text(&client, b"y").unwrap();
         assert_eq!((client.stats(&host).1, client.with_endpoint(&host, |endpoint| endpoint.unparsed())), (1, 0));
@@ -357,12 +357,12 @@ fn close_is_processed_with_a_full_queue_but_a_pong_is_not() {
     let settings = Settings { queue_messages: 2, queue_bytes: 1000, ..Settings::default() };
     let (client, mut server, socket) = other_end(Side::Client, settings);
     for _ in 0..100 {
-        server.send_half.send_message(MessageKind::Binary, &[7; 1000], None).unwrap();
+        server.send_half_mut().send_message(MessageKind::Binary, &[7; 1000], None).unwrap();
     }
     let ticket = client.ping(&host, b"hello").unwrap();
-    server.send_half.send_pong(b"hello").unwrap();
-    server.send_half.send_close(None, "").unwrap();
-    server.send_half.flush(&socket, Mode::NonBlocking).unwrap();
+    server.send_half_mut().send_pong(b"hello").unwrap();
+    server.send_half_mut().send_close(None, "").unwrap();
+    server.send_half_mut().flush(&socket, Mode::NonBlocking).unwrap();
     assert!(matches!(client.wait_for_pong(&host, &ticket, None), Err(Error::QueueFull)));
     let queued = client.stats(&host).1;
     let unparsed = client.with_endpoint(&host, |endpoint| endpoint.unparsed());

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use support::{End, endpoint, layers, shake_hands, sockets};
 use wirespeed_driver::Endpoint;
 use wirespeed_driver::buffer_pool::{self, CHECKED_OUT_MAX, LARGE_READ_SIZE, READ_SIZE, SMALL_READ_SIZE};
-use wirespeed_driver::endpoint::{PeerEvent, payload_len};
-use wirespeed_driver::protocol::{MessageKind, Side};
+use wirespeed_driver::endpoint::payload_len;
+use wirespeed_driver::protocol::{Event, MessageKind, Side};
 use wirespeed_driver::socket::Mode;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -28,8 +28,8 @@ fn large_reads_are_only_for_streams_without_tls() {
         let layer = if tls { Some(layers(&[]).1) } else { None };
         let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, layer));
         assert_eq!(checked_out(&mut server, usize::MAX), (READ_SIZE, false));
-        client.send_half.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
-        client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
+        client.send_half_mut().send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
+        client.send_half_mut().flush(&client_socket, Mode::NonBlocking).unwrap();
         // A read that fills its buffer. The buffer is small while many are checked out.
         let out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
         let mut read = server.begin_large_read(usize::MAX);
@@ -41,8 +41,8 @@ fn large_reads_are_only_for_streams_without_tls() {
     }
     // The rest of a large message is read with a large buffer, independent of the previous read.
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));
-    client.send_half.send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
-    server.receive_slice(&client.send_half.take_output()[..1000]);
+    client.send_half_mut().send_message(MessageKind::Binary, &vec![0; 2 * SMALL_READ_SIZE], None).unwrap();
+    server.receive_slice(&client.send_half_mut().take_output()[..1000]);
     assert!(server.poll_event().is_none());
     assert!(server.begin_read(usize::MAX).is_large());
 }
@@ -59,18 +59,18 @@ fn tls_records_are_read_with_small_buffers() {
         (endpoint(Side::Client, Some(client.layer)), endpoint(Side::Server, Some(server.layer)));
     let _out: Vec<_> = (0..CHECKED_OUT_MAX / READ_SIZE).map(|_| buffer_pool::take_read()).collect();
     for size in [10, 16_300, 16_384, 70_000, 200_000] {
-        client.send_half.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+        client.send_half_mut().send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
         let mut received = None;
         for _ in 0..200 {
-            client.send_half.flush(&client_socket, Mode::NonBlocking).unwrap();
+            client.send_half_mut().flush(&client_socket, Mode::NonBlocking).unwrap();
             let mut read = server.begin_read(usize::MAX);
             let result = read.read(&server_socket, Mode::NonBlocking);
             server.complete_read(read, result);
-            if let Some(PeerEvent::Message { payload, .. }) = server.poll_event() {
+            if let Some(Event::Message { payload, .. }) = server.poll_event() {
                 received = Some(payload_len(&payload));
                 break;
             }
-            assert!(server.send_half.failure().is_none() && !server.send_half.is_eof(), "of {size} bytes");
+            assert!(server.send_half().failure().is_none() && !server.send_half().is_eof(), "of {size} bytes");
         }
         assert_eq!(received, Some(size));
         server.release_parsed();

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use wirespeed_driver::compression_pool::{self, BUDGET, Reservation};
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::frames::Frames;
 use wirespeed_driver::protocol::deflate::Params;
-use wirespeed_driver::protocol::{Config, Connection, MessageKind, Payload, Side};
+use wirespeed_driver::protocol::{Config, Connection, Event, MessageKind, Payload, Side};
 use wirespeed_driver::{Endpoint, Keepalive};
 
 const PARAMS: Params = Params {
@@ -32,12 +31,12 @@ fn endpoint(side: Side) -> Endpoint {
 
 /// Sends a message from one endpoint to the other. Returns the number of bytes sent.
 fn send(from: &mut Endpoint, to: &mut Endpoint) -> usize {
-    from.send_half.send_message(MessageKind::Text, TEXT, None).unwrap();
-    let bytes = from.send_half.take_output();
+    from.send_half_mut().send_message(MessageKind::Text, TEXT, None).unwrap();
+    let bytes = from.send_half_mut().take_output();
     to.receive_slice(&bytes);
     let mut received = 0;
     while let Some(event) = to.poll_event() {
-        if let PeerEvent::Message { payload: Payload::Buffer(text), .. } = event {
+        if let Event::Message { payload: Payload::Buffer(text), .. } = event {
             assert_eq!(text, TEXT);
             received += 1;
         }
@@ -81,8 +80,8 @@ fn messages_are_compressed_independently_above_the_budget() {
 
     // Idle and closed connections release memory for others. Idle ones can continue.
     for (from, to) in &mut pairs[..100] {
-        from.send_half.release_idle();
-        to.send_half.release_idle();
+        from.send_half_mut().release_idle();
+        to.send_half_mut().release_idle();
     }
     pairs.drain(100..200);
     send_all(&mut pairs[100..]);
@@ -127,9 +126,9 @@ fn reset_compressor_is_reused() {
         sizes.push(send(&mut from, &mut to));
         // As `broadcast` encodes it: compressed independently.
         let frames = independent_frames();
-        from.send_half.send_shared(&frames, TEXT.len() as u64, true).unwrap();
-        to.receive_slice(&from.send_half.take_output());
-        assert!(matches!(to.poll_event(), Some(PeerEvent::Message { .. })), "turn {turn}");
+        from.send_half_mut().send_shared(&frames, TEXT.len() as u64, true).unwrap();
+        to.receive_slice(&from.send_half_mut().take_output());
+        assert!(matches!(to.poll_event(), Some(Event::Message { .. })), "turn {turn}");
         assert!(to.poll_event().is_none());
     }
     assert_eq!(sizes[..2], sizes[2..4]);
@@ -138,6 +137,6 @@ fn reset_compressor_is_reused() {
 
 fn independent_frames() -> Arc<Frames> {
     let mut encoder = endpoint(Side::Server);
-    encoder.send_half.send_message(MessageKind::Text, TEXT, None).unwrap();
-    Arc::new(encoder.send_half.take_output().into())
+    encoder.send_half_mut().send_message(MessageKind::Text, TEXT, None).unwrap();
+    Arc::new(encoder.send_half_mut().take_output().into())
 }

@@ -6,12 +6,12 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{End, endpoint, layers, shake_hands, sockets};
+use support::{End, client_with, endpoint, layers, shake_hands, sockets};
 use wirespeed_driver::Keepalive;
 use wirespeed_driver::buffer_pool;
 use wirespeed_driver::connection::{ConnectionDriver, Progress, Reading};
-use wirespeed_driver::endpoint::{Failure, PeerEvent, payload_len};
-use wirespeed_driver::protocol::{CloseCode, MessageKind, Payload, SendError, Side};
+use wirespeed_driver::endpoint::{Failure, payload_len};
+use wirespeed_driver::protocol::{CloseCode, Event, MessageKind, Payload, SendError, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::write_queue::Flushed;
 
@@ -20,7 +20,7 @@ const RESPONSE: &[u8] = b"HTTP/1.1 404 Not Found\r\n\r\n";
 
 fn reject(conn: &mut ConnectionDriver<Vec<u8>>) {
     conn.send_half_mut().send_head(RESPONSE);
-    conn.endpoint.refuse();
+    conn.endpoint_mut().refuse();
 }
 
 /// Reads all available bytes. Returns true at the end of the stream.
@@ -43,7 +43,7 @@ fn rejection_keeps_tcp_open_until_the_client_closes() {
     reject(&mut conn);
     assert!(conn.is_closing());
     assert_eq!(conn.send_half_mut().send_message(MessageKind::Text, b"x", None), Err(SendError::NotOpen));
-    assert_eq!(conn.flush(), Flushed::All);
+    assert_eq!(conn.flush().unwrap(), Flushed::All);
     // Our direction of TCP ends with the response. The client's direction stays open until the client closes it.
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
     let mut received = Vec::new();
@@ -137,14 +137,14 @@ fn received_messages_are_delivered_before_the_end() {
         ConnectionDriver::new(endpoint(Side::Server, None), Some(server), TIMEOUT);
     other.send_half_mut().send_message(MessageKind::Text, b"one", None).unwrap();
     other.send_half_mut().send_message(MessageKind::Text, b"two", None).unwrap();
-    other.flush();
+    let _ = other.flush();
     drop(other);
     assert!(conn.read(false, usize::MAX));
     assert!(conn.read(false, usize::MAX));
-    assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"one"), .. })));
-    assert!(conn.endpoint.has_input());
+    assert!(matches!(conn.poll_event(), Some(Event::Message { payload: Payload::Slice(b"one"), .. })));
+    assert!(conn.endpoint().has_input());
     assert_eq!(conn.advance(Instant::now), Progress::Closing);
-    assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { payload: Payload::Slice(b"two"), .. })));
+    assert!(matches!(conn.poll_event(), Some(Event::Message { payload: Payload::Slice(b"two"), .. })));
     assert!(conn.poll_event().is_none());
     assert_eq!(conn.advance(Instant::now), Progress::Over);
     assert!(matches!(conn.send_half().failure(), Some(Failure::Eof)));
@@ -207,7 +207,7 @@ fn close_notify_follows_the_last_frame() {
     assert_eq!(conn.advance(Instant::now), Progress::Over);
     let mut lengths = Vec::new();
     while let Some(event) = other.poll_event() {
-        if let PeerEvent::Message { payload, .. } = event {
+        if let Event::Message { payload, .. } = event {
             lengths.push(payload_len(&payload));
         }
     }
@@ -251,9 +251,7 @@ fn close_deadline_is_set_once() {
 const S: Duration = Duration::from_secs(1);
 
 fn pinging(now: Instant, socket: Option<Socket>) -> ConnectionDriver<Vec<u8>> {
-    let mut endpoint = endpoint(Side::Client, None);
-    endpoint.send_half.keepalive = Keepalive::new(Some(10 * S), Some(5 * S), now);
-    ConnectionDriver::new(endpoint, socket, TIMEOUT)
+    ConnectionDriver::new(client_with(Keepalive::new(Some(10 * S), Some(5 * S), now)), socket, TIMEOUT)
 }
 
 /// Returns the bytes with which a peer answers the output of `conn`.
@@ -266,8 +264,8 @@ fn answer(conn: &mut ConnectionDriver<Vec<u8>>) -> Vec<u8> {
 
 fn receive_pong(conn: &mut ConnectionDriver<Vec<u8>>, pong: &[u8]) {
     conn.receive(pong);
-    let Some(PeerEvent::Pong { answered, .. }) = conn.poll_event() else { panic!("no pong") };
-    assert!(answered.is_some());
+    assert!(matches!(conn.poll_event(), Some(Event::Pong(_))));
+    assert!(conn.send_half().latency().is_some(), "it answers the keepalive ping");
 }
 
 #[test]
@@ -298,8 +296,8 @@ fn keepalive_ping_is_sent_when_due() {
 #[test]
 fn short_ping_interval_checks_before_the_pong_is_due() {
     let now = Instant::now();
-    let mut conn = pinging(now, None);
-    conn.send_half_mut().keepalive = Keepalive::new(Some(2 * S), Some(5 * S), now);
+    let endpoint = client_with(Keepalive::new(Some(2 * S), Some(5 * S), now));
+    let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint, None, TIMEOUT);
     conn.handle_deadline(now + 2 * S, Reading::Going, 0);
     assert_eq!(conn.deadline(now + 2 * S), Some(now + 4 * S));
     // No second ping is sent while the first is unanswered, but the progress of the peer is checked.
@@ -386,7 +384,7 @@ fn peer_that_sends_or_reads_bytes_passes_the_keepalive() {
     let mut conn = pinging(now, Some(ours));
     // More bytes are queued before the ping than the kernel can buffer.
     conn.send_half_mut().send_message(MessageKind::Binary, &[0; 1 << 20], None).unwrap();
-    assert_eq!(conn.flush(), Flushed::Blocked);
+    assert_eq!(conn.flush().unwrap(), Flushed::Blocked);
     conn.handle_deadline(now + 10 * S, Reading::Going, 0);
     let mut taken = Vec::with_capacity(64 << 10);
     for turn in 3..20 {
@@ -469,10 +467,10 @@ fn server_closes_tcp_first() {
     let mut other: ConnectionDriver<Vec<u8>> =
         ConnectionDriver::new(endpoint(Side::Client, None), Some(client), TIMEOUT);
     other.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).unwrap();
-    other.flush();
+    let _ = other.flush();
     assert!(conn.read(false, usize::MAX));
     while conn.poll_event().is_some() {}
-    conn.flush();
+    let _ = conn.flush();
     assert_eq!(conn.advance(Instant::now), Progress::Over);
     assert!(other.read(false, usize::MAX));
     while other.poll_event().is_some() {}
@@ -493,7 +491,7 @@ fn half_closed_peer_receives_the_rest_of_a_frame_and_the_reply() {
         let message = vec![b'x'; 2 * buffer_pool::WRITE_SIZE];
         let mut large = conn.send_half_mut().begin_large(MessageKind::Binary, message.len()).unwrap();
         assert!(!conn.send_half_mut().append_large(&mut large, &message[..buffer_pool::WRITE_SIZE]));
-        assert_eq!(conn.flush(), Flushed::Blocked);
+        assert_eq!(conn.flush().unwrap(), Flushed::Blocked);
         other.begin_close(Some(CloseCode::GOING_AWAY), "bye", Instant::now()).unwrap();
         let mut bytes = wirespeed_driver::WriteQueue::default();
         bytes.tail().extend_from_slice(&other.take_output());
@@ -507,7 +505,7 @@ fn half_closed_peer_receives_the_rest_of_a_frame_and_the_reply() {
             if !conn.is_over() {
                 conn.read(false, usize::MAX);
                 while conn.poll_event().is_some() {}
-                if conn.flush() == Flushed::All && !appended {
+                if conn.flush().unwrap() == Flushed::All && !appended {
                     appended = true;
                     assert!(conn.send_half().failure().is_none());
                     assert!(conn.send_half_mut().append_large(&mut large, &message[buffer_pool::WRITE_SIZE..]));
@@ -517,7 +515,7 @@ fn half_closed_peer_receives_the_rest_of_a_frame_and_the_reply() {
             let ended = read(&theirs, &mut received);
             other.receive(&std::mem::take(&mut received));
             while let Some(event) = other.poll_event() {
-                if let PeerEvent::Message { payload: Payload::Buffer(buffer), .. } = event {
+                if let Event::Message { payload: Payload::Buffer(buffer), .. } = event {
                     lengths.push(buffer.len());
                 }
             }
@@ -538,20 +536,20 @@ fn unparsed_close_frame_is_answered_after_the_end_of_the_stream() {
         let (ours, theirs) = sockets(None);
         let mut conn: ConnectionDriver<Vec<u8>> = ConnectionDriver::new(endpoint(side, None), Some(ours), TIMEOUT);
         let mut other = endpoint(if side == Side::Server { Side::Client } else { Side::Server }, None);
-        other.send_half.send_message(MessageKind::Text, b"last", None).unwrap();
-        other.send_half.send_close(Some(CloseCode(4000)), "bye").unwrap();
-        other.send_half.flush(&theirs, Mode::NonBlocking).unwrap();
+        other.send_half_mut().send_message(MessageKind::Text, b"last", None).unwrap();
+        other.send_half_mut().send_close(Some(CloseCode(4000)), "bye").unwrap();
+        other.send_half_mut().flush(&theirs, Mode::NonBlocking).unwrap();
         theirs.shutdown_write();
         // Everything is read, including the end of the stream, before the application polls an event.
         assert!(conn.read(false, usize::MAX));
         assert!(conn.read(false, usize::MAX));
-        assert!(conn.send_half().is_eof() && conn.endpoint.has_input());
+        assert!(conn.send_half().is_eof() && conn.endpoint().has_input());
         assert_eq!(conn.advance(Instant::now), Progress::Closing, "{side:?}");
-        assert!(matches!(conn.poll_event(), Some(PeerEvent::Message { .. })));
-        assert!(matches!(conn.poll_event(), Some(PeerEvent::Closing)));
+        assert!(matches!(conn.poll_event(), Some(Event::Message { .. })));
+        assert!(matches!(conn.poll_event(), Some(Event::Close(_))));
         assert!(conn.poll_event().is_none());
         let _ = conn.advance(Instant::now);
-        conn.flush();
+        let _ = conn.flush();
         let _ = conn.advance(Instant::now);
         assert!(conn.send_half().failure().is_none(), "{:?}", conn.send_half().failure());
         let mut answer = Vec::new();
@@ -597,21 +595,21 @@ fn payload_in_the_input_can_be_echoed() {
     }
     let (mut echoed, mut is_written) = (Vec::new(), false);
     while echoed.len() < sizes.len() {
-        other.flush();
+        let _ = other.flush();
         conn.read(false, usize::MAX);
-        while let (Some(PeerEvent::Message { kind, payload }), mut sender) = conn.poll_event_and_sender() {
+        while let (Some(Event::Message { kind, payload }), mut sender) = conn.poll_event_and_sender() {
             let bytes: &[u8] = match &payload {
                 Payload::Slice(slice) => slice,
                 Payload::Buffer(buffer) => buffer,
             };
             sender.send_message(kind, bytes, None).unwrap();
             // A part of a large message is written before the flush.
-            is_written |= sender.send_half.written() > 0 && bytes.len() == 3_000_000;
+            is_written |= sender.send_half().written() > 0 && bytes.len() == 3_000_000;
         }
-        conn.flush();
+        let _ = conn.flush();
         other.read(false, usize::MAX);
         while let Some(event) = other.poll_event() {
-            if let PeerEvent::Message { payload, .. } = event {
+            if let Event::Message { payload, .. } = event {
                 echoed.push(payload_len(&payload));
             }
         }

@@ -8,9 +8,8 @@ use std::time::Instant;
 
 use support::endpoint;
 use wirespeed_driver::encoded::{Encoded, FrameBatch};
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::protocol::deflate::Params;
-use wirespeed_driver::protocol::{Config, Connection, MessageKind, SendError, Side};
+use wirespeed_driver::protocol::{Config, Connection, Event, MessageKind, SendError, Side};
 use wirespeed_driver::{Endpoint, Keepalive};
 
 const PARAMS: Params = Params {
@@ -30,10 +29,10 @@ fn compressing(side: Side, params: Params) -> Endpoint {
 
 /// Sends the message from one endpoint to the other. Returns the received payload and the number of bytes sent.
 fn deliver(message: &Encoded, from: &mut Endpoint, to: &mut Endpoint) -> (Vec<u8>, usize) {
-    message.send(&mut from.send_half).unwrap();
-    let bytes = from.send_half.take_output();
+    message.send(from.send_half_mut()).unwrap();
+    let bytes = from.send_half_mut().take_output();
     to.receive_slice(&bytes);
-    let Some(PeerEvent::Message { kind, payload }) = to.poll_event() else { panic!("no message") };
+    let Some(Event::Message { kind, payload }) = to.poll_event() else { panic!("no message") };
     assert_eq!(kind, message.kind());
     (payload.as_slice().to_vec(), bytes.len())
 }
@@ -67,10 +66,10 @@ fn message_is_masked_and_compressed_per_connection() {
 fn closing_connection_rejects_the_message() {
     let message = Encoded::new(MessageKind::Binary, b"late").unwrap();
     let mut server = endpoint(Side::Server, None);
-    server.send_half.send_close(None, "").unwrap();
-    let before = server.send_half.queued();
-    assert_eq!(message.send(&mut server.send_half), Err(SendError::NotOpen));
-    assert_eq!((server.send_half.queued(), server.send_half.stats().messages_sent), (before, 0));
+    server.send_half_mut().send_close(None, "").unwrap();
+    let before = server.send_half().queued();
+    assert_eq!(message.send(server.send_half_mut()), Err(SendError::NotOpen));
+    assert_eq!((server.send_half().queued(), server.send_half().stats().messages_sent), (before, 0));
 }
 
 #[test]
@@ -81,22 +80,22 @@ fn batch_sends_all_its_messages() {
     assert_eq!((batch.len(), batch.size()), (6, messages.iter().map(Encoded::size).sum()));
     for without in 0..=6 {
         let (mut server, mut client) = (endpoint(Side::Server, None), endpoint(Side::Client, None));
-        assert!(server.send_half.accepts_batches() && !client.send_half.accepts_batches());
-        messages[0].send(&mut server.send_half).unwrap(); // a message is queued before
-        server.send_half.send_batch(&batch, without).unwrap();
-        messages[1].send(&mut server.send_half).unwrap();
-        let stats = server.send_half.stats();
+        assert!(server.send_half().accepts_batches() && !client.send_half().accepts_batches());
+        messages[0].send(server.send_half_mut()).unwrap(); // a message is queued before
+        server.send_half_mut().send_batch(&batch, without).unwrap();
+        messages[1].send(server.send_half_mut()).unwrap();
+        let stats = server.send_half().stats();
         let rest: Vec<_> = [&payloads[..1], &payloads[without..], &payloads[1..2]].concat();
         assert_eq!(stats.messages_sent, rest.len() as u64);
         assert_eq!(stats.bytes_sent, rest.iter().map(|one| one.len() as u64).sum::<u64>());
-        client.receive_slice(&server.send_half.take_output());
+        client.receive_slice(&server.send_half_mut().take_output());
         for payload in rest {
-            let Some(PeerEvent::Message { payload: got, .. }) = client.poll_event() else { panic!("no message") };
+            let Some(Event::Message { payload: got, .. }) = client.poll_event() else { panic!("no message") };
             assert_eq!(got.as_slice(), payload);
         }
     }
-    assert!(!compressing(Side::Server, PARAMS).send_half.accepts_batches());
+    assert!(!compressing(Side::Server, PARAMS).send_half().accepts_batches());
     let mut closing = endpoint(Side::Server, None);
-    closing.send_half.send_close(None, "").unwrap();
-    assert_eq!(closing.send_half.send_batch(&batch, 0), Err(SendError::NotOpen));
+    closing.send_half_mut().send_close(None, "").unwrap();
+    assert_eq!(closing.send_half_mut().send_batch(&batch, 0), Err(SendError::NotOpen));
 }

@@ -33,8 +33,8 @@ fn child_does_not_wait_for_a_lock_of_the_parent() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (there, here) = sockets(None);
     let mut server = endpoint(Side::Server, None);
-    server.send_half.send_message(MessageKind::Text, b"x", None).unwrap();
-    server.send_half.flush(&there, Mode::NonBlocking).unwrap();
+    server.send_half_mut().send_message(MessageKind::Text, b"x", None).unwrap();
+    server.send_half_mut().flush(&there, Mode::NonBlocking).unwrap();
     let connection: Blocking<Vec<u8>, Vec<u8>> = Blocking::new(endpoint(Side::Client, None), here, Settings::default());
     let (taken, looked) = (AtomicBool::new(false), AtomicBool::new(false));
     let holds_lock = || {
@@ -74,13 +74,13 @@ fn child_writes_nothing() {
         Blocking::new(endpoint(Side::Client, None), blocking_here, Settings::default());
     let (queued_there, queued_here) = sockets(None);
     let mut queued = endpoint(Side::Client, None);
-    queued.send_half.send_message(MessageKind::Text, b"before", None).unwrap();
+    queued.send_half_mut().send_message(MessageKind::Text, b"before", None).unwrap();
 
     wirespeed_driver::after_fork();
 
     // The parent writes messages that were queued before.
-    assert_eq!(queued.send_half.flush(&queued_here, Mode::NonBlocking).unwrap(), Flushed::All);
-    assert!(queued.send_half.take_output().is_empty());
+    assert_eq!(queued.send_half_mut().flush(&queued_here, Mode::NonBlocking).unwrap(), Flushed::All);
+    assert!(queued.send_half_mut().take_output().is_empty());
     assert!(is_silent(&queued_there));
 
     // Nothing is encrypted, queued or written.
@@ -88,7 +88,7 @@ fn child_writes_nothing() {
     let _ = driver.send_half_mut().send_ping(b"x");
     driver.send_half_mut().send_close_notify();
     assert_eq!(driver.send_half().queued(), 0);
-    assert_eq!(driver.flush(), Flushed::All);
+    assert_eq!(driver.flush().unwrap(), Flushed::All);
     assert!(is_silent(&there));
     // The connection is over at its first use, but the socket stays open for the parent.
     driver.end_after_fork();

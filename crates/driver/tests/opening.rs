@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use support::{NativeHost, layers, sockets};
 use wirespeed_driver::Keepalive;
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::opening::{Carrier, Client, Error, Moved, Opening, Plan, Server, Stage, Stop, complete};
 use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
 use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
 use wirespeed_driver::protocol::handshake::{HandshakeError, HeaderList, Limits as HeadLimits, ServerConfig};
-use wirespeed_driver::protocol::{Limits, MessageKind, Payload};
+use wirespeed_driver::protocol::{Event, Limits, MessageKind, Payload};
 use wirespeed_driver::socket::{Mode, Readiness, Socket};
 use wirespeed_driver::tls::Layer;
 
@@ -59,9 +58,9 @@ fn exchange(client: &mut impl Opening, server: &mut impl Opening, step: usize) {
 fn answer(server: Server) -> Vec<u8> {
     let (mut endpoint, handshake) = server.finish::<Vec<u8>>(Limits::default(), keepalive()).unwrap();
     let accepted = handshake.accept(None, &HeaderList::default()).unwrap();
-    endpoint.send_half.send_head(&accepted.response.to_bytes());
-    endpoint.send_half.send_message(MessageKind::Text, b"welcome", None).unwrap();
-    endpoint.send_half.take_output()
+    endpoint.send_half_mut().send_head(&accepted.response.to_bytes());
+    endpoint.send_half_mut().send_message(MessageKind::Text, b"welcome", None).unwrap();
+    endpoint.send_half_mut().take_output()
 }
 
 /// Returns the first message that a client receives.
@@ -70,7 +69,7 @@ fn first_message(client: &mut Client) -> Vec<u8> {
     assert_eq!(handshake.request().target, "/chat");
     assert_eq!(accepted.response.status, 101);
     match endpoint.poll_event() {
-        Some(PeerEvent::Message { payload: Payload::Slice(slice), .. }) => slice.to_vec(),
+        Some(Event::Message { payload: Payload::Slice(slice), .. }) => slice.to_vec(),
         other => panic!("{other:?}"),
     }
 }

@@ -7,8 +7,7 @@ mod support;
 use support::{endpoint, sockets};
 use wirespeed_driver::Endpoint;
 use wirespeed_driver::buffer_pool::READ_SIZE;
-use wirespeed_driver::endpoint::PeerEvent;
-use wirespeed_driver::protocol::{MessageKind, Payload, Side};
+use wirespeed_driver::protocol::{Event, MessageKind, Payload, Side};
 use wirespeed_driver::socket::{Mode, Socket};
 
 /// Reads once. Returns the number of bytes, and whether the socket is drained.
@@ -24,7 +23,7 @@ fn read(endpoint: &mut Endpoint, socket: &Socket) -> (usize, bool) {
 fn messages(endpoint: &mut Endpoint) -> Vec<usize> {
     let mut sizes = Vec::new();
     while let Some(event) = endpoint.poll_event() {
-        let PeerEvent::Message { payload, .. } = event else { continue };
+        let Event::Message { payload, .. } = event else { continue };
         sizes.push(match payload {
             Payload::Slice(slice) => slice.len(),
             Payload::Buffer(buffer) => buffer.len(),
@@ -35,8 +34,8 @@ fn messages(endpoint: &mut Endpoint) -> Vec<usize> {
 
 fn frame(size: usize) -> Vec<u8> {
     let mut server = endpoint(Side::Server, None);
-    server.send_half.send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
-    server.send_half.take_output()
+    server.send_half_mut().send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+    server.send_half_mut().take_output()
 }
 
 /// `filled` is not 0 only if the read filled its buffer. The caller then reads again.

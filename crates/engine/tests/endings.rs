@@ -139,7 +139,7 @@ fn ending_session_adds_few_events_for_small_messages() {
     for _ in 0..SENT {
         client.queue(MessageKind::Binary, b"x");
     }
-    let bytes = client.peer.send_half.take_output();
+    let bytes = client.peer.send_half_mut().take_output();
     let mut stream = client.stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || stream.write_all(&bytes));
     wait_until("full", || engine.events().waiting().0 > 2);
@@ -245,7 +245,7 @@ fn ending_session_with_a_slow_handler_adds_few_events() {
     for _ in 0..SENT {
         client.queue(MessageKind::Binary, b"x");
     }
-    let bytes = client.peer.send_half.take_output();
+    let bytes = client.peer.send_half_mut().take_output();
     let mut stream = client.stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || stream.write_all(&bytes));
     std::thread::sleep(Duration::from_millis(200));

@@ -94,7 +94,7 @@ fn flood_fills_the_buffers_of_the_client_only() {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(1) {
         client.queue(MessageKind::Binary, &chunk);
-        let bytes = client.peer.send_half.take_output();
+        let bytes = client.peer.send_half_mut().take_output();
         match std::io::Write::write(&mut client.stream, &bytes) {
             Ok(count) if count == bytes.len() => sent += count,
             _ => break,
@@ -112,7 +112,7 @@ fn pings_use_no_memory() {
     let mut client = Client::open(&engine, "/");
     let payload = |number: u32| [&number.to_be_bytes()[..], &[0; 121]].concat();
     for number in 0..COUNT {
-        client.peer.send_half.send_ping(&payload(number)).unwrap();
+        client.peer.send_half_mut().send_ping(&payload(number)).unwrap();
         if number % 1000 == 0 {
             client.flush();
         }

@@ -279,8 +279,8 @@ fn waiting_senders_use_little_memory() {
     let senders: Vec<_> = (0..SENDERS).map(|_| Client::open(&engine, "/tell/a")).collect();
     let message = {
         let mut peer = Client::peer();
-        (0..1000).for_each(|_| peer.send_half.send_message(MessageKind::Binary, &[0; 1000], None).unwrap());
-        peer.send_half.take_output()
+        (0..1000).for_each(|_| peer.send_half_mut().send_message(MessageKind::Binary, &[0; 1000], None).unwrap());
+        peer.send_half_mut().take_output()
     };
     let before = resident();
     for sender in &senders {

@@ -308,8 +308,8 @@ fn echo() -> Config {
 fn flood(client: &Client) -> std::thread::JoinHandle<()> {
     let mut stream = client.stream.try_clone().unwrap();
     let mut peer = Client::peer();
-    (0..64).for_each(|number| peer.send_half.send_message(MessageKind::Binary, &payload(number), None).unwrap());
-    let bytes = peer.send_half.take_output();
+    (0..64).for_each(|number| peer.send_half_mut().send_message(MessageKind::Binary, &payload(number), None).unwrap());
+    let bytes = peer.send_half_mut().take_output();
     std::thread::spawn(move || while stream.write_all(&bytes).is_ok() {})
 }
 

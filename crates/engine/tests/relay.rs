@@ -202,7 +202,7 @@ fn flood(client: &Client, count: u32) -> std::thread::JoinHandle<()> {
                 payload[..4].copy_from_slice(&number.to_be_bytes());
                 sender.queue(MessageKind::Binary, &payload);
             }
-            let bytes = sender.peer.send_half.take_output();
+            let bytes = sender.peer.send_half_mut().take_output();
             sender.stream.write_all(&bytes).unwrap();
         }
     })

@@ -79,7 +79,7 @@ fn flood_is_echoed_to_a_late_reader() {
     for number in 0..count {
         client.queue(MessageKind::Text, format!("{number:0>1000}").as_bytes());
     }
-    let bytes = client.peer.send_half.take_output();
+    let bytes = client.peer.send_half_mut().take_output();
     let writing = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
     std::thread::sleep(Duration::from_millis(300));
     for number in 0..count {
@@ -175,7 +175,7 @@ fn full_event_queue_stops_reading_without_loss() {
     for number in 0..50_000_u32 {
         client.queue(MessageKind::Binary, &[&number.to_be_bytes()[..], &payload].concat());
     }
-    let bytes = client.peer.send_half.take_output();
+    let bytes = client.peer.send_half_mut().take_output();
     let writing = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
     std::thread::sleep(Duration::from_millis(500));
     assert!(!writing.is_finished(), "50 MB were read, for events that nobody takes");
@@ -216,7 +216,7 @@ fn stalled_client_is_closed_and_does_not_block_others() {
     let (session, seen) = take(&engine, 1).remove(0);
     assert!(begin.elapsed() < Duration::from_secs(5), "the time for closing is 0.3 s: {:?}", begin.elapsed());
     assert_eq!((session.remote_address(), seen), (Some(deaf_port), Seen::Disconnected(1006, String::new())));
-    assert!(deaf.end().is_none() || deaf.peer.send_half.close_received().is_some());
+    assert!(deaf.end().is_none() || deaf.peer.send_half().close_received().is_some());
     engine.broadcast(MessageKind::Text, b"still here", None).unwrap();
     assert_eq!(honest.receive_text(), "still here");
 }

@@ -79,13 +79,13 @@ fn visit(engine: &Engine, random: &mut Random) {
     }
     for _ in 0..random.below(4) {
         client.queue(MessageKind::Text, b"hello");
-        let bytes = client.peer.send_half.take_output();
+        let bytes = client.peer.send_half_mut().take_output();
         if std::io::Write::write_all(&mut client.stream, &bytes).is_err() {
             return; // it was closed
         }
     }
-    if random.below(2) == 0 && client.peer.send_half.send_close(Some(CloseCode(1000)), "").is_ok() {
-        let bytes = client.peer.send_half.take_output();
+    if random.below(2) == 0 && client.peer.send_half_mut().send_close(Some(CloseCode(1000)), "").is_ok() {
+        let bytes = client.peer.send_half_mut().take_output();
         let _ = std::io::Write::write_all(&mut client.stream, &bytes);
         while client.receive().is_some() {}
     }

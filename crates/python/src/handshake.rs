@@ -63,11 +63,11 @@ impl Answer {
 
     /// Queues the answer, and applies it to the endpoint.
     pub(crate) fn queue(&self, endpoint: &mut Endpoint<PyPayload>) {
-        endpoint.send_half.send_head(&self.head);
+        endpoint.send_half_mut().send_head(&self.head);
         if !self.accepts {
             endpoint.refuse();
         } else if !self.grants_compression {
-            endpoint.forgo_deflate();
+            endpoint.disable_deflate();
         }
     }
 }

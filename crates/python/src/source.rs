@@ -8,8 +8,8 @@ use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use wirespeed_driver::blocking::Source;
 use wirespeed_driver::protocol::{MessageKind, utf8};
+use wirespeed_driver::source::Source;
 
 use crate::payload::decode_utf8;
 

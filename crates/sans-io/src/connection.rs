@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use wirespeed_driver::Keepalive;
-use wirespeed_driver::endpoint::{Endpoint, Failure, PeerEvent, SendHalf};
+use wirespeed_driver::endpoint::{Endpoint, Failure, SendHalf};
 use wirespeed_driver::protocol::{
-    CloseCode, CloseFrame, Config, Connection, Delivery, Limits, MessageKind, SendError, Side,
+    CloseCode, CloseFrame, Config, Connection, Delivery, Event, Limits, MessageKind, SendError, Side,
 };
 
 use super::{bytes, get, hex, params};
@@ -34,8 +34,8 @@ pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
     }
     let steps: Vec<Value> = get(&case["steps"])?;
     let steps = steps.iter().map(|step| run_step(&mut endpoint, step)).collect::<Result<Vec<_>, _>>()?;
-    let closing = endpoint.send_half.closing();
-    let fault = match endpoint.send_half.failure() {
+    let closing = endpoint.send_half().closing();
+    let fault = match endpoint.send_half().failure() {
         Some(Failure::Fault(fault)) => Some(fault.close_code().0),
         _ => None,
     };
@@ -44,9 +44,9 @@ pub(super) fn run(case: &Value) -> Result<Value, Box<dyn Error>> {
         "received": closing.received.as_ref().map(close),
         "sent": closing.sent.as_ref().map(close),
         "first": closing.received_then_sent.map(|received| if received { "received" } else { "sent" }),
-        "failure": endpoint.send_half.failure().map(ToString::to_string),
+        "failure": endpoint.send_half().failure().map(ToString::to_string),
         "fault": fault,
-        "state": format!("{:?}", endpoint.send_half.state()),
+        "state": format!("{:?}", endpoint.send_half().state()),
     }))
 }
 
@@ -66,29 +66,36 @@ fn run_step(endpoint: &mut Endpoint, step: &Value) -> Result<Value, Box<dyn Erro
             poll(endpoint, &mut events, &mut sent);
             endpoint.poll_eof();
         }
-        "idle" => endpoint.send_half.release_idle(),
-        action => refused = send(&mut endpoint.send_half, action, step)?.err(),
+        "idle" => endpoint.send_half_mut().release_idle(),
+        action => refused = send(endpoint.send_half_mut(), action, step)?.err(),
     }
-    sent.extend(endpoint.send_half.take_output());
+    sent.extend(endpoint.send_half_mut().take_output());
     Ok(json!({ "events": events, "sent": hex(&sent), "refused": refused.map(|error| error.to_string()) }))
 }
 
 /// Collects all events, and the bytes with which the endpoint answers each.
 fn poll(endpoint: &mut Endpoint, events: &mut Vec<Value>, sent: &mut Vec<u8>) {
+    let failed = endpoint.send_half().failure().is_some();
     loop {
         match endpoint.poll_event() {
-            Some(PeerEvent::Message { kind, payload }) => {
+            Some(Event::Message { kind, payload }) => {
                 events.push(json!([format!("{kind:?}").to_lowercase(), hex(payload.as_slice()), true]))
             }
-            Some(PeerEvent::Fragment { kind, payload, fin }) => {
+            Some(Event::Fragment { kind, payload, fin }) => {
                 events.push(json!([format!("{kind:?}").to_lowercase(), hex(payload.as_slice()), fin]));
             }
-            Some(PeerEvent::Ping(payload)) => events.push(json!(["ping", hex(payload.as_slice())])),
-            Some(PeerEvent::Pong { payload, .. }) => events.push(json!(["pong", hex(payload.as_slice())])),
-            Some(PeerEvent::Closing) => events.push(json!(["closing"])),
-            None => return,
+            Some(Event::Ping(payload)) => events.push(json!(["ping", hex(payload.as_slice())])),
+            Some(Event::Pong(payload)) => events.push(json!(["pong", hex(payload.as_slice())])),
+            Some(Event::Close(_)) => events.push(json!(["closing"])),
+            Some(_) => {}
+            None => {
+                if !failed && matches!(endpoint.send_half().failure(), Some(Failure::Fault(_))) {
+                    events.push(json!(["closing"]));
+                }
+                return;
+            }
         }
-        sent.extend(endpoint.send_half.take_output());
+        sent.extend(endpoint.send_half_mut().take_output());
     }
 }
 

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use wirespeed_driver::connection::Progress;
-use wirespeed_driver::endpoint::PeerEvent;
 use wirespeed_driver::opening::{Carrier, Moved, Server};
-use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{self, HeaderList, Response, ServerConfig, ServerHandshake};
+use wirespeed_driver::protocol::{self, Limits};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::write_queue::Flushed;
@@ -97,7 +96,7 @@ impl Connection {
         let Phase::Opening(opening) = mem::replace(&mut self.phase, Phase::Over) else { return Progress::Over };
         let opened = opening.0.finish(limits, Keepalive::new(None, None, Instant::now()));
         let Some((mut endpoint, _)) = opened else { return Progress::Over };
-        endpoint.send_half.send_head(response);
+        endpoint.send_half_mut().send_head(response);
         let mut driver = Box::new(ConnectionDriver::new(endpoint, self.socket.take(), Some(CLOSE_TIMEOUT)));
         if let Role::Close(code) = &role {
             let _ = driver.begin_close(Some(*code), "", Instant::now()); // `for_target` checked the code
@@ -127,7 +126,7 @@ fn serve(
     let most = role.most_queued();
     let (mut blocked, mut drained, mut turns) = (false, !readable, 0_u32);
     loop {
-        if !drained && !*paused && !driver.endpoint.has_input() {
+        if !drained && !*paused && !driver.endpoint().has_input() {
             drained = driver.read_edge(closed);
         }
         // While the kernel accepts data, send the queue before it leaves the processor's cache.
@@ -135,7 +134,7 @@ fn serve(
         while !*paused && driver.send_half().queued() < limit {
             let (event, mut sender) = driver.poll_event_and_sender();
             match event {
-                Some(PeerEvent::Message { kind, payload }) => {
+                Some(protocol::Event::Message { kind, payload }) => {
                     let _ = role.receive(&mut sender, kind, payload.as_slice()); // fails only while closing
                 }
                 Some(_) => {}
@@ -150,7 +149,7 @@ fn serve(
         if progress == Progress::Over || *paused {
             return progress;
         }
-        if drained && !driver.endpoint.has_input() {
+        if drained && !driver.endpoint().has_input() {
             if !more || blocked {
                 return progress;
             }

@@ -7,10 +7,10 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use wirespeed_driver::connection::{Progress, Sender};
-use wirespeed_driver::endpoint::{Failure, PeerEvent, SendHalf};
+use wirespeed_driver::endpoint::{Failure, SendHalf};
 use wirespeed_driver::opening::{self, Carrier, Moved, Opening};
 use wirespeed_driver::protocol::handshake::{ClientHandshake, ClientRequest, Limits as HeadLimits};
-use wirespeed_driver::protocol::{CloseCode, Limits, MessageKind};
+use wirespeed_driver::protocol::{CloseCode, Event, Limits, MessageKind};
 use wirespeed_driver::socket::{Mode, Socket};
 use wirespeed_driver::tls::Layer;
 use wirespeed_driver::{ConnectionDriver, Keepalive, entropy};
@@ -216,7 +216,7 @@ impl Client {
             let now = *read.get_or_insert_with(Instant::now);
             let mut line = Line { exchange, sender, content, now };
             match event {
-                PeerEvent::Message { kind, payload } => {
+                Event::Message { kind, payload } => {
                     let bytes = payload.as_slice();
                     if kind == MessageKind::Text && bytes.starts_with(WSE) {
                         *greeting_due &= !line.receive_wse(bytes)?;
@@ -224,8 +224,8 @@ impl Client {
                         on_came(&mut line, Came::Message(kind, bytes))?;
                     }
                 }
-                PeerEvent::Ping(_) => line.exchange.pings += 1,
-                PeerEvent::Pong { payload, .. } => {
+                Event::Ping(_) => line.exchange.pings += 1,
+                Event::Pong(payload) => {
                     for due in line.exchange.receive_pong(payload.as_slice())? {
                         on_came(&mut line, Came::Pong(due))?;
                     }
@@ -239,7 +239,7 @@ impl Client {
     pub(crate) fn close(&mut self) -> Result<(), String> {
         let Phase::Open(driver) = &mut self.phase else { return Err(NOT_OPEN.into()) };
         driver.begin_close(Some(CloseCode::NORMAL_CLOSURE), "", Instant::now()).map_err(text)?;
-        driver.flush(); // a failure is noticed when reading
+        let _ = driver.flush(); // a failure is noticed when reading
         Ok(())
     }
 }
@@ -258,11 +258,11 @@ impl Exchange {
 impl Line<'_> {
     /// Sends a ping that was scheduled for this time.
     pub(crate) fn ping(&mut self, due: Instant) -> Result<(), String> {
-        if !self.sender.send_half.state().can_send() {
-            return Err(end(self.sender.send_half));
+        if !self.sender.send_half().state().can_send() {
+            return Err(end(self.sender.send_half_mut()));
         }
         let number = self.exchange.first_ping + self.exchange.pinged.len() as u64;
-        self.sender.send_half.send_ping(&number.to_be_bytes()).map_err(text)?;
+        self.sender.send_half_mut().send_ping(&number.to_be_bytes()).map_err(text)?;
         self.exchange.pinged.push_back(due);
         self.flush();
         Ok(())
@@ -271,8 +271,8 @@ impl Line<'_> {
     /// Queues the next message, which was scheduled for this time, compressed if that was negotiated.
     #[inline]
     pub(crate) fn send(&mut self, due: Instant) -> Result<(), String> {
-        if !self.sender.send_half.state().can_send() {
-            return Err(end(self.sender.send_half));
+        if !self.sender.send_half().state().can_send() {
+            return Err(end(self.sender.send_half_mut()));
         }
         let (kind, number) = (self.content.kind(), self.exchange.next);
         self.sender.send_message(kind, self.content.message(number), Some(true)).map_err(text)?;
@@ -300,7 +300,7 @@ impl Line<'_> {
     /// Writes queued bytes, as far as the socket accepts them.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        self.sender.flush(); // a failure is noticed when reading
+        let _ = self.sender.write_queued(); // a failure is noticed when reading
     }
 
     /// Handles a message of WSE's own protocol. Returns true if the connection is ready.
@@ -308,7 +308,7 @@ impl Line<'_> {
         let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
         if has(WSE_PING) {
             self.exchange.pings += 1;
-            self.sender.send_half.send_message(MessageKind::Text, WSE_PONG, None).map_err(text)?;
+            self.sender.send_half_mut().send_message(MessageKind::Text, WSE_PONG, None).map_err(text)?;
             return Ok(false);
         }
         if has(WSE_ERROR) {

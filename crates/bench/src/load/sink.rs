@@ -173,8 +173,8 @@ impl Load {
         let mut line = crew.line(number, now)?;
         let more = |sink: &Sink| if turn.is_none() { sink.unconfirmed() < sink.ahead } else { sink.sent < *goal };
         let mut bytes = 0;
-        while more(sink) && bytes < BLOCK && line.sender.send_half.queued() < QUEUED {
-            if line.sender.send_half.deflate().is_some() {
+        while more(sink) && bytes < BLOCK && line.sender.send_half().queued() < QUEUED {
+            if line.sender.send_half().deflate().is_some() {
                 // Compression depends on earlier messages, so these frames cannot be prepared.
                 for _ in 0..block.messages {
                     line.send(now)?;
@@ -182,7 +182,7 @@ impl Load {
                 }
             } else {
                 let payloads = block.messages * block.size as u64;
-                line.sender.send_half.send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
+                line.sender.send_half_mut().send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
             }
             bytes += block.frames.len();
             sink.sent += block.messages;
@@ -193,7 +193,7 @@ impl Load {
         }
         line.flush();
         // In a round, each connection continues until all have sent their messages.
-        Ok((turn.is_some() || more(sink)) && line.sender.send_half.queued() == 0)
+        Ok((turn.is_some() || more(sink)) && line.sender.send_half().queued() == 0)
     }
 
     /// Handles the events of the last wait.
@@ -246,7 +246,7 @@ impl Sink {
     }
 
     fn ask(&mut self, line: &mut Line<'_>) -> Result<(), String> {
-        line.sender.send_half.send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
+        line.sender.send_half_mut().send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
         self.asked.push_back((self.sent, line.now));
         Ok(())
     }

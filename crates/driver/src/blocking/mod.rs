@@ -32,7 +32,7 @@ use crate::socket::Socket;
 use crate::thread::{SHUTDOWN_WAIT, this_thread};
 
 pub use crate::connection::Item;
-pub use host::{Host, Source};
+pub use host::Host;
 pub use receiving::Timeout;
 pub use sending::PingTicket;
 
@@ -363,13 +363,13 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         f: impl FnOnce(&mut Endpoint<B>) -> R,
     ) -> R {
-        f(&mut self.lock(host).driver.endpoint)
+        f(self.lock(host).driver.endpoint_mut())
     }
 
     /// Runs `f` with the endpoint, for a garbage collector, which may run anywhere and must not block. Returns
     /// `None` if any thread holds the lock.
     pub fn peek<R>(&self, f: impl FnOnce(&Endpoint<B>) -> R) -> Option<R> {
-        self.current().try_lock().ok().map(|state| f(&state.driver.endpoint))
+        self.current().try_lock().ok().map(|state| f(state.driver.endpoint()))
     }
 
     /// Returns the protocol state, and whether TCP is over.

@@ -1,14 +1,13 @@
 //! Receives messages, and reads from the socket.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wirespeed_protocol::failpoint;
 use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
 
 use super::sending::Stop;
-use super::{Blocking, Error, Guard, Host, Item, PanicGuard, PingTicket, State, earliest, is_transient};
+use super::{Blocking, Error, Guard, Host, Item, PanicGuard, State, earliest, is_transient};
 use crate::connection::{Reading, Receiver, Wanted};
 use crate::endpoint::{Failure, ReadOperation};
 use crate::keepalive::Due;
@@ -51,7 +50,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             }
             let queued = !state.inbox.is_empty();
             if let Some(item) = self.take(&mut state, host, delivery)? {
-                state.driver.endpoint.release_parsed();
+                state.driver.endpoint_mut().release_parsed();
                 if queued {
                     self.notify(&mut state);
                 }
@@ -87,7 +86,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
             }
         }
-        state.driver.endpoint.release_parsed();
+        state.driver.endpoint_mut().release_parsed();
         self.flush_some(&mut state);
         self.notify(&mut state);
         Ok(items)
@@ -120,21 +119,21 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
         delivery: Delivery,
     ) -> Result<Option<Item<M>>, Error<H::Interrupt>> {
-        let State { inbox, driver, tickets, .. } = state;
-        let mut receiver = HostReceiver { host, tickets, answered: false };
-        let result = inbox.take(&mut driver.endpoint, delivery, &mut receiver);
-        let answered = receiver.answered;
-        self.parsed(state, answered);
+        let State { inbox, driver, .. } = state;
+        let result = inbox.take(driver.endpoint_mut(), delivery, &mut HostReceiver(host));
+        self.parsed(state);
         if !matches!(result, Ok(Some(_))) {
-            state.driver.endpoint.poll_eof();
+            state.driver.endpoint_mut().poll_eof();
         }
         result.map_err(Error::Interrupted)
     }
 
     /// Notifies waiters for pongs and writes replies, after parsing.
     #[inline]
-    fn parsed(&self, state: &mut State<B, M>, answered: bool) {
-        if answered {
+    fn parsed(&self, state: &mut State<B, M>) {
+        let answered = state.driver.endpoint_mut().take_answered_pings();
+        if !answered.is_empty() {
+            state.tickets.retain(|ticket| !ticket.resolve(&answered));
             self.notify_always(state);
         }
         self.flush_some(state);
@@ -181,27 +180,25 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
     ) -> Result<(), Error<H::Interrupt>> {
         let queued = state.inbox.len();
-        let State { inbox, driver, tickets, .. } = state;
-        let mut receiver = HostReceiver { host, tickets, answered: false };
-        let result = inbox.fill(&mut driver.endpoint, false, &mut receiver);
-        let answered = receiver.answered;
+        let State { inbox, driver, .. } = state;
+        let result = inbox.fill(driver.endpoint_mut(), false, &mut HostReceiver(host));
         if state.inbox.len() != queued {
             self.notify(state);
         }
-        self.parsed(state, answered);
-        state.driver.endpoint.poll_eof();
+        self.parsed(state);
+        state.driver.endpoint_mut().poll_eof();
         result.map(drop).map_err(Error::Interrupted)
     }
 
     /// Returns whether reading must stop because the application does not receive.
     pub(super) fn is_queue_full(&self, state: &State<B, M>) -> bool {
-        state.inbox.wanted() != Wanted::WithRoom && state.inbox.is_full(&state.driver.endpoint)
+        state.inbox.wanted() != Wanted::WithRoom && state.inbox.is_full(state.driver.endpoint())
     }
 
     /// Returns whether nothing more will be received.
     pub(super) fn is_over(&self, state: &State<B, M>) -> bool {
         state.driver.is_over()
-            || (!state.driver.send_half().state().can_receive() && !state.driver.endpoint.has_input())
+            || (!state.driver.send_half().state().can_receive() && !state.driver.endpoint().has_input())
     }
 
     /// Writes queued bytes until the kernel has no more room, unless another thread is the writer.
@@ -209,7 +206,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     pub(super) fn flush_some(&self, state: &mut State<B, M>) {
         if state.driver.send_half().queued() > 0 && !state.sending {
             // The endpoint records an error, which is returned after the last input.
-            state.driver.flush();
+            let _ = state.driver.flush();
         }
     }
 
@@ -290,7 +287,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
     ) -> (Guard<'a, B, M>, io::Result<()>) {
         let Some(socket) = state.driver.socket().cloned() else { return (state, Ok(())) };
         let room = state.inbox.room();
-        let mut operation = state.driver.endpoint.begin_read(room);
+        let mut operation = state.driver.endpoint_mut().begin_read(room);
         state.reading = true;
         state.only_sends = false;
         drop(state);
@@ -341,12 +338,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
 }
 
 /// Adapts the host to the [`Receiver`] of the inbox.
-struct HostReceiver<'a, H> {
-    host: &'a H,
-    tickets: &'a mut Vec<Arc<PingTicket>>,
-    /// A pong has answered a ping of the application.
-    answered: bool,
-}
+struct HostReceiver<'a, H>(&'a H);
 
 impl<H: Host> Receiver<H::Buffer> for HostReceiver<'_, H> {
     type Message = H::Message;
@@ -359,21 +351,16 @@ impl<H: Host> Receiver<H::Buffer> for HostReceiver<'_, H> {
         payload: Payload<'_, H::Buffer>,
         whole: bool,
     ) -> Result<H::Message, H::Interrupt> {
-        self.host.message(kind, payload, whole)
+        self.0.message(kind, payload, whole)
     }
 
     fn join(&mut self, kind: MessageKind, fragments: Vec<H::Message>) -> Result<H::Message, H::Interrupt> {
-        self.host.join(kind, fragments)
+        self.0.join(kind, fragments)
     }
 
     fn ping(&mut self, _: &[u8]) {}
 
-    fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
-        if let Some((answered, latency)) = answered {
-            self.tickets.retain(|ticket| !ticket.resolve(&answered, latency));
-            self.answered = true;
-        }
-    }
+    fn pong(&mut self, _: &[u8]) {}
 }
 
 /// Reads once, blocking until `wake` at most. `WouldBlock`: it woke for another reason, possibly early.

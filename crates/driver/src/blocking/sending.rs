@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use wirespeed_protocol::failpoint;
 use wirespeed_protocol::{CloseCode, MessageKind, PayloadBuffer, SendError};
 
-use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, PanicGuard, Source, State, earliest};
+use super::{Blocking, Error, Guard, Host, INTERRUPT_CHECK, PanicGuard, State, earliest};
 use crate::buffer_pool;
 use crate::endpoint::Failure;
-use crate::keepalive::Silence;
+use crate::keepalive::{AnsweredPing, Silence};
 use crate::socket::{Mode, Readiness};
+use crate::source::Source;
 use crate::thread::BULK_IO_BYTES;
 use crate::write_queue::Flushed;
 
@@ -46,13 +47,13 @@ impl PingTicket {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the answer if it is for this ping. Returns whether it is.
-    pub(super) fn resolve(&self, answered: &[u64], latency: Duration) -> bool {
-        let mine = answered.contains(&self.id);
-        if mine {
-            self.set(Ok(latency));
+    /// Records the answer if this ping is among the answered ones. Returns whether it is.
+    pub(super) fn resolve(&self, answered: &[AnsweredPing]) -> bool {
+        let mine = answered.iter().find(|ping| ping.number == self.id);
+        if let Some(ping) = mine {
+            self.set(Ok(ping.latency));
         }
-        mine
+        mine.is_some()
     }
 
     pub(super) fn fail_all(tickets: &mut Vec<Arc<Self>>) {
@@ -200,8 +201,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         if state.driver.send_half().keepalive.is_outstanding(payload) {
             return Err(Error::PingOutstanding);
         }
-        state.driver.send_half_mut().send_ping(payload).map_err(refused)?;
-        let id = state.driver.send_half_mut().keepalive.handle_ping_sent(payload, Instant::now());
+        let id = state.driver.send_half_mut().send_numbered_ping(payload, Instant::now()).map_err(refused)?;
         let ticket = Arc::new(PingTicket { id, outcome: Mutex::new(None), resolved: Condvar::new() });
         state.tickets.push(Arc::clone(&ticket));
         self.drain_all(state, host).map(|()| ticket)
@@ -272,7 +272,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
         host: &H,
     ) -> Result<Guard<'a, B, M>, Error<H::Interrupt>> {
         state.input_checked_at = Instant::now();
-        if !state.reading && !state.driver.endpoint.has_input() && !self.is_queue_full(&state) {
+        if !state.reading && !state.driver.endpoint().has_input() && !self.is_queue_full(&state) {
             state = self.read(state, host, None, |socket, operation| operation.read(socket, Mode::NonBlocking)).0;
         }
         if !state.reading {
@@ -344,9 +344,9 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             return Err(Error::Closed.into());
         }
         let flushed = if driver.send_half().queued() < BULK_IO_BYTES {
-            driver.try_flush()
+            driver.flush()
         } else {
-            host.run_bulk_io(|| driver.try_flush())
+            host.run_bulk_io(|| driver.flush())
         };
         match flushed {
             Ok(Flushed::All) => Ok(state),
@@ -431,7 +431,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
             let dead = wake.is_some_and(|wake| wake <= now);
             wake = earliest(wake, interval.and_then(|interval| now.checked_add(interval)));
             if dead {
-                state.driver.endpoint.fail_with_code(
+                state.driver.endpoint_mut().fail_with_code(
                     Failure::KeepaliveTimeout,
                     CloseCode::INTERNAL_ERROR,
                     "keepalive ping timeout",
@@ -446,7 +446,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                 }
                 wake = earliest(wake, by);
             }
-            let stopped = state.reading || full || state.driver.endpoint.has_input();
+            let stopped = state.reading || full || state.driver.endpoint().has_input();
             let readable = !stopped && state.driver.send_half().state().can_receive();
             if stopped {
                 // When the reader stops, or a full queue is emptied, this thread must continue reading, but nothing
@@ -469,7 +469,7 @@ impl<B: PayloadBuffer + Send, M: Send> Blocking<B, M> {
                     // Another thread may have read meanwhile, or be reading.
                     if !ready.readable
                         || state.reading
-                        || state.driver.endpoint.has_input()
+                        || state.driver.endpoint().has_input()
                         || self.is_queue_full(&state)
                     {
                         state

@@ -1,20 +1,21 @@
 //! Moves the bytes of one connection, closes it and keeps it alive. It never blocks; callers pass the time.
 
+mod deadline;
+
 use std::borrow::Borrow;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirespeed_protocol::{CloseCode, PayloadBuffer, SendError, Side, State};
+use wirespeed_protocol::{CloseCode, Event, PayloadBuffer, SendError, Side, State};
 
 use super::Sender;
-use crate::endpoint::{Endpoint, Failure, LargeSend, PeerEvent, ReadOperation, SendHalf};
-use crate::keepalive::{Due, Silence, Span, Traffic};
+use crate::endpoint::{Endpoint, Failure, LargeSend, ReadOperation, SendHalf};
+use crate::keepalive::{Silence, Span};
 use crate::socket::{Mode, Socket};
 use crate::write_queue::Flushed;
 
-/// Time until the next attempt to send a ping that could not be sent inside a frame.
-const PING_RETRY: Duration = Duration::from_millis(50);
+pub use deadline::Reading;
 
 /// The source and destination of the bytes.
 enum Stream<S> {
@@ -48,15 +49,6 @@ pub enum Progress {
     Over,
 }
 
-/// Whether the caller reads from the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// It reads.
-    Going,
-    /// It does not read at present, by the application's choice.
-    Paused,
-}
-
 /// One connection, on its socket `S` or on an external transport, which reads and writes the bytes.
 ///
 /// The order of calls:
@@ -69,7 +61,7 @@ pub enum Reading {
 /// When [`Self::advance`] returns [`Progress::Over`], drop the socket that [`Self::take_ended`] returns.
 pub struct ConnectionDriver<B, S = Socket> {
     /// Parses input and queues output.
-    pub endpoint: Endpoint<B>,
+    endpoint: Endpoint<B>,
     stream: Stream<S>,
     close_timeout: Span,
     /// When waiting for the end of TCP stops; `None`: closing has not begun; `Some(None)`: no limit.
@@ -117,17 +109,30 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         conn
     }
 
+    /// Returns the endpoint, which parses input and queues output.
+    #[must_use]
+    #[inline]
+    pub fn endpoint(&self) -> &Endpoint<B> {
+        &self.endpoint
+    }
+
+    /// Returns the endpoint, to change what it parses and queues.
+    #[inline]
+    pub fn endpoint_mut(&mut self) -> &mut Endpoint<B> {
+        &mut self.endpoint
+    }
+
     /// Returns the sending side, which also keeps the state of the connection.
     #[must_use]
     #[inline]
     pub fn send_half(&self) -> &SendHalf<B> {
-        &self.endpoint.send_half
+        self.endpoint.send_half()
     }
 
     /// Returns the sending side, to send.
     #[inline]
     pub fn send_half_mut(&mut self) -> &mut SendHalf<B> {
-        &mut self.endpoint.send_half
+        self.endpoint.send_half_mut()
     }
 
     /// Returns the socket, unless an external transport is used or TCP is over.
@@ -201,7 +206,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             drained = operation.is_drained(&result) && !(closed && result.is_ok());
             result
         });
-        drained || self.endpoint.send_half.is_eof()
+        drained || self.endpoint.send_half().is_eof()
     }
 
     /// Takes bytes that an external transport has read.
@@ -223,13 +228,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     /// Returns the next event in the input.
     #[inline]
-    pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
+    pub fn poll_event(&mut self) -> Option<Event<'_, B>> {
         self.endpoint.poll_event()
     }
 
     /// Returns the next event with a [`Sender`], which can answer while the payload is in the read buffer.
     #[inline]
-    pub fn poll_event_and_sender(&mut self) -> (Option<PeerEvent<'_, B>>, Sender<'_, B>) {
+    pub fn poll_event_and_sender(&mut self) -> (Option<Event<'_, B>>, Sender<'_, B>) {
         let socket = self.stream.socket();
         let (event, send_half) = self.endpoint.poll_event_and_send_half();
         (event, Sender { send_half, socket })
@@ -240,19 +245,14 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// Returns a [`Sender`] for this connection.
     #[inline]
     pub fn sender(&mut self) -> Sender<'_, B> {
-        Sender { send_half: &mut self.endpoint.send_half, socket: self.stream.socket() }
+        Sender { send_half: self.endpoint.send_half_mut(), socket: self.stream.socket() }
     }
 
-    /// Writes queued bytes until the kernel has no more room. The [`SendHalf`] records an error.
+    /// Writes queued bytes until the kernel has no more room. The [`SendHalf`] records an error too. Does nothing
+    /// with an external transport.
     #[inline]
-    pub fn flush(&mut self) -> Flushed {
-        self.sender().flush()
-    }
-
-    /// Writes queued bytes like [`Self::flush`], and also returns the error.
-    #[inline]
-    pub fn try_flush(&mut self) -> io::Result<Flushed> {
-        self.sender().try_flush()
+    pub fn flush(&mut self) -> io::Result<Flushed> {
+        self.sender().write_queued()
     }
 
     /// Writes queued bytes and then the rest of a large message directly from `rest`, until the kernel has no
@@ -262,13 +262,16 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// [`SendHalf::append_large`]: crate::endpoint::SendHalf::append_large
     pub fn write_large(&mut self, send: &mut LargeSend, rest: &[u8]) -> Option<usize> {
         let Stream::Socket(socket) = &self.stream else { return None };
-        self.endpoint.send_half.is_zero_copy().then(|| self.endpoint.send_half.write_large(send, rest, socket.borrow()))
+        self.endpoint
+            .send_half()
+            .is_zero_copy()
+            .then(|| self.endpoint.send_half_mut().write_large(send, rest, socket.borrow()))
     }
 
     /// Takes the queued bytes, for an external transport to write.
     #[must_use]
     pub fn take_output(&mut self) -> Vec<u8> {
-        self.endpoint.send_half.take_output()
+        self.endpoint.send_half_mut().take_output()
     }
 
     /// Returns whether the connection is closing on an external transport. [`Self::advance`] then needs
@@ -277,7 +280,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     #[inline]
     pub fn is_closing_externally(&self) -> bool {
         matches!(self.stream, Stream::External)
-            && (self.close_deadline.is_some() || self.is_closing() || self.endpoint.send_half.is_eof())
+            && (self.close_deadline.is_some() || self.is_closing() || self.endpoint.send_half().is_eof())
     }
 
     /// Records whether the external transport has bytes that the kernel has not taken.
@@ -287,7 +290,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
 
     /// Returns whether bytes of ours have yet to reach the kernel.
     fn is_unwritten(&self) -> bool {
-        self.transport_buffered || self.endpoint.send_half.is_unwritten()
+        self.transport_buffered || self.endpoint.send_half().is_unwritten()
     }
 
     /// Begins the closing handshake (RFC 6455 7.1.2) unless it has begun. The caller flushes.
@@ -295,8 +298,8 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
         if self.is_over() {
             return Ok(());
         }
-        if self.endpoint.send_half.state() == State::Open {
-            self.endpoint.send_half.send_close(code, reason)?;
+        if self.endpoint.send_half().state() == State::Open {
+            self.endpoint.send_half_mut().send_close(code, reason)?;
         }
         self.start_close_deadline(now);
         Ok(())
@@ -345,13 +348,13 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     #[must_use]
     #[inline]
     pub fn is_closing(&self) -> bool {
-        !self.endpoint.send_half.state().can_send() || self.endpoint.send_half.failure().is_some() || self.is_over()
+        !self.endpoint.send_half().state().can_send() || self.endpoint.send_half().failure().is_some() || self.is_over()
     }
 
     /// Advances the closing handshake if a step is due. Call it when [`Self::poll_event`] returns `None`.
     #[inline]
     pub fn advance(&mut self, now: impl FnOnce() -> Instant) -> Progress {
-        let send_half = &self.endpoint.send_half;
+        let send_half = self.endpoint.send_half();
         let open = send_half.state() == State::Open && !send_half.is_eof() && send_half.failure().is_none();
         if open && self.close_deadline.is_none() && !self.is_over() {
             return Progress::Open;
@@ -363,10 +366,10 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     #[inline]
     pub fn flush_and_advance(&mut self, now: impl Fn() -> Instant) -> (Flushed, Progress) {
         loop {
-            let flushed = self.flush();
-            let left = self.endpoint.send_half.queued();
+            let flushed = self.flush().unwrap_or(Flushed::All);
+            let left = self.endpoint.send_half().queued();
             let progress = self.advance(&now);
-            if progress == Progress::Open || self.endpoint.send_half.queued() == left {
+            if progress == Progress::Open || self.endpoint.send_half().queued() == left {
                 return (flushed, progress);
             }
         }
@@ -386,22 +389,22 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             return self.end(Failure::Aborted);
         }
         // Input before the end of the stream is parsed first: a close frame in it must be answered.
-        let more = !self.endpoint.send_half.is_eof()
-            || self.endpoint.has_input() && self.endpoint.send_half.failure().is_none();
-        if more && self.endpoint.send_half.state().can_receive() {
+        let more = !self.endpoint.send_half().is_eof()
+            || self.endpoint.has_input() && self.endpoint.send_half().failure().is_none();
+        if more && self.endpoint.send_half().state().can_receive() {
             return Progress::Closing;
         }
-        if self.endpoint.send_half.is_eof() && !self.endpoint.has_input() && !self.is_unwritten() {
+        if self.endpoint.send_half().is_eof() && !self.endpoint.has_input() && !self.is_unwritten() {
             return self.end(Failure::Aborted);
         }
-        if !self.close_notify_sent && !self.endpoint.send_half.is_mid_frame() {
+        if !self.close_notify_sent && !self.endpoint.send_half().is_mid_frame() {
             self.close_notify_sent = true;
-            self.endpoint.send_half.send_close_notify();
+            self.endpoint.send_half_mut().send_close_notify();
         }
         if self.is_unwritten() {
             return Progress::Closing;
         }
-        match self.endpoint.send_half.failure() {
+        match self.endpoint.send_half().failure() {
             // The closing handshake is complete: a client lets the server end TCP, so that the server need not
             // keep the connection in TIME_WAIT; a server ends it (RFC 6455 7.1.1).
             None if self.endpoint.side() == Side::Client => Progress::Closing,
@@ -439,7 +442,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// the parent. Call it before anything else is done with the connection.
     #[inline]
     pub fn end_after_fork(&mut self) {
-        if self.endpoint.send_half.is_forked() && !self.is_over() {
+        if self.endpoint.send_half().is_forked() && !self.is_over() {
             self.end(Failure::Forked);
         }
     }
@@ -447,7 +450,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     /// Wakes a thread that is blocked on the socket, by ending TCP. Changes nothing else.
     pub fn wake_blocked_threads(&self) {
         // After a fork the socket is shared with the parent, whose connection goes on.
-        if let (Some(socket), false) = (self.stream.socket(), self.endpoint.send_half.is_forked()) {
+        if let (Some(socket), false) = (self.stream.socket(), self.endpoint.send_half().is_forked()) {
             socket.shutdown();
         }
     }
@@ -456,7 +459,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
     pub fn end(&mut self, failure: Failure) -> Progress {
         if let Stream::Socket(socket) = &self.stream {
             // After a fork the socket is shared with the parent, whose connection goes on.
-            if !self.endpoint.send_half.is_forked() {
+            if !self.endpoint.send_half().is_forked() {
                 socket.borrow().shutdown();
             }
         }
@@ -464,7 +467,7 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             if let Stream::Socket(socket) = std::mem::replace(&mut self.stream, Stream::Over) {
                 self.stream = Stream::Ended(socket);
             }
-            if self.endpoint.send_half.state() != State::Closed {
+            if self.endpoint.send_half().state() != State::Closed {
                 self.endpoint.fail(failure);
                 self.endpoint.poll_eof();
             } else if matches!(failure, Failure::CloseTimeout) {
@@ -485,113 +488,6 @@ impl<B: PayloadBuffer, S: Borrow<Socket>> ConnectionDriver<B, S> {
             Stream::Ended(socket) => Some(socket),
             _ => None,
         }
-    }
-
-    // ---- time ----
-
-    /// Returns when [`Self::handle_deadline`] is due; `None`: never.
-    #[must_use]
-    pub fn deadline(&self, now: Instant) -> Option<Instant> {
-        if self.is_over() {
-            return None;
-        }
-        let keepalive = match self.endpoint.send_half.keepalive.poll(now) {
-            // An arriving pong sets no timer, so check again when the next ping would be due.
-            Due::Nothing(next) => {
-                match (next, self.endpoint.send_half.keepalive.next_ping().filter(|ping| *ping > now)) {
-                    (Some(next), Some(ping)) => Some(next.min(ping)),
-                    (next, ping) => next.or(ping),
-                }
-            }
-            Due::Ping | Due::Check => Some(now),
-        };
-        match (self.close_deadline.flatten(), keepalive.filter(|_| !self.is_closing())) {
-            (Some(finish), Some(next)) => Some(finish.min(next)),
-            (finish, next) => finish.or(next),
-        }
-    }
-
-    /// Sends or checks the pings due at `now`. The caller then flushes, advances, and asks for the next
-    /// deadline. A returned time is the earliest useful time of the next call. `backlog`: bytes that an
-    /// external transport and the kernel below it have yet to deliver; with a socket, the kernel is asked here.
-    pub fn handle_deadline(&mut self, now: Instant, reading: Reading, backlog: u64) -> Option<Instant> {
-        wirespeed_protocol::failpoint::hit("driver.deadline");
-        let paused = reading == Reading::Paused;
-        self.was_paused |= paused;
-        if self.is_over() || self.is_closing() {
-            return None;
-        }
-        for _ in 0..2 {
-            match self.endpoint.send_half.keepalive.poll(now) {
-                Due::Nothing(_) => break,
-                Due::Ping => {
-                    self.endpoint.send_half.release_idle();
-                    let traffic = self.traffic(backlog);
-                    self.endpoint.send_half.send_keepalive(now, traffic);
-                    self.was_paused = paused;
-                    if self.endpoint.send_half.is_mid_frame() {
-                        if self.is_silent_in_frame(now, paused, traffic) {
-                            self.fail_keepalive();
-                            return None;
-                        }
-                        return Some(now + PING_RETRY); // when the frame is out
-                    }
-                    self.unsent_ping = None;
-                }
-                Due::Check if self.was_paused => {
-                    // The pong may be behind messages that the application has not received.
-                    self.was_paused = paused;
-                    self.endpoint.send_half.keepalive.restart(now);
-                }
-                Due::Check => {
-                    let traffic = self.traffic(backlog);
-                    if self.endpoint.send_half.keepalive.check(now, traffic) {
-                        self.fail_keepalive();
-                    }
-                    break;
-                }
-            }
-        }
-        None
-    }
-
-    fn fail_keepalive(&mut self) {
-        self.endpoint.fail_with_code(Failure::KeepaliveTimeout, CloseCode::INTERNAL_ERROR, "keepalive ping timeout");
-    }
-
-    /// Returns whether a ping has waited too long for the rest of a frame. A peer that acknowledges none of it
-    /// during the pong timeout counts as silent, unless reading is paused or everything written is
-    /// acknowledged.
-    fn is_silent_in_frame(&mut self, now: Instant, paused: bool, traffic: Traffic) -> bool {
-        let Some(timeout) = self.endpoint.send_half.keepalive.timeout() else { return false };
-        let silence = self.unsent_ping.get_or_insert_with(|| Box::new(Silence::in_frame(now, traffic)));
-        if paused || traffic.acknowledged == traffic.written.cast_signed() {
-            silence.restart(now);
-        }
-        silence.check(now, traffic) >= timeout
-    }
-
-    /// Returns the number of bytes moved so far. `backlog` counts only without a socket: see
-    /// [`Self::handle_deadline`].
-    #[must_use]
-    pub fn traffic(&self, backlog: u64) -> Traffic {
-        let (unread, unacknowledged) = match self.stream.socket() {
-            Some(socket) => (socket.unread(), socket.unacknowledged()),
-            None => (0, backlog),
-        };
-        let written = self.endpoint.send_half.written();
-        Traffic {
-            read: u64::MAX - self.read_limit,
-            unread,
-            written,
-            acknowledged: written.cast_signed() - unacknowledged.cast_signed(),
-            queued: self.endpoint.send_half.queued() as u64,
-        }
-    }
-
-    /// Records that reading was paused or resumed.
-    pub fn record_pause(&mut self) {
-        self.was_paused = true;
     }
 }
 

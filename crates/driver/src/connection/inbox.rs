@@ -3,13 +3,12 @@
 //! It does not read from the socket or decide which task receives a message; `WaitState` does.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use wirespeed_protocol::{Delivery, MessageKind, Payload, PayloadBuffer};
+use wirespeed_protocol::{Delivery, Event, MessageKind, Payload, PayloadBuffer};
 
 use super::Watermarks;
 use crate::buffer_pool;
-use crate::endpoint::{Endpoint, PeerEvent, payload_len};
+use crate::endpoint::{Endpoint, payload_len};
 
 /// Approximate memory cost of a queued message beside its bytes: an application object and its place in the
 /// queue.
@@ -75,9 +74,8 @@ pub trait Receiver<B> {
     /// Handles a ping, which is answered already.
     fn ping(&mut self, payload: &[u8]);
 
-    /// Handles a pong. `answered`: the numbers of the pings that it answers, and the round-trip time of the
-    /// last.
-    fn pong(&mut self, payload: &[u8], answered: Option<(Vec<u64>, Duration)>);
+    /// Handles a pong. [`Endpoint::take_answered_pings`] returns the pings that it answers.
+    fn pong(&mut self, payload: &[u8]);
 }
 
 /// The queue of received messages of one connection.
@@ -218,18 +216,18 @@ impl<M> Inbox<M> {
         loop {
             let (kind, payload, fin) = match endpoint.poll_event() {
                 None => return Ok(None),
-                Some(PeerEvent::Message { kind, payload }) => (kind, payload, true),
-                Some(PeerEvent::Fragment { kind, payload, fin }) => (kind, payload, fin),
-                // The next call discards the rest of the input.
-                Some(PeerEvent::Closing) => continue,
-                Some(PeerEvent::Ping(payload)) => {
+                Some(Event::Message { kind, payload }) => (kind, payload, true),
+                Some(Event::Fragment { kind, payload, fin }) => (kind, payload, fin),
+                Some(Event::Ping(payload)) => {
                     receiver.ping(payload.as_slice());
                     continue;
                 }
-                Some(PeerEvent::Pong { payload, answered }) => {
-                    receiver.pong(payload.as_slice(), answered);
+                Some(Event::Pong(payload)) => {
+                    receiver.pong(payload.as_slice());
                     continue;
                 }
+                // After a close frame, the next call discards the rest of the input.
+                Some(_) => continue,
             };
             let whole = fin && !self.partial;
             self.partial = !fin;
@@ -426,9 +424,16 @@ impl<M> Inbox<M> {
         self.received += payload;
     }
 
-    /// Returns the count of bytes received, which the caller resets to zero.
+    /// Returns the number of bytes received since [`Self::reset_received`], with [`RECEIVED_COST`] for each message.
+    #[must_use]
     #[inline]
-    pub fn received(&mut self) -> &mut usize {
-        &mut self.received
+    pub fn received(&self) -> usize {
+        self.received
+    }
+
+    /// Restarts the count of bytes received. Call it when the receiving task was suspended.
+    #[inline]
+    pub fn reset_received(&mut self) {
+        self.received = 0;
     }
 }

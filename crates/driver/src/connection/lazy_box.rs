@@ -2,7 +2,7 @@
 
 /// An empty `T` until it is first changed.
 #[derive(Debug)]
-pub struct LazyBox<T>(Option<Box<T>>);
+pub(super) struct LazyBox<T>(Option<Box<T>>);
 
 impl<T> Default for LazyBox<T> {
     fn default() -> Self {
@@ -14,25 +14,25 @@ impl<T: Default> LazyBox<T> {
     /// Returns the value, or `None` if it was never changed.
     #[must_use]
     #[inline]
-    pub fn get(&self) -> Option<&T> {
+    pub(super) fn get(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
     /// Returns the value for changes, or `None` if it was never changed.
     #[must_use]
     #[inline]
-    pub fn get_mut(&mut self) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }
 
     /// Returns the value for changes; creates it if necessary.
-    pub fn make(&mut self) -> &mut T {
+    pub(super) fn make(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }
 
     /// Takes the value and leaves the box empty.
     #[must_use]
-    pub fn take(&mut self) -> T {
+    pub(super) fn take(&mut self) -> T {
         self.0.take().map_or_else(T::default, |there| *there)
     }
 }

@@ -14,11 +14,9 @@ mod watchers;
 
 pub use driver::{ConnectionDriver, Progress, Reading};
 pub use inbox::{Inbox, Item, RECEIVED_COST, Receiver, Unparsed, Wanted};
-pub use lazy_box::LazyBox;
-pub use send_queue::{Hold, Large, Output, SendQueue, WritableNotice, YIELD_BYTES};
+pub use send_queue::{Output, SendQueue, YIELD_BYTES};
 pub use sender::Sender;
 pub use wait_state::{Action, ActionCursor, End, Environment, Limits, Teardown, WaitState};
-pub use watchers::Watchers;
 
 /// The limits of a queue, with hysteresis: intake stops above `high` and restarts at `low`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

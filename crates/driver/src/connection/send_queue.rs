@@ -1,12 +1,17 @@
 //! The order of tasks that wait to send, and the decision when queued bytes are written.
 
+mod flushes;
+
 use std::collections::{BTreeSet, VecDeque};
-use std::mem::take;
+use std::mem::{replace, take};
 use std::time::{Duration, Instant};
 
 use wirespeed_protocol::CloseCode;
 
-use super::{ConnectionDriver, Environment, LazyBox, Watermarks};
+#[cfg(doc)]
+use super::WaitState;
+use super::lazy_box::LazyBox;
+use super::{ConnectionDriver, Environment, Watermarks};
 use crate::endpoint::LargeSend;
 
 /// Number of bytes sent or received without a suspension after which the task yields to the loop.
@@ -21,13 +26,13 @@ const CORK_LIMIT: usize = 64 * 1024;
 const CORK_TIME: Duration = Duration::from_micros(50);
 
 /// A large message that is sent piece by piece.
-pub struct Large<L> {
+pub(super) struct Large<L> {
     /// The progress of its frame.
-    pub send: LargeSend,
+    pub(super) send: LargeSend,
     /// The object from which its bytes are read; the bytes must not change.
-    pub source: L,
+    pub(super) source: L,
     /// Number of bytes already taken from `source`.
-    pub offset: usize,
+    pub(super) offset: usize,
 }
 
 /// What to do with bytes that were just queued.
@@ -43,7 +48,7 @@ pub enum Output {
 
 /// Whether a listener waits to be notified of room to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WritableNotice {
+enum WritableNotice {
     /// It does not wait.
     No,
     /// It waits for room: it was notified that there is none, or a send was refused.
@@ -52,14 +57,14 @@ pub enum WritableNotice {
     Soon,
 }
 
-/// A reason why no task may send, regardless of room.
+/// Whether tasks may send whole messages, regardless of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
-    /// Nothing.
-    Free,
-    /// The opening handshake has not been answered yet.
+enum SendLock {
+    /// They may.
+    Unlocked,
+    /// They may not: the opening handshake has not been answered yet.
     Opening,
-    /// The task with this number is sending a message in fragments.
+    /// They may not: the task with this number is sending a message in fragments.
     Fragments(usize),
 }
 
@@ -73,10 +78,13 @@ struct ClockCache {
 
 /// Orders the senders of one connection and decides when its queued bytes are written.
 ///
-/// 1. Before sending, check `must_wait`. To wait, take a `next_ticket` and call `add_sender`.
-/// 2. When woken, call `take_turn`, then check again.
-/// 3. After queueing, follow `output`: write, cork or wait. If `should_wait`, wait with `add_drainer`.
-/// 4. To wait until bytes are written, call `add_flush`.
+/// 1. Before sending, check [`WaitState::must_wait`]. To wait, take a [`Self::next_ticket`] and call
+///    [`Self::add_sender`].
+/// 2. When woken, call [`Self::take_turn`], then check again.
+/// 3. After queueing, follow [`WaitState::output`]: write, [cork](Self::cork) or wait. If
+///    [`WaitState::should_wait`] returns true, wait with [`Self::add_drainer`].
+/// 4. After writing, call [`Self::set_blocked`].
+/// 5. To wait until bytes are written, call [`WaitState::add_flush`].
 ///
 /// The bytes themselves are in the [`SendHalf`](crate::endpoint::SendHalf) of the driver.
 pub struct SendQueue<E: Environment> {
@@ -89,21 +97,20 @@ pub struct SendQueue<E: Environment> {
     /// The waiting tasks, allocated when the first one waits.
     waiting: LazyBox<Waiting<E::Waiter>>,
     /// The kernel or the transport has no room.
-    pub blocked: bool,
+    blocked: bool,
     /// The queued bytes are being passed to a transport, which may run any code. Bytes queued meanwhile come
     /// after them.
-    pub passing_output: bool,
+    passing_output: bool,
     /// A task waits until the transport has passed everything to the kernel: the transport then reports no room
     /// although it has some.
-    pub draining: bool,
+    draining: bool,
     /// Queued bytes are written at the end of this iteration of the loop.
-    pub corked: bool,
+    corked: bool,
     /// The large message that is being sent.
-    pub large: Option<Box<Large<E::Source>>>,
-    /// A reason why no task may send.
-    pub hold: Hold,
+    pub(super) large: Option<Box<Large<E::Source>>>,
+    lock: SendLock,
     /// A close that waits for the end of a large message.
-    pub pending_close: Option<Box<(Option<CloseCode>, String)>>,
+    pub(super) pending_close: Option<Box<(Option<CloseCode>, String)>>,
     /// The iteration of the loop that last wrote immediately.
     wrote_in: u64,
     clock: ClockCache,
@@ -111,9 +118,9 @@ pub struct SendQueue<E: Environment> {
     /// suspension.
     sent_without_yield: (u64, usize, usize),
     /// A yield to the loop is due, but no task has made it yet.
-    pub yield_owed: bool,
+    yield_owed: bool,
     /// Whether a listener waits for room.
-    pub writable_notice: WritableNotice,
+    writable_notice: WritableNotice,
 }
 
 /// Tasks that wait to send, or for bytes to be written.
@@ -151,7 +158,7 @@ impl<W> Waiting<W> {
 impl<E: Environment> SendQueue<E> {
     /// Creates an empty queue.
     #[must_use]
-    pub fn new(marks: Watermarks, coalesce: bool, yield_after: usize) -> Self {
+    pub(super) fn new(marks: Watermarks, coalesce: bool, yield_after: usize) -> Self {
         Self {
             marks,
             coalesce,
@@ -162,7 +169,7 @@ impl<E: Environment> SendQueue<E> {
             draining: false,
             corked: false,
             large: None,
-            hold: Hold::Free,
+            lock: SendLock::Unlocked,
             pending_close: None,
             wrote_in: 0,
             clock: ClockCache::default(),
@@ -183,20 +190,20 @@ impl<E: Environment> SendQueue<E> {
     /// Returns whether the write queue of a peer that does not read is above its high mark. Corked bytes do not
     /// count, because they are written soon.
     #[inline]
-    pub fn is_above_high(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+    pub(super) fn is_above_high(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.blocked && driver.send_half().queued() > self.marks.high
     }
 
     /// Returns whether enough was written for senders to continue.
     #[inline]
-    pub fn has_room(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+    pub(super) fn has_room(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.large.is_none() && !self.is_transport_blocked(driver) && driver.send_half().queued() <= self.marks.low
     }
 
     /// Returns whether a listener can send: there is room, and no task is in the middle of a message.
     #[must_use]
-    pub fn is_writable(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
-        self.hold == Hold::Free && self.has_room(driver)
+    pub(super) fn is_writable(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        self.lock == SendLock::Unlocked && self.has_room(driver)
     }
 
     /// Returns whether an external transport has reported no room. A socket is asked by writing to it.
@@ -206,8 +213,8 @@ impl<E: Environment> SendQueue<E> {
 
     /// Returns whether a task waits for room and there is room.
     #[inline]
-    pub fn is_room_due(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
-        let free = self.hold == Hold::Free;
+    pub(super) fn is_room_due(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        let free = self.lock == SendLock::Unlocked;
         let waits = |waiting: &Waiting<_>| !waiting.drainers.is_empty() || !waiting.senders.is_empty() && free;
         let awaited = self.waiting.get().is_some_and(waits) || free && self.writable_notice == WritableNotice::Wanted;
         awaited && self.has_room(driver)
@@ -215,16 +222,125 @@ impl<E: Environment> SendQueue<E> {
 
     /// Returns whether a message must wait before it can be queued. `turn`: it is this sender's turn.
     #[inline]
-    pub fn must_wait(&self, driver: &ConnectionDriver<E::Buffer>, turn: bool) -> bool {
+    pub(super) fn must_wait(&self, driver: &ConnectionDriver<E::Buffer>, turn: bool) -> bool {
         !turn && self.waiting.get().is_some_and(|waiting| !waiting.turns.is_empty() || !waiting.senders.is_empty())
-            || self.hold != Hold::Free
+            || self.is_locked()
             || self.should_wait(driver)
     }
 
     /// Returns whether a sender should wait until queued bytes are written.
     #[inline]
-    pub fn should_wait(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+    pub(super) fn should_wait(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         self.large.is_some() || self.is_above_high(driver) || self.is_transport_blocked(driver)
+    }
+
+    /// Sets whether the kernel or the transport has no room. Returns the previous value. Call it after each write,
+    /// and when the loop or the transport reports room.
+    pub fn set_blocked(&mut self, blocked: bool) -> bool {
+        replace(&mut self.blocked, blocked)
+    }
+
+    /// Returns whether the kernel or the transport has no room.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Returns whether queued bytes can be written: there is room, and no caller is passing bytes to the transport.
+    #[must_use]
+    #[inline]
+    pub fn accepts_output(&self) -> bool {
+        !self.blocked && !self.passing_output
+    }
+
+    /// Begins to pass bytes to an external transport, which may run any code: until
+    /// [`Self::end_transport_write`], [`Self::accepts_output`] returns false.
+    pub(super) fn begin_transport_write(&mut self) {
+        self.passing_output = true;
+    }
+
+    /// Records that the transport has taken the bytes of [`WaitState::begin_transport_write`], or has failed.
+    pub fn end_transport_write(&mut self) {
+        self.passing_output = false;
+    }
+
+    /// Begins to wait until the transport has passed everything to the kernel. Its watermark is 0 meanwhile, so its
+    /// reports of no room do not block senders. Returns false if this was already waited for.
+    pub fn start_draining(&mut self) -> bool {
+        !replace(&mut self.draining, true)
+    }
+
+    /// Ends [`Self::start_draining`]: the transport reports room, or its watermark could not be set. Returns whether
+    /// draining was under way.
+    pub fn stop_draining(&mut self) -> bool {
+        take(&mut self.draining)
+    }
+
+    // ---- locks ----
+
+    /// Prevents all tasks from sending until [`Self::unlock_after_opening`]. Call it first, on a connection whose
+    /// opening handshake is not answered.
+    pub fn lock_for_opening(&mut self) {
+        self.lock = SendLock::Opening;
+    }
+
+    /// Lets tasks send, because the opening handshake is answered. Call it before the answer is queued.
+    pub fn unlock_after_opening(&mut self) {
+        if self.is_opening() {
+            self.lock = SendLock::Unlocked;
+        }
+    }
+
+    pub(super) fn is_opening(&self) -> bool {
+        self.lock == SendLock::Opening
+    }
+
+    /// Begins a message in fragments, sent by `task`; other tasks wait until [`Self::end_fragments`]. Returns false
+    /// if no task may send now: see [`Self::is_locked`].
+    pub fn begin_fragments(&mut self, task: usize) -> bool {
+        let free = !self.is_locked();
+        if free {
+            self.lock = SendLock::Fragments(task);
+        }
+        free
+    }
+
+    /// Ends the message in fragments, complete or not. The caller then runs the due actions, which wake waiting
+    /// senders.
+    pub fn end_fragments(&mut self) {
+        if self.fragment_sender().is_some() {
+            self.lock = SendLock::Unlocked;
+        }
+    }
+
+    /// Returns the task that is sending a message in fragments.
+    #[must_use]
+    pub fn fragment_sender(&self) -> Option<usize> {
+        match self.lock {
+            SendLock::Fragments(task) => Some(task),
+            SendLock::Unlocked | SendLock::Opening => None,
+        }
+    }
+
+    /// Returns whether no task may send a whole message: the opening handshake is not answered, or a message is being
+    /// sent in fragments.
+    #[must_use]
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        self.lock != SendLock::Unlocked
+    }
+
+    /// Returns whether a large message is being sent, so that no other frame can be queued.
+    #[must_use]
+    #[inline]
+    pub fn is_sending_large(&self) -> bool {
+        self.large.is_some()
+    }
+
+    /// Returns the object from which the bytes of the large message are read.
+    #[must_use]
+    pub fn large_source(&self) -> Option<&E::Source> {
+        self.large.as_ref().map(|large| &large.source)
     }
 
     // ---- the order of waiting tasks ----
@@ -265,7 +381,7 @@ impl<E: Environment> SendQueue<E> {
     }
 
     /// Removes a task that no longer waits.
-    pub fn remove_waiter(&mut self, ticket: u64, waiter: &E::Waiter) {
+    pub(super) fn remove_waiter(&mut self, ticket: u64, waiter: &E::Waiter) {
         let Some(waiting) = self.waiting.get_mut() else { return };
         waiting.turns.remove(&ticket);
         waiting.senders.retain(|(_, other)| other != waiter);
@@ -286,7 +402,7 @@ impl<E: Environment> SendQueue<E> {
         if let Some(drainer) = waiting.drainers.pop_front() {
             return Some(drainer);
         }
-        if self.hold != Hold::Free {
+        if self.lock != SendLock::Unlocked {
             return None;
         }
         while let Some((ticket, sender)) = waiting.senders.pop_front() {
@@ -300,7 +416,7 @@ impl<E: Environment> SendQueue<E> {
 
     /// Takes all waiting tasks when the connection is over. Senders get their turn, in which they find the
     /// error.
-    pub fn take_all(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
         let (senders, drainers) = self.waiting.get_mut().map_or_else(Default::default, |waiting| {
             waiting.turns.extend(waiting.senders.iter().map(|(ticket, _)| *ticket));
             (take(&mut waiting.senders), take(&mut waiting.drainers))
@@ -312,24 +428,20 @@ impl<E: Environment> SendQueue<E> {
 
     /// Returns whether nothing is left to be written.
     #[inline]
-    pub fn is_written(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+    pub(super) fn is_written(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
         driver.send_half().queued() == 0 && self.large.is_none()
     }
 
     /// Returns whether bytes can be written now, rather than at the end of the iteration. `ending`: corked
     /// bytes are written too.
     #[inline]
-    pub fn is_write_due(&self, driver: &ConnectionDriver<E::Buffer>, ending: bool) -> bool {
-        !self.is_written(driver)
-            && !self.blocked
-            && !self.passing_output
-            && (!self.corked || ending)
-            && !driver.is_over()
+    pub(super) fn is_write_due(&self, driver: &ConnectionDriver<E::Buffer>, ending: bool) -> bool {
+        !self.is_written(driver) && self.accepts_output() && (!self.corked || ending) && !driver.is_over()
     }
 
     /// Returns what to do with bytes that were just queued in this iteration of the loop.
     #[inline]
-    pub fn output(&mut self, driver: &ConnectionDriver<E::Buffer>, iteration: u64) -> Output {
+    pub(super) fn output(&mut self, driver: &ConnectionDriver<E::Buffer>, iteration: u64) -> Output {
         if self.blocked {
             return Output::Wait;
         }
@@ -379,59 +491,50 @@ impl<E: Environment> SendQueue<E> {
         true
     }
 
-    // ---- flushes ----
-
-    /// Returns whether a task waits until bytes are written.
+    /// Leaves queued bytes to the end of this iteration of the loop. Returns whether they were corked already;
+    /// otherwise the caller arranges a call of [`Self::uncork`].
     #[inline]
-    pub fn has_flushes(&self) -> bool {
-        self.waiting.get().is_some_and(Waiting::has_flushes)
+    pub fn cork(&mut self) -> bool {
+        replace(&mut self.corked, true)
     }
 
-    /// Adds a task that waits until all bytes queued now are written.
-    pub fn add_flush(&mut self, driver: &mut ConnectionDriver<E::Buffer>, waiter: E::Waiter) {
-        let send_half = driver.send_half_mut();
-        send_half.seal(); // encrypted, the queue has the length that will be written
-        let target = if self.large.is_some() { u64::MAX } else { send_half.written() + send_half.queued() as u64 };
-        self.waiting.make().flushes.push((target, waiter));
+    /// Makes corked bytes due, at the end of the iteration.
+    pub fn uncork(&mut self) {
+        self.corked = false;
     }
 
-    /// Records that the large message is queued completely: tasks that wait for its end need not wait for later
-    /// messages.
-    pub fn record_large_queued(&mut self, driver: &mut ConnectionDriver<E::Buffer>) {
-        let Some(waiting) = self.waiting.get_mut().filter(|waiting| waiting.has_flushes()) else { return };
-        let send_half = driver.send_half_mut();
-        send_half.seal();
-        let queued = send_half.written() + send_half.queued() as u64;
-        for (target, _) in &mut waiting.flushes {
-            *target = (*target).min(queued);
+    /// Records that a sender which cannot suspend itself was due a turn of the loop: the next flush makes it.
+    pub fn owe_yield(&mut self) {
+        self.yield_owed = true;
+    }
+
+    /// Returns once whether a turn of the loop is owed: see [`Self::owe_yield`].
+    pub fn take_owed_yield(&mut self) -> bool {
+        take(&mut self.yield_owed)
+    }
+
+    /// Requests [`Action::WritableNotice`](super::Action::WritableNotice) once a listener can send. Call it when the
+    /// listener was refused, or was notified that it should wait.
+    pub fn request_writable_notice(&mut self) {
+        self.writable_notice = WritableNotice::Wanted;
+    }
+
+    pub(super) fn is_writable_notice_due(&mut self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        let due = self.writable_notice == WritableNotice::Wanted && self.is_writable(driver);
+        if due {
+            self.writable_notice = WritableNotice::Soon;
         }
+        due
     }
 
-    /// Returns whether a task waits until bytes are written, and they may be.
-    #[inline]
-    pub fn is_flush_due(&self, driver: &ConnectionDriver<E::Buffer>) -> bool {
-        let Some(waiting) = self.waiting.get() else { return false };
-        waiting.has_flushes() && driver.send_half().failure().is_none() && {
-            let written = driver.send_half().written();
-            self.is_written(driver) || waiting.flushes.iter().any(|(target, _)| *target <= written)
-        }
-    }
-
-    /// Takes the tasks whose bytes were written. After a write error it takes none: the end of the connection
-    /// notifies them.
-    pub fn take_flushed(&mut self, driver: &ConnectionDriver<E::Buffer>) -> Vec<E::Waiter> {
-        if !self.is_flush_due(driver) {
-            return Vec::new();
-        }
-        let (all, written) = (self.is_written(driver), driver.send_half().written());
-        let flushes = &mut self.waiting.make().flushes;
-        flushes.extract_if(.., |(target, _)| all || *target <= written).map(|(_, waiter)| waiter).collect()
-    }
-
-    /// Takes all tasks that wait for a flush, when the connection is over.
-    pub fn take_flushes(&mut self) -> impl Iterator<Item = E::Waiter> + use<E> {
-        let flushes = self.waiting.get_mut().map(|waiting| take(&mut waiting.flushes)).unwrap_or_default();
-        flushes.into_iter().map(|(_, waiter)| waiter)
+    pub(super) fn take_writable_notice(&mut self, driver: &ConnectionDriver<E::Buffer>) -> bool {
+        let writable = self.writable_notice != WritableNotice::No && self.is_writable(driver);
+        self.writable_notice = match self.writable_notice {
+            _ if writable => WritableNotice::No,
+            WritableNotice::Soon => WritableNotice::Wanted,
+            notice => notice,
+        };
+        writable
     }
 
     /// Returns whether any task waits.
@@ -446,7 +549,7 @@ impl<E: Environment> SendQueue<E> {
     }
 
     /// Returns all waiting tasks.
-    pub fn waiters(&self) -> impl Iterator<Item = &E::Waiter> {
+    pub(super) fn waiters(&self) -> impl Iterator<Item = &E::Waiter> {
         self.waiting.get().into_iter().flat_map(|waiting| {
             waiting.senders.iter().chain(&waiting.flushes).map(|(_, waiter)| waiter).chain(&waiting.drainers)
         })

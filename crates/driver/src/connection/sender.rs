@@ -12,12 +12,25 @@ use crate::write_queue::Flushed;
 /// The sending side of a [`ConnectionDriver`](super::ConnectionDriver), borrowed.
 pub struct Sender<'a, B> {
     /// Encodes messages and holds the write queue.
-    pub send_half: &'a mut SendHalf<B>,
+    pub(super) send_half: &'a mut SendHalf<B>,
     /// `None` if an external transport writes, or if TCP is over.
     pub(super) socket: Option<&'a Socket>,
 }
 
 impl<B: PayloadBuffer> Sender<'_, B> {
+    /// Returns the sending side, which also keeps the state of the connection.
+    #[must_use]
+    #[inline]
+    pub fn send_half(&self) -> &SendHalf<B> {
+        self.send_half
+    }
+
+    /// Returns the sending side, to queue frames.
+    #[inline]
+    pub fn send_half_mut(&mut self) -> &mut SendHalf<B> {
+        self.send_half
+    }
+
     /// Queues a message, `compress` as for [`SendHalf::send_message`]. A large message is written meanwhile, as
     /// far as the kernel has room: directly from `payload` or, if it must be masked or encrypted, in pieces
     /// that stay in the CPU cache.
@@ -42,21 +55,17 @@ impl<B: PayloadBuffer> Sender<'_, B> {
         for piece in rest.chunks(buffer_pool::WRITE_SIZE) {
             self.send_half.append_large(&mut large, piece);
             if flushed == Flushed::All {
-                flushed = self.flush();
+                flushed = self.write_queued().unwrap_or(Flushed::All);
             }
         }
         Ok(())
     }
 
-    /// Writes queued bytes until the kernel has no more room. The [`SendHalf`] records an error.
+    /// Writes queued bytes until the kernel has no more room: see [`ConnectionDriver::flush`].
+    ///
+    /// [`ConnectionDriver::flush`]: super::ConnectionDriver::flush
     #[inline]
-    pub fn flush(&mut self) -> Flushed {
-        self.try_flush().unwrap_or(Flushed::All)
-    }
-
-    /// Writes queued bytes like [`Self::flush`], and also returns the error.
-    #[inline]
-    pub fn try_flush(&mut self) -> io::Result<Flushed> {
+    pub fn write_queued(&mut self) -> io::Result<Flushed> {
         let Some(socket) = self.socket else { return Ok(Flushed::All) };
         self.send_half.flush(socket, Mode::NonBlocking)
     }

@@ -1,13 +1,18 @@
 //! The waiting tasks of a connection on an event loop: the one place that decides which of them to wake.
 
+mod receiving;
+mod sending;
+mod watching;
+
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use wirespeed_protocol::{CloseCode, Delivery, PayloadBuffer, SendError, Side};
 
-use super::send_queue::{Hold, Output, SendQueue, WritableNotice};
+use super::lazy_box::LazyBox;
+use super::send_queue::SendQueue;
 use super::watchers::Watchers;
-use super::{ConnectionDriver, Inbox, LazyBox, Progress, Wanted, Watermarks};
+use super::{ConnectionDriver, Inbox, Progress, Reading, Wanted, Watermarks};
 use crate::endpoint::Failure;
 
 /// The types of an event loop and its application.
@@ -73,7 +78,7 @@ pub enum Action<W> {
     ShutdownWrite,
     /// Write queued bytes until none are left or there is no room.
     Write,
-    /// Wake the waiters of [`SendQueue::take_flushed`], unless the external transport still has unwritten
+    /// Wake the waiters of [`WaitState::take_flushed`], unless the external transport still has unwritten
     /// bytes.
     NotifyFlushed,
     /// Wake this sender: there is room, or it is its turn.
@@ -82,7 +87,7 @@ pub enum Action<W> {
     WritableNotice,
     /// Stop reading until the application receives.
     Pause,
-    /// Parse the unparsed input with [`Inbox::fill`]; this may fill the queue again.
+    /// Parse the unparsed input with [`WaitState::fill`]; this may fill the queue again.
     Fill,
     /// Resume reading.
     Resume,
@@ -143,32 +148,41 @@ pub struct Teardown<E: Environment> {
 ///
 /// Each call from outside follows three steps:
 /// 1. Lock the connection.
-/// 2. Record the event: received bytes, room to write, a timeout, or a call that sends, receives, flushes,
-///    closes, waits or is cancelled.
+/// 2. Record the event with one of the methods below.
 /// 3. Call [`Self::poll_action`] and perform the action outside the lock, until it returns [`Action::Idle`].
 ///
 /// Step 3 is usually empty; [`Self::is_quiescent`] is the fast check for that. At [`Action::Finish`], call
 /// [`Self::finish`] once and notify the waiters that it returns.
+///
+/// The events of step 2, and the calls that record them:
+/// - Bytes have arrived: [`Self::receive`], or a read of the [driver](Self::driver_mut). Then, while
+///   [`Self::next_receiver`] returns a task, [`Self::take`] a message for it; without a task, [`Self::fill`].
+/// - A task receives: [`Self::take`] unless [`Self::has_receivers`]; to wait, [`Self::add_receiver`].
+/// - A task sends: as described at [`SendQueue`]. A message for which [`SendHalf::is_large`] returns true:
+///   [`Self::begin_large`], then [`Self::append_large`] at each [`Action::Write`].
+/// - A task flushes: [`Self::add_flush`], unless [`Self::is_written`].
+/// - A task waits for a pong or for the end: [`Self::send_ping`], [`Self::add_closer`], [`Self::add_end_waiter`].
+/// - A task is cancelled: [`Self::remove_receiver`] or [`Self::remove_sender`]; a future: [`Self::remove_futures`].
+/// - There is room to write: [`SendQueue::set_blocked`].
+/// - The time of [`ConnectionDriver::deadline`] has come: [`Self::handle_deadline`].
+/// - The application closes: [`Self::begin_close`].
+///
+/// [`SendHalf::is_large`]: crate::endpoint::SendHalf::is_large
 pub struct WaitState<E: Environment> {
-    /// Moves bytes, closes the connection and keeps it alive.
-    pub driver: ConnectionDriver<E::Buffer>,
-    /// Received messages that the application has not taken.
-    pub inbox: Inbox<E::Message>,
-    /// The write queue and the tasks that wait to send.
-    pub send_queue: SendQueue<E>,
+    driver: ConnectionDriver<E::Buffer>,
+    inbox: Inbox<E::Message>,
+    send_queue: SendQueue<E>,
     /// Tasks that wait for a message, in order of arrival. If there are any, the inbox has nothing for the
     /// first and all input is parsed, unless a message is [assigned](Self::assign) to an earlier receiver.
-    pub receivers: VecDeque<E::Waiter>,
+    receivers: VecDeque<E::Waiter>,
     /// The receiver that was assigned a message and has not taken it yet: see [`Self::assign`].
-    pub in_delivery: Option<E::Waiter>,
+    in_delivery: Option<E::Waiter>,
     /// Messages go to a listener and no task receives.
-    pub listens: bool,
+    listens: bool,
     /// Reading is paused because the application does not receive.
-    pub paused: bool,
-    /// Tasks that wait for a pong or for the end.
-    pub watchers: LazyBox<Watchers<E>>,
-    /// How far the end of the connection has come.
-    pub end: End,
+    paused: bool,
+    watchers: LazyBox<Watchers<E>>,
+    end: End,
 }
 
 impl<E: Environment> WaitState<E> {
@@ -197,6 +211,58 @@ impl<E: Environment> WaitState<E> {
         Self { end: End::Complete, ..Self::new(ConnectionDriver::placeholder(Side::Client, failure), limits, false) }
     }
 
+    /// Returns the driver, which moves bytes, closes the connection and keeps it alive.
+    #[must_use]
+    #[inline]
+    pub fn driver(&self) -> &ConnectionDriver<E::Buffer> {
+        &self.driver
+    }
+
+    /// Returns the driver, to record what was read or is sent.
+    #[inline]
+    pub fn driver_mut(&mut self) -> &mut ConnectionDriver<E::Buffer> {
+        &mut self.driver
+    }
+
+    /// Returns the received messages that the application has not taken.
+    #[must_use]
+    #[inline]
+    pub fn inbox(&self) -> &Inbox<E::Message> {
+        &self.inbox
+    }
+
+    /// Returns the received messages that the application has not taken, to put some back or to drop them.
+    #[inline]
+    pub fn inbox_mut(&mut self) -> &mut Inbox<E::Message> {
+        &mut self.inbox
+    }
+
+    /// Returns the order of senders and the state of the write queue.
+    #[must_use]
+    #[inline]
+    pub fn send_queue(&self) -> &SendQueue<E> {
+        &self.send_queue
+    }
+
+    /// Returns the order of senders and the state of the write queue, to change them.
+    #[inline]
+    pub fn send_queue_mut(&mut self) -> &mut SendQueue<E> {
+        &mut self.send_queue
+    }
+
+    /// Returns how far the end of the connection has come.
+    #[must_use]
+    pub fn end(&self) -> End {
+        self.end
+    }
+
+    /// Returns whether reading is paused because the application does not receive.
+    #[must_use]
+    #[inline]
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
     /// Returns whether the waiters were notified that the connection is over.
     #[inline]
     pub fn is_finished(&self) -> bool {
@@ -218,119 +284,7 @@ impl<E: Environment> WaitState<E> {
     /// Returns whether the opening handshake has not been answered yet.
     #[inline]
     pub fn is_connecting(&self) -> bool {
-        self.send_queue.hold == Hold::Opening
-    }
-
-    // ---- sending: see the send queue ----
-
-    /// Returns whether a message must wait before it can be queued. `turn`: it is this sender's turn.
-    #[inline]
-    pub fn must_wait(&self, turn: bool) -> bool {
-        self.send_queue.must_wait(&self.driver, turn)
-    }
-
-    /// Returns whether a sender should wait until queued bytes are written.
-    #[inline]
-    pub fn should_wait(&self) -> bool {
-        self.send_queue.should_wait(&self.driver)
-    }
-
-    /// Returns whether the write queue of a peer that does not read is above its high mark.
-    #[inline]
-    pub fn is_above_high(&self) -> bool {
-        self.send_queue.is_above_high(&self.driver)
-    }
-
-    /// Returns whether enough was written for senders to continue.
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.send_queue.has_room(&self.driver)
-    }
-
-    /// Returns whether a task waits for room and there is room.
-    #[inline]
-    pub fn is_room_due(&self) -> bool {
-        self.send_queue.is_room_due(&self.driver)
-    }
-
-    /// Returns whether nothing is left to be written.
-    #[inline]
-    pub fn is_written(&self) -> bool {
-        self.send_queue.is_written(&self.driver)
-    }
-
-    /// Returns whether bytes can be written now, rather than at the end of the iteration.
-    #[inline]
-    pub fn is_write_due(&self) -> bool {
-        self.send_queue.is_write_due(&self.driver, false)
-    }
-
-    /// Returns what to do with bytes that were just queued in this iteration of the loop.
-    #[inline]
-    pub fn output(&mut self, iteration: u64) -> Output {
-        self.send_queue.output(&self.driver, iteration)
-    }
-
-    // ---- receiving ----
-
-    /// Records that `waiter` was assigned a message that it will take later. Until then, other receivers get
-    /// nothing: if `waiter` is cancelled, the message returns to the front of the queue, which must not be in
-    /// the middle of another.
-    pub fn assign(&mut self, waiter: E::Waiter) {
-        self.in_delivery = Some(waiter);
-    }
-
-    /// Returns whether an assigned message was not taken yet. After the end, none counts.
-    #[inline]
-    fn has_delivery(&self, cx: E::Context<'_>) -> bool {
-        !self.is_finished() && self.in_delivery.as_ref().is_some_and(|waiter| E::has_assigned_message(cx, waiter))
-    }
-
-    /// Records that the assigned message was taken or put back. Returns whether a task waits for the next
-    /// message.
-    pub fn release_assigned(&mut self, cx: E::Context<'_>) -> bool {
-        self.in_delivery = None;
-        self.has_receivers(cx)
-    }
-
-    /// Returns whether another receiver comes first for the next message.
-    #[inline]
-    pub fn has_receivers(&mut self, cx: E::Context<'_>) -> bool {
-        self.has_delivery(cx) || self.has_waiting(cx)
-    }
-
-    #[inline]
-    fn has_waiting(&mut self, cx: E::Context<'_>) -> bool {
-        while self.receivers.front().is_some_and(|waiter| !E::is_waiting(cx, waiter)) {
-            self.receivers.pop_front();
-        }
-        !self.receivers.is_empty()
-    }
-
-    /// Returns the position of the receiver for the next message: the first. In the middle of a message that is
-    /// received in fragments, it is the task that receives fragments.
-    #[inline]
-    pub fn next_receiver(&mut self, cx: E::Context<'_>) -> Option<usize> {
-        if self.has_delivery(cx) || !self.has_waiting(cx) {
-            return None;
-        }
-        if self.inbox.is_streaming() { self.fragment_receiver(cx) } else { Some(0) }
-    }
-
-    fn fragment_receiver(&self, cx: E::Context<'_>) -> Option<usize> {
-        self.receivers.iter().position(|waiter| E::delivery(waiter) == Delivery::Fragments && E::is_waiting(cx, waiter))
-    }
-
-    /// Returns whether paused reading can resume because enough messages were taken.
-    #[inline]
-    pub fn is_resumable(&self) -> bool {
-        self.paused && self.inbox.is_low(&self.driver.endpoint)
-    }
-
-    /// Returns whether reading must stop until messages are taken.
-    #[inline]
-    pub fn is_full(&self) -> bool {
-        self.inbox.is_full(&self.driver.endpoint)
+        self.send_queue.is_opening()
     }
 
     /// Returns whether reading may stop until the application receives. A closing connection reads on, to find
@@ -350,6 +304,12 @@ impl<E: Environment> WaitState<E> {
         wanted && !awaited && !self.inbox.is_polled()
     }
 
+    /// Handles that the time of [`ConnectionDriver::deadline`] has come: see [`ConnectionDriver::handle_deadline`].
+    pub fn handle_deadline(&mut self, now: Instant, backlog: u64) -> Option<Instant> {
+        let reading = if self.paused { Reading::Paused } else { Reading::Going };
+        self.driver.handle_deadline(now, reading, backlog)
+    }
+
     // ---- the end ----
 
     /// Begins the closing handshake, after a large message that is being sent. `keep`: the application still
@@ -365,7 +325,7 @@ impl<E: Environment> WaitState<E> {
             return Ok(());
         }
         self.inbox.limit_wanted(keep);
-        if self.send_queue.hold == Hold::Opening {
+        if self.send_queue.is_opening() {
             // The application does not know of a connection yet.
             self.driver.end(Failure::Aborted);
             return Ok(());
@@ -392,8 +352,8 @@ impl<E: Environment> WaitState<E> {
         let mut waiters: Vec<_> = std::mem::take(&mut self.receivers).into();
         waiters.extend(self.send_queue.take_all());
         let closers = self.watchers.take_closers();
-        let Watchers { pings, error_waiters, .. } = self.watchers.take();
-        waiters.extend(error_waiters);
+        let Watchers { pings, end_waiters, .. } = self.watchers.take();
+        waiters.extend(end_waiters);
         let pings = pings.into_iter().map(|(_, future)| future).collect();
         let flushes = self.send_queue.take_flushes().collect();
         // In a child process no loop will close the socket: it belongs to the parent.
@@ -420,7 +380,7 @@ impl<E: Environment> WaitState<E> {
             && !self.send_queue.is_room_due(driver)
             && !self.send_queue.is_flush_due(driver)
             && !self.paused
-            && !self.inbox.is_full(&driver.endpoint)
+            && !self.inbox.is_full(driver.endpoint())
             && (self.listens || !self.receivers.is_empty())
     }
 
@@ -465,15 +425,17 @@ impl<E: Environment> WaitState<E> {
                     let may_pause = self.may_pause(cx, progress != Progress::Open);
                     if !self.paused && may_pause && self.is_full() {
                         self.paused = true;
-                        self.driver.endpoint.shrink_input();
+                        self.driver.endpoint_mut().shrink_input();
                         self.driver.record_pause();
                         return Action::Pause;
                     }
-                    if self.paused && !self.driver.is_over() && (!may_pause || self.inbox.is_low(&self.driver.endpoint))
+                    if self.paused
+                        && !self.driver.is_over()
+                        && (!may_pause || self.inbox.is_low(self.driver.endpoint()))
                     {
                         self.paused = false;
                         self.driver.record_pause();
-                        cursor.phase = Phase::Filled(self.driver.endpoint.unparsed());
+                        cursor.phase = Phase::Filled(self.driver.endpoint().unparsed());
                         if self.receivers.is_empty() && !self.listens {
                             return Action::Fill;
                         }
@@ -481,7 +443,7 @@ impl<E: Environment> WaitState<E> {
                 }
                 Phase::Filled(unparsed) => {
                     self.paused = self.may_pause(cx, progress != Progress::Open) && self.is_full();
-                    let parsed = self.driver.endpoint.unparsed() != unparsed;
+                    let parsed = self.driver.endpoint().unparsed() != unparsed;
                     cursor.phase = if parsed { Phase::Write } else { Phase::End };
                     if !self.paused {
                         return Action::Resume;
@@ -534,12 +496,7 @@ impl<E: Environment> WaitState<E> {
         if let Some(woken) = self.send_queue.next_to_wake(cx, &self.driver) {
             return Some(Action::Wake(woken));
         }
-        if self.send_queue.writable_notice == WritableNotice::Wanted && self.send_queue.is_writable(&self.driver) {
-            // The caller may be inside application code, so the listener runs in the next iteration of the
-            // loop.
-            self.send_queue.writable_notice = WritableNotice::Soon;
-            return Some(Action::WritableNotice);
-        }
-        None
+        // The caller may be inside application code, so the listener runs in the next iteration of the loop.
+        self.send_queue.is_writable_notice_due(&self.driver).then_some(Action::WritableNotice)
     }
 }

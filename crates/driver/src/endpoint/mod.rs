@@ -16,16 +16,15 @@ mod send_half;
 use std::io;
 use std::mem;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use wirespeed_protocol::{
-    CloseCode, Config, Connection, ControlPayload, Delivery, Destination, Event, MessageKind, Payload, PayloadBuffer,
-    Side, State,
+    CloseCode, Config, Connection, Delivery, Destination, Event, Payload, PayloadBuffer, Side, State,
 };
 
 use crate::buffer_pool::{self, ReadBuffer};
 use crate::entropy::draw_key;
-use crate::keepalive::Keepalive;
+use crate::keepalive::{AnsweredPing, Keepalive};
 use crate::socket::{Mode, Socket};
 use crate::tls::Layer;
 
@@ -43,39 +42,6 @@ const LARGE_MESSAGE: usize = 64 * 1024;
 
 /// Number of bytes to read of an expected large message before its header is known, and of data after one.
 const HEADER_READ: usize = 4 * 1024;
-
-/// An event from the peer.
-#[derive(Debug)]
-pub enum PeerEvent<'a, B> {
-    /// A whole message.
-    Message {
-        /// Text or binary.
-        kind: MessageKind,
-        /// The whole payload.
-        payload: Payload<'a, B>,
-    },
-    /// The next fragment of a message.
-    Fragment {
-        /// Text or binary.
-        kind: MessageKind,
-        /// The payload bytes of this fragment.
-        payload: Payload<'a, B>,
-        /// Whether this is the last fragment.
-        fin: bool,
-    },
-    /// A ping; the pong is queued.
-    Ping(ControlPayload),
-    /// A pong.
-    Pong {
-        /// The payload of the pong.
-        payload: ControlPayload,
-        /// The numbers of the pings that it answers, oldest first, and the round-trip time of the last.
-        answered: Option<(Vec<u64>, Duration)>,
-    },
-    /// The connection is closing: the peer's close frame arrived and our reply is queued, or the peer broke the
-    /// protocol and our close frame is queued. Nothing more will be received.
-    Closing,
-}
 
 /// A read in progress: outside the endpoint, so outside any lock around it.
 pub struct ReadOperation<B> {
@@ -139,7 +105,7 @@ impl<B: PayloadBuffer> ReadOperation<B> {
 /// A WebSocket connection on one socket.
 pub struct Endpoint<B = Vec<u8>> {
     /// The sending side and the state of the connection.
-    pub send_half: SendHalf<B>,
+    send_half: SendHalf<B>,
     input: ReadBuffer,
     input_start: usize,
     /// [`Self::take_input`] has taken the input out; it still counts as unparsed.
@@ -193,15 +159,30 @@ impl<B: PayloadBuffer> Endpoint<B> {
         endpoint
     }
 
-    /// Returns the next event in the input; after `None`, read again.
+    /// Returns the sending side, which also keeps the state of the connection.
+    #[must_use]
     #[inline]
-    pub fn poll_event(&mut self) -> Option<PeerEvent<'_, B>> {
+    pub fn send_half(&self) -> &SendHalf<B> {
+        &self.send_half
+    }
+
+    /// Returns the sending side, to queue frames.
+    #[inline]
+    pub fn send_half_mut(&mut self) -> &mut SendHalf<B> {
+        &mut self.send_half
+    }
+
+    /// Returns the next event in the input; after `None`, read again. The answer to a ping or close frame is queued
+    /// already, and [`Self::take_answered_pings`] returns the pings that a pong answers. If the peer breaks the
+    /// protocol, our close frame is queued, [`SendHalf::failure`] returns the fault, and there are no more events.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event<'_, B>> {
         self.poll_event_and_send_half().0
     }
 
     /// Returns the next event with the [`SendHalf`], which can answer while the payload is in the read buffer.
     #[inline]
-    pub fn poll_event_and_send_half(&mut self) -> (Option<PeerEvent<'_, B>>, &mut SendHalf<B>) {
+    pub fn poll_event_and_send_half(&mut self) -> (Option<Event<'_, B>>, &mut SendHalf<B>) {
         self.release_parsed();
         if !self.has_new_input {
             return (None, &mut self.send_half);
@@ -213,51 +194,46 @@ impl<B: PayloadBuffer> Endpoint<B> {
         let result = send_half.connection.receive(&mut slice);
         send_half.limit_contexts();
         self.input_start += before - slice.len();
-        let event = match result {
-            Ok(Some(Event::Message { kind, payload })) => {
-                let len = payload_len(&payload);
+        let event = result.unwrap_or_else(|fault| {
+            send_half.record_failure(Failure::Fault(fault));
+            send_half.queue_close();
+            None
+        });
+        match &event {
+            Some(Event::Message { payload, .. }) => {
+                let len = payload_len(payload);
                 send_half.stats.messages_received += 1;
                 send_half.stats.bytes_received += len as u64;
                 let read_in_place = mem::take(&mut self.read_in_place) || matches!(payload, Payload::Slice(_));
                 self.expects_large = read_in_place && len >= LARGE_MESSAGE;
-                Some(PeerEvent::Message { kind, payload })
             }
-            Ok(Some(Event::Fragment { kind, payload, fin })) => {
-                let len = payload_len(&payload);
+            Some(Event::Fragment { payload, fin, .. }) => {
+                let len = payload_len(payload);
                 let read_in_place = mem::take(&mut self.read_in_place) || matches!(payload, Payload::Slice(_));
                 self.expects_large = read_in_place && len >= LARGE_MESSAGE;
-                send_half.stats.messages_received += u64::from(fin);
+                send_half.stats.messages_received += u64::from(*fin);
                 send_half.stats.bytes_received += len as u64;
-                Some(PeerEvent::Fragment { kind, payload, fin })
             }
-            Ok(Some(Event::Ping(payload))) => {
-                send_half.queue_pong(payload);
-                Some(PeerEvent::Ping(payload))
-            }
-            Ok(Some(Event::Pong(payload))) => {
-                let answered = send_half.keepalive.handle_pong(payload.as_slice(), Instant::now());
-                Some(PeerEvent::Pong { payload, answered })
-            }
-            Ok(Some(Event::Close(_))) => {
+            Some(Event::Ping(payload)) => send_half.queue_pong(*payload),
+            Some(Event::Pong(payload)) => send_half.keepalive.handle_pong(payload.as_slice(), Instant::now()),
+            Some(Event::Close(_)) => {
                 if send_half.connection.close_sent().is_some() {
                     send_half.received_then_sent = Some(false);
                 } else {
                     send_half.received_then_sent = Some(true);
                     send_half.queue_close();
                 }
-                Some(PeerEvent::Closing)
             }
-            Ok(None | Some(_)) => {
-                self.has_new_input = false;
-                None
-            }
-            Err(fault) => {
-                send_half.record_failure(Failure::Fault(fault));
-                send_half.queue_close();
-                Some(PeerEvent::Closing)
-            }
-        };
+            Some(_) => {}
+            None => self.has_new_input = false,
+        }
         (event, send_half)
+    }
+
+    /// Takes the pings of [`SendHalf::send_numbered_ping`] that were answered since the last call, oldest first.
+    #[inline]
+    pub fn take_answered_pings(&mut self) -> Vec<AnsweredPing> {
+        self.send_half.keepalive.take_answered()
     }
 
     /// Releases the read buffer if all of it was parsed, for a caller that stops polling between messages.
@@ -455,7 +431,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     }
 
     /// Turns compression off because the opening handshake does not grant it. Call it before the first message.
-    pub fn forgo_deflate(&mut self) {
+    pub fn disable_deflate(&mut self) {
         self.send_half.connection.disable_deflate();
     }
 

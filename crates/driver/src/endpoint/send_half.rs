@@ -83,7 +83,7 @@ pub struct SendHalf<B = Vec<u8>> {
     pub(super) secure: Option<Box<Secure>>,
     pub(super) output: WriteQueue,
     /// Pings and the deadline for their pongs.
-    pub keepalive: Keepalive,
+    pub(crate) keepalive: Keepalive,
     /// A large frame is encoded only in part, so no other frame may be encoded.
     mid_frame: bool,
     /// A pong that must wait for the rest of a large frame, or for the peer to take queued bytes.
@@ -551,6 +551,12 @@ impl<B: PayloadBuffer> SendHalf<B> {
     pub fn release_idle(&mut self) {
         self.connection.release_idle();
         self.reservation = None; // the next message takes it again
+    }
+
+    /// Returns the keepalive: when a ping is due, and which pings are unanswered.
+    #[must_use]
+    pub fn keepalive(&self) -> &Keepalive {
+        &self.keepalive
     }
 
     /// Returns the round-trip time of the last ping.

@@ -117,7 +117,7 @@ impl EarlyStream {
         keepalive: Keepalive,
     ) -> Endpoint<B> {
         let mut endpoint = Endpoint::new(connection, self.layer, &self.plain, self.cipher_tail, keepalive);
-        endpoint.send_half.set_output(self.output);
+        endpoint.send_half_mut().set_output(self.output);
         if let Some(error) = self.failure {
             endpoint.fail_after_input(Failure::Tls(Arc::new(error)));
         } else if self.eof {

@@ -35,9 +35,18 @@ pub fn endpoint(side: Side, layer: Option<Box<dyn Layer>>) -> Endpoint {
 
 /// Returns an endpoint with a keepalive.
 pub fn endpoint_with(side: Side, layer: Option<Box<dyn Layer>>, keepalive: Option<Duration>) -> Endpoint {
+    endpoint_keeping(side, layer, Keepalive::new(keepalive, keepalive, Instant::now()))
+}
+
+fn endpoint_keeping(side: Side, layer: Option<Box<dyn Layer>>, keepalive: Keepalive) -> Endpoint {
     let limits = Limits { message_size: None, ..Limits::default() };
     let connection = Connection::new(Config { limits, ..Config::new(side) });
-    Endpoint::new(connection, layer, &[], Vec::new(), Keepalive::new(keepalive, keepalive, Instant::now()))
+    Endpoint::new(connection, layer, &[], Vec::new(), keepalive)
+}
+
+/// Returns a client's endpoint with this keepalive.
+pub fn client_with(keepalive: Keepalive) -> Endpoint {
+    endpoint_keeping(Side::Client, None, keepalive)
 }
 
 /// Returns a certificate for `name`, its key, and the authority that signed it, as PEM.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::connection::{
-    Action, ActionCursor, ConnectionDriver, Environment, Hold, Item, LazyBox, Limits, Output, Reading, Receiver,
-    Unparsed, WaitState, Watchers, Watermarks, WritableNotice,
+    Action, ActionCursor, ConnectionDriver, Environment, Item, Limits, Output, Receiver, Unparsed, WaitState,
+    Watermarks,
 };
 use wirespeed_driver::protocol::{CloseCode, Config, Connection, Delivery, MessageKind, Payload, Side};
 use wirespeed_driver::{Endpoint, Keepalive};
@@ -109,13 +109,10 @@ impl Environment for Sim {
     }
 }
 
-/// Creates messages and resolves the futures of pongs.
-struct Maker<'a> {
-    tasks: &'a Tasks,
-    watchers: &'a mut LazyBox<Watchers<Sim>>,
-}
+/// Creates messages.
+struct Maker;
 
-impl Receiver<Vec<u8>> for Maker<'_> {
+impl Receiver<Vec<u8>> for Maker {
     type Message = Vec<u8>;
     type Error = &'static str;
 
@@ -132,12 +129,7 @@ impl Receiver<Vec<u8>> for Maker<'_> {
 
     fn ping(&mut self, _: &[u8]) {}
 
-    fn pong(&mut self, _: &[u8], answered: Option<(Vec<u64>, Duration)>) {
-        let Some((answered, _)) = answered else { return };
-        for future in self.watchers.take_answered(&answered) {
-            self.tasks.resolve(future);
-        }
-    }
+    fn pong(&mut self, _: &[u8]) {}
 }
 
 /// One end of a connection: its `WaitState`, its tasks, and its transport.
@@ -152,6 +144,8 @@ pub(crate) struct End {
     pub(crate) transport: Watermarks,
     /// Whether the buffer exceeded the high watermark and has not fallen to the low one since.
     pub(crate) full: bool,
+    /// Whether the high watermark is 0, so that the transport reports when its buffer is empty.
+    pub(crate) draining: bool,
     pub(crate) reading: bool,
     pub(crate) shut: bool,
     pub(crate) iteration: u64,
@@ -187,6 +181,7 @@ impl End {
             buffered: VecDeque::new(),
             transport: Watermarks::new(high, high / 4),
             full: false,
+            draining: false,
             reading: true,
             shut: false,
             iteration: 1,
@@ -200,8 +195,20 @@ impl End {
     }
 
     fn take(&mut self) -> Option<Item<Vec<u8>>> {
-        let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
-        inbox.take(&mut driver.endpoint, Delivery::Messages, &mut Maker { tasks: &self.tasks, watchers }).unwrap()
+        let taken = self.wait_state.take(Delivery::Messages, &mut Maker).unwrap();
+        self.resolve_answered_pings();
+        taken
+    }
+
+    fn fill(&mut self) {
+        self.process_soon |= self.wait_state.fill(&mut Maker).unwrap();
+        self.resolve_answered_pings();
+    }
+
+    fn resolve_answered_pings(&mut self) {
+        for (future, _) in self.wait_state.take_answered_pings() {
+            self.tasks.resolve(future);
+        }
     }
 
     // ---- actions of the environment ----
@@ -223,11 +230,7 @@ impl End {
                 Action::Wake(task) => self.wake(task),
                 Action::WritableNotice => self.writable_soon = true,
                 Action::Pause => self.reading = false,
-                Action::Fill => {
-                    let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
-                    let mut maker = Maker { tasks: &self.tasks, watchers };
-                    self.process_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
-                }
+                Action::Fill => self.fill(),
                 Action::Resume => self.reading = true,
                 Action::Schedule => {}
                 Action::Finish => return self.finish(),
@@ -238,7 +241,7 @@ impl End {
     }
 
     fn set_transport_buffered(&mut self) {
-        self.wait_state.driver.set_transport_buffered(!self.buffered.is_empty());
+        self.wait_state.driver_mut().set_transport_buffered(!self.buffered.is_empty());
         if !self.buffered.is_empty() {
             self.notify_when_empty();
         }
@@ -246,22 +249,27 @@ impl End {
 
     /// Sets the watermarks of the transport to zero, so that it reports when its buffer is empty.
     fn notify_when_empty(&mut self) {
-        if !std::mem::replace(&mut self.wait_state.send_queue.draining, true) {
+        if self.wait_state.send_queue_mut().start_draining() {
+            self.draining = true;
             self.full = !self.buffered.is_empty();
-            self.wait_state.send_queue.blocked |= self.full;
+            if self.full {
+                self.wait_state.send_queue_mut().set_blocked(true);
+            }
         }
     }
 
     fn write(&mut self) {
-        if self.wait_state.driver.is_over() || self.wait_state.send_queue.blocked {
+        if self.wait_state.driver().is_over() || !self.wait_state.send_queue().accepts_output() {
             return;
         }
-        let bytes = self.wait_state.driver.take_output();
+        let bytes = self.wait_state.begin_transport_write();
+        assert!(bytes.is_empty() || !self.wait_state.send_queue().accepts_output(), "other calls cannot overtake");
+        self.wait_state.send_queue_mut().end_transport_write();
         self.buffered.extend(bytes);
-        let high = if self.wait_state.send_queue.draining { 0 } else { self.transport.high };
+        let high = if self.draining { 0 } else { self.transport.high };
         if self.buffered.len() > high {
             self.full = true;
-            self.wait_state.send_queue.blocked = true;
+            self.wait_state.send_queue_mut().set_blocked(true);
         }
     }
 
@@ -269,8 +277,7 @@ impl End {
         if !self.buffered.is_empty() {
             return self.notify_when_empty();
         }
-        let WaitState { driver, send_queue, .. } = &mut self.wait_state;
-        let flushed = send_queue.take_flushed(driver);
+        let flushed = self.wait_state.take_flushed();
         flushed.into_iter().for_each(|task| self.wake(task));
     }
 
@@ -294,15 +301,13 @@ impl End {
     fn process(&mut self) {
         while let Some(index) = self.wait_state.next_receiver(&self.tasks) {
             let Some(item) = self.take() else { break };
-            let task = self.wait_state.receivers.remove(index).unwrap();
+            let task = self.wait_state.take_receiver(index).unwrap();
             self.wait_state.assign(task);
             self.tasks.tasks.borrow_mut().get_mut(&task).unwrap().given = Some(item);
             self.wake(task);
         }
         if self.wait_state.next_receiver(&self.tasks).is_none() {
-            let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
-            let mut maker = Maker { tasks: &self.tasks, watchers };
-            self.process_soon |= inbox.fill(&mut driver.endpoint, true, &mut maker).unwrap();
+            self.fill();
         }
         self.run_actions();
     }
@@ -318,20 +323,20 @@ impl End {
             }
         }
         if std::mem::take(&mut self.process_soon) {
-            if self.wait_state.inbox.unparsed() == Unparsed::Postponed {
-                self.wait_state.inbox.set_unparsed(Unparsed::Due);
+            if self.wait_state.inbox().unparsed() == Unparsed::Postponed {
+                self.wait_state.inbox_mut().set_unparsed(Unparsed::Due);
             }
             self.process();
         }
         if std::mem::take(&mut self.uncork) {
-            self.wait_state.send_queue.corked = false;
+            self.wait_state.send_queue_mut().uncork();
             if self.wait_state.is_write_due() {
                 self.write();
             }
             self.run_actions();
         }
         if std::mem::take(&mut self.writable_soon) {
-            self.wait_state.send_queue.writable_notice = WritableNotice::No;
+            self.wait_state.take_writable_notice();
         }
     }
 
@@ -350,8 +355,8 @@ impl End {
         if stage != Stage::Woken {
             return; // the task has given up meanwhile
         }
-        let turn = self.wait_state.send_queue.take_turn(ticket);
-        if turn && !self.wait_state.send_queue.is_first(ticket) && !self.wait_state.is_finished() {
+        let turn = self.wait_state.send_queue_mut().take_turn(ticket);
+        if turn && !self.wait_state.send_queue().is_first(ticket) && !self.wait_state.is_finished() {
             return self.park(number);
         }
         if matches!(call, Call::Drain | Call::Flush) {
@@ -382,7 +387,7 @@ impl End {
                             return self.end_task(number);
                         }
                         self.wait(number);
-                        self.wait_state.receivers.push_back(number);
+                        self.wait_state.add_receiver(number);
                         self.run_actions();
                     }
                 }
@@ -394,12 +399,16 @@ impl End {
                 if self.wait_state.must_wait(turn) {
                     return self.park(number);
                 }
-                self.wait_state.driver.send_half_mut().send_message(MessageKind::Binary, &vec![7; size], None).unwrap();
+                self.wait_state
+                    .driver_mut()
+                    .send_half_mut()
+                    .send_message(MessageKind::Binary, &vec![7; size], None)
+                    .unwrap();
                 self.sent.push(size);
                 match self.wait_state.output(self.iteration) {
                     Output::Write => self.write(),
                     Output::Cork => {
-                        self.wait_state.send_queue.corked = true;
+                        self.wait_state.send_queue_mut().cork();
                         self.uncork = true;
                     }
                     Output::Wait => {}
@@ -408,7 +417,7 @@ impl End {
                 if self.wait_state.should_wait() && !self.wait_state.is_finished() {
                     self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().call = Call::Drain;
                     self.wait(number);
-                    self.wait_state.send_queue.add_drainer(number);
+                    self.wait_state.send_queue_mut().add_drainer(number);
                     return self.run_actions();
                 }
                 self.end_task(number);
@@ -421,7 +430,7 @@ impl End {
                     return self.end_task(number);
                 }
                 self.wait(number);
-                self.wait_state.watchers.make().error_waiters.push(number);
+                self.wait_state.add_end_waiter(number);
             }
         }
     }
@@ -434,10 +443,10 @@ impl End {
             return self.end_task(number);
         }
         let kept = self.tasks.tasks.borrow()[&number].ticket;
-        let ticket = if kept == 0 { self.wait_state.send_queue.next_ticket() } else { kept };
+        let ticket = if kept == 0 { self.wait_state.send_queue_mut().next_ticket() } else { kept };
         self.tasks.tasks.borrow_mut().get_mut(&number).unwrap().ticket = ticket;
         self.wait(number);
-        self.wait_state.send_queue.add_sender(ticket, number);
+        self.wait_state.send_queue_mut().add_sender(ticket, number);
         self.run_actions();
     }
 
@@ -463,12 +472,11 @@ impl End {
             let task = tasks.get_mut(&number).unwrap();
             (task.given.take(), task.ticket)
         };
-        self.wait_state.receivers.retain(|other| *other != number);
-        self.wait_state.watchers.remove_error_waiter(&number);
-        self.wait_state.send_queue.remove_waiter(ticket, &number);
+        self.wait_state.remove_receiver(&number);
+        self.wait_state.remove_sender(ticket, &number);
         if let Some(item) = given {
             self.wait_state.release_assigned(&self.tasks);
-            self.wait_state.inbox.put_back_fragment(item, false);
+            self.wait_state.inbox_mut().put_back_fragment(item, false);
         }
         self.process();
     }
@@ -477,12 +485,11 @@ impl End {
         self.write();
         self.run_actions();
         let written = self.wait_state.is_written() && self.buffered.is_empty();
-        if self.wait_state.is_finished() || self.wait_state.driver.send_half().failure().is_some() || written {
+        if self.wait_state.is_finished() || self.wait_state.driver().send_half().failure().is_some() || written {
             return self.end_task(number);
         }
         self.wait(number);
-        let WaitState { driver, send_queue, .. } = &mut self.wait_state;
-        send_queue.add_flush(driver, number);
+        self.wait_state.add_flush(number);
         if !self.buffered.is_empty() {
             self.notify_flushed();
             self.run_actions();
@@ -494,11 +501,8 @@ impl End {
             return;
         }
         let payload = random.next().to_be_bytes();
-        let send_half = self.wait_state.driver.send_half_mut();
-        send_half.send_ping(&payload).unwrap();
-        let id = send_half.keepalive.handle_ping_sent(&payload, self.now);
         let future = self.tasks.future();
-        self.wait_state.watchers.make().pings.push((id, future));
+        self.wait_state.send_ping(&payload, future, self.now).unwrap();
         self.write();
         self.run_actions();
     }
@@ -512,11 +516,11 @@ impl End {
     /// Lets the transport send up to `count` bytes of its buffer. Returns them.
     pub(crate) fn transport_sent(&mut self, count: usize) -> Vec<u8> {
         let bytes: Vec<u8> = self.buffered.drain(..count.min(self.buffered.len())).collect();
-        let low = if self.wait_state.send_queue.draining { 0 } else { self.transport.low };
+        let low = if self.draining { 0 } else { self.transport.low };
         if self.full && self.buffered.len() <= low {
             self.full = false;
-            self.wait_state.send_queue.blocked = false;
-            self.wait_state.send_queue.draining = false;
+            self.wait_state.send_queue_mut().set_blocked(false);
+            assert_eq!(self.wait_state.send_queue_mut().stop_draining(), std::mem::take(&mut self.draining));
             self.iteration += 1;
             self.write();
             self.run_actions();
@@ -526,21 +530,19 @@ impl End {
 
     pub(crate) fn receive(&mut self, bytes: &[u8]) {
         self.iteration += 1;
-        self.wait_state.driver.receive(bytes);
-        self.wait_state.inbox.set_unparsed(Unparsed::New);
+        self.wait_state.receive(bytes);
         self.process();
     }
 
     pub(crate) fn receive_end(&mut self) {
-        self.wait_state.driver.receive_end(None);
+        self.wait_state.driver_mut().receive_end(None);
         self.process();
     }
 
     pub(crate) fn pass_time(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
-        if self.wait_state.driver.deadline(self.now).is_some_and(|due| due <= self.now) {
-            let reading = if self.wait_state.paused { Reading::Paused } else { Reading::Going };
-            self.wait_state.driver.handle_deadline(self.now, reading, self.buffered.len() as u64);
+        if self.wait_state.driver().deadline(self.now).is_some_and(|due| due <= self.now) {
+            self.wait_state.handle_deadline(self.now, self.buffered.len() as u64);
         }
         self.write();
         self.run_actions();
@@ -553,7 +555,6 @@ impl End {
         if !self.ready.is_empty() || self.process_soon || self.uncork {
             return;
         }
-        let waits = |number: &usize| self.tasks.stage(*number) == Stage::Waiting;
         let tasks = self.tasks.tasks.borrow();
         let waiting: Vec<_> = tasks.iter().filter(|(_, task)| task.stage == Stage::Waiting).collect();
         if self.wait_state.is_finished() {
@@ -564,16 +565,16 @@ impl End {
             );
             return;
         }
-        assert!(!self.wait_state.driver.is_over(), "the connection is over, and the state is not finished");
-        if self.wait_state.receivers.iter().any(waits) {
-            assert!(self.wait_state.inbox.is_empty(), "a task receives, and a message is queued");
-            assert!(!self.wait_state.driver.endpoint.has_input(), "a task receives, and input is unparsed");
+        assert!(!self.wait_state.driver().is_over(), "the connection is over, and the state is not finished");
+        if waiting.iter().any(|(_, task)| matches!(task.call, Call::Receive(_))) {
+            assert!(self.wait_state.inbox().is_empty(), "a task receives, and a message is queued");
+            assert!(!self.wait_state.driver().endpoint().has_input(), "a task receives, and input is unparsed");
             assert!(self.reading, "a task receives, and reading is paused");
         }
         if self.wait_state.has_room() {
             let drains = waiting.iter().any(|(_, task)| task.call == Call::Drain);
             assert!(!drains, "there is room, and a task waits for it");
-            if self.wait_state.send_queue.hold == Hold::Free {
+            if !self.wait_state.send_queue().is_locked() {
                 assert!(
                     !waiting.iter().any(|(_, task)| matches!(task.call, Call::Send(_))),
                     "there is room, and a task waits to send"
@@ -581,11 +582,15 @@ impl End {
             }
         }
         if self.wait_state.is_written() && self.buffered.is_empty() {
-            assert!(!self.wait_state.send_queue.has_flushes(), "everything is written, and a flush waits");
+            assert!(!self.wait_state.send_queue().has_flushes(), "everything is written, and a flush waits");
         }
         assert!(!self.wait_state.is_write_due(), "a write is due");
         let resumable = self.wait_state.is_resumable() && !self.wait_state.is_full();
         assert!(!resumable, "there is room for input, and reading is paused");
-        assert_eq!(self.wait_state.send_queue.blocked, self.full, "the state knows whether the transport is full");
+        assert_eq!(
+            self.wait_state.send_queue().is_blocked(),
+            self.full,
+            "the state knows whether the transport is full"
+        );
     }
 }

@@ -33,12 +33,12 @@ impl World {
         let bytes = self.ends[from].transport_sent(most);
         self.pipes[1 - from].extend(bytes);
         let end = &self.ends[from];
-        self.ended[1 - from] |= end.wait_state.driver.is_over() || end.shut && end.buffered.is_empty();
+        self.ended[1 - from] |= end.wait_state.driver().is_over() || end.shut && end.buffered.is_empty();
     }
 
     /// Lets an end read up to `most` bytes from its pipe.
     fn deliver(&mut self, to: usize, most: usize) {
-        if self.ends[to].wait_state.driver.is_over() {
+        if self.ends[to].wait_state.driver().is_over() {
             self.pipes[to].clear();
             return;
         }
@@ -79,13 +79,13 @@ impl World {
 
     fn fingerprint(&self) -> Vec<usize> {
         let of = |end: &End| {
-            let send_half = end.wait_state.driver.send_half();
+            let send_half = end.wait_state.driver().send_half();
             [
                 end.buffered.len(),
                 send_half.written() as usize,
                 send_half.queued(),
                 end.received.len(),
-                end.wait_state.inbox.len(),
+                end.wait_state.inbox().len(),
                 end.sent.len(),
             ]
         };
@@ -116,7 +116,7 @@ fn run(seed: u64, ends: bool) {
             12 => end.start(Call::End),
             13 if random.one_in(3) => end.close(random.one_in(2)),
             14 if random.one_in(6) => {
-                end.wait_state.driver.end(Failure::Aborted);
+                end.wait_state.driver_mut().end(Failure::Aborted);
                 end.run_actions();
             }
             15 => end.pass_time([1, 6, 25][random.below(3)]),

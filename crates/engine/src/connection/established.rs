@@ -7,8 +7,8 @@ mod write;
 use std::time::{Duration, Instant};
 
 use wirespeed_driver::connection::{Progress, Reading};
-use wirespeed_driver::endpoint::{Failure, PeerEvent, Stats, payload_len};
-use wirespeed_driver::protocol::{CloseCode, Payload};
+use wirespeed_driver::endpoint::{Failure, Stats, payload_len};
+use wirespeed_driver::protocol::{CloseCode, Event, Payload};
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::{ConnectionDriver, Endpoint, buffer_pool};
 
@@ -182,7 +182,7 @@ impl Established {
 
     /// Returns a buffer of the process's pool, because the client will not be read for a while.
     pub(crate) fn release_input(&mut self) {
-        self.driver.endpoint.shrink_input();
+        self.driver.endpoint_mut().shrink_input();
     }
 
     pub(crate) fn note_read_closed(&mut self) {
@@ -315,7 +315,7 @@ impl Established {
         }
         let mut drained = false;
         for _ in 0..MAX_READS {
-            if !self.driver.endpoint.has_input() {
+            if !self.driver.endpoint().has_input() {
                 let most = if self.small_reads_left > 0 { buffer_pool::SMALL_READ_SIZE } else { usize::MAX };
                 self.small_reads_left = self.small_reads_left.saturating_sub(1);
                 drained = self.driver.read_edge_of(most, self.read_closed);
@@ -336,7 +336,7 @@ impl Established {
             if echoes && self.driver.send_half().queued() >= SEND_CHUNK {
                 return Turn::Idle; // reading resumes when the client has read the echoes: see `waits_to_answer`
             }
-            if drained && !self.driver.endpoint.has_input() {
+            if drained && !self.driver.endpoint().has_input() {
                 return Turn::Idle;
             }
         }
@@ -372,7 +372,7 @@ impl Established {
             }
             let (event, mut sender) = self.driver.poll_event_and_sender();
             let (kind, payload) = match event {
-                Some(PeerEvent::Message { kind, payload }) => (kind, payload),
+                Some(Event::Message { kind, payload }) => (kind, payload),
                 Some(_) => continue,
                 None => break,
             };
@@ -441,7 +441,7 @@ impl Established {
     /// Returns whether reading has stopped because the client does not read the echoes.
     pub(crate) fn waits_to_answer(&self) -> bool {
         *self.role() == Role::Echo
-            && (self.driver.endpoint.has_input() || self.driver.send_half().queued() >= SEND_CHUNK)
+            && (self.driver.endpoint().has_input() || self.driver.send_half().queued() >= SEND_CHUNK)
     }
 
     /// Closes the session after its queued messages, and aborts it after the close timeout.

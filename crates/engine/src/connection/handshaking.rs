@@ -416,7 +416,7 @@ impl Opening {
                     let now = Instant::now();
                     let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
                     let (mut endpoint, handshake) = self.server.take()?.finish(route.limits, keepalive)?;
-                    endpoint.send_half.send_head(&response.to_bytes());
+                    endpoint.send_half_mut().send_head(&response.to_bytes());
                     let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
                     let subprotocol = subprotocol.map(String::into_boxed_str);
                     let info = ClientInfo { remote: self.remote, request: RequestHead::new(&request), subprotocol };

@@ -6,10 +6,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use wirespeed_engine::driver::endpoint::PeerEvent;
 use wirespeed_engine::driver::protocol::deflate::{Params, negotiate};
 use wirespeed_engine::driver::protocol::handshake::{Header, HeaderList};
-use wirespeed_engine::driver::protocol::{CloseCode, Config as Wire, Connection, Limits, MessageKind, Side};
+use wirespeed_engine::driver::protocol::{CloseCode, Config as Wire, Connection, Event, Limits, MessageKind, Side};
 use wirespeed_engine::driver::{Endpoint, Keepalive};
 use wirespeed_engine::{Config, Engine, Listen, Place};
 
@@ -94,11 +93,11 @@ impl Client {
     }
 
     pub fn queue(&mut self, kind: MessageKind, payload: &[u8]) {
-        self.peer.send_half.send_message(kind, payload, None).unwrap();
+        self.peer.send_half_mut().send_message(kind, payload, None).unwrap();
     }
 
     pub fn flush(&mut self) {
-        let bytes = self.peer.send_half.take_output();
+        let bytes = self.peer.send_half_mut().take_output();
         self.stream.write_all(&bytes).unwrap();
     }
 
@@ -110,7 +109,7 @@ impl Client {
     pub fn receive(&mut self) -> Option<(MessageKind, Vec<u8>)> {
         loop {
             while let Some(event) = self.peer.poll_event() {
-                if let PeerEvent::Message { kind, payload } = event {
+                if let Event::Message { kind, payload } = event {
                     return Some((kind, payload.as_slice().to_vec()));
                 }
             }
@@ -128,7 +127,7 @@ impl Client {
     }
 
     fn flush_quietly(&mut self) {
-        let bytes = self.peer.send_half.take_output();
+        let bytes = self.peer.send_half_mut().take_output();
         let _ = self.stream.write_all(&bytes);
     }
 
@@ -148,12 +147,12 @@ impl Client {
     /// Reads until the end and returns the close frame that was received.
     pub fn end(&mut self) -> Option<(u16, String)> {
         while self.receive().is_some() {}
-        let close = self.peer.send_half.close_received()?;
+        let close = self.peer.send_half().close_received()?;
         Some((close.code.map_or(1005, |code| code.0), close.reason.clone()))
     }
 
     pub fn close(&mut self, code: u16, reason: &str) {
-        self.peer.send_half.send_close(Some(CloseCode(code)), reason).unwrap();
+        self.peer.send_half_mut().send_close(Some(CloseCode(code)), reason).unwrap();
         self.flush();
     }
 
@@ -176,11 +175,11 @@ impl Client {
             got += count;
             self.peer.receive_slice(&bytes[..count]);
             while let Some(event) = self.peer.poll_event() {
-                if let PeerEvent::Message { payload, .. } = event {
+                if let Event::Message { payload, .. } = event {
                     messages.push(payload.as_slice().to_vec());
                 }
             }
-            let close = self.peer.send_half.close_received();
+            let close = self.peer.send_half().close_received();
             assert!(close.is_none(), "a reader of {rate} bytes in a second was closed: {close:?}");
         }
         messages

@@ -30,9 +30,9 @@ impl AsyncConnection {
     pub(super) fn lock(&self, py: Python<'_>) -> PyResult<Guard<'_, State>> {
         let Some(mut state) = self.state.lock(py)? else { return self.lock_replacement(py) };
         if self.state.take_poison() {
-            state.driver.end(Failure::Defect);
+            state.driver_mut().end(Failure::Defect);
         }
-        state.driver.end_after_fork();
+        state.driver_mut().end_after_fork();
         Ok(state)
     }
 
@@ -65,7 +65,7 @@ impl AsyncConnection {
     /// waits for no loop.
     #[cold]
     pub(super) fn refuse_foreign_loop(&self, py: Python<'_>, call: &str, remedy: &str) -> PyResult<()> {
-        if self.lock(py)?.driver.is_over() {
+        if self.lock(py)?.driver().is_over() {
             return Ok(());
         }
         let event_loop = self.event_loop.bind(py);
@@ -94,7 +94,7 @@ impl AsyncConnection {
         if !invoke::method(future, intern!(py, "cancelled"), [])?.is_truthy()? {
             return Ok(());
         }
-        this.get().lock(py)?.watchers.remove_futures(|other| other.is(future));
+        this.get().lock(py)?.wait_state.remove_futures(|other| other.is(future));
         this.get().release(py)
     }
 
@@ -109,7 +109,7 @@ impl AsyncConnection {
         // Exceptions are created outside the lock: their constructors are Python code.
         let (failure, closing) = match self.lock(py) {
             Ok(state) => {
-                let send_half = state.driver.send_half();
+                let send_half = state.driver().send_half();
                 (send_half.failure().cloned(), self.metadata.close_errors.closing_if_empty(|| send_half.closing()))
             }
             Err(error) => return error,
@@ -124,7 +124,7 @@ impl AsyncConnection {
     }
 
     pub(super) fn closing(&self, py: Python<'_>) -> PyResult<Closing> {
-        Ok(self.lock(py)?.driver.send_half().closing())
+        Ok(self.lock(py)?.driver().send_half().closing())
     }
 
     /// Runs `f`, which works for this connection alone. A panic is a bug; it closes this connection only.
@@ -145,7 +145,7 @@ impl AsyncConnection {
         if !this.get().is_in_loop(py).unwrap_or(false) {
             return Err(error);
         }
-        if this.get().lock(py).is_ok_and(|state| state.is_finished() && !state.has_notifications()) {
+        if this.get().lock(py).is_ok_and(|state| state.wait_state.is_finished() && !state.has_notifications()) {
             return Err(error);
         }
         // Messages that the call had read and not delivered go to waiting tasks.
@@ -163,7 +163,7 @@ impl AsyncConnection {
         // Twice: the state that one panic has left may cause another, and the connection must be closed.
         for _ in 0..2 {
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                this.get().lock(this.py())?.driver.end(Failure::Defect);
+                this.get().lock(this.py())?.driver_mut().end(Failure::Defect);
                 Self::run_actions(this)
             }));
             match ended {
@@ -179,7 +179,7 @@ impl AsyncConnection {
     }
 
     pub(super) fn abort_here(this: &Bound<'_, Self>) -> PyResult<()> {
-        this.get().lock(this.py())?.driver.end(Failure::Aborted);
+        this.get().lock(this.py())?.driver_mut().end(Failure::Aborted);
         Self::run_actions(this)
     }
 
@@ -192,9 +192,9 @@ impl AsyncConnection {
             let mut state = conn.lock(py)?;
             state.closing_unattended = true;
             // No call can stop the wait, so it needs a limit.
-            if state.driver.close_timeout().is_none() {
-                state.driver.set_close_timeout(Some(UNATTENDED_CLOSE_TIMEOUT));
-                state.driver.limit_close_deadline(Instant::now().checked_add(UNATTENDED_CLOSE_TIMEOUT));
+            if state.driver().close_timeout().is_none() {
+                state.driver_mut().set_close_timeout(Some(UNATTENDED_CLOSE_TIMEOUT));
+                state.driver_mut().limit_close_deadline(Instant::now().checked_add(UNATTENDED_CLOSE_TIMEOUT));
             }
         }
         let closing = Self::begin_close(this, Some(code), "", false);
@@ -207,7 +207,7 @@ impl AsyncConnection {
         if closing.is_err() {
             return closing.and(Self::abort_here(this));
         }
-        if !conn.lock(py)?.is_finished() {
+        if !conn.lock(py)?.wait_state.is_finished() {
             conn.hold(this);
         }
         Ok(())
@@ -225,7 +225,7 @@ impl AsyncConnection {
         let event_loop = conn.event_loop.bind(py);
         // The garbage collector may call this, in any thread and on any loop.
         let runs_here = running_loop(py)?.is(event_loop) || !is_running(event_loop)?;
-        if runs_here || conn.lock(py)?.is_finished() {
+        if runs_here || conn.lock(py)?.wait_state.is_finished() {
             return here();
         }
         match invoke::method(event_loop, intern!(py, "call_soon_threadsafe"), call) {
@@ -246,7 +246,8 @@ impl AsyncConnection {
     pub(super) fn release(&self, py: Python<'_>) -> PyResult<()> {
         let awaited = {
             let state = self.lock(py)?;
-            state.has_waiters() || (self.listener.is_some() || state.closing_unattended) && !state.is_finished()
+            state.has_waiters()
+                || (self.listener.is_some() || state.closing_unattended) && !state.wait_state.is_finished()
         };
         if !awaited && let Some(adapter) = self.adapter.get() {
             adapter.get().release(py);

@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use wirespeed_driver::blocking::Source;
-use wirespeed_driver::connection::Hold;
 use wirespeed_driver::encoded::Encoded;
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::{CloseCode, SendError};
+use wirespeed_driver::source::Source;
 
 use super::connection::AsyncConnection;
 use crate::{errors, source};
@@ -108,18 +107,19 @@ fn send(
     let iteration = conn.loop_state.get().iteration();
     let mut state = conn.lock(py)?;
     wirespeed_driver::protocol::failpoint::hit("python.broadcast");
-    if state.is_connecting() || state.is_closing() {
+    if state.wait_state.is_connecting() || state.wait_state.is_closing() {
         return Ok(None);
     }
-    if state.send_queue.hold != Hold::Free || state.driver.send_half().is_sending_fragments() {
+    if state.wait_state.send_queue().is_locked() || state.driver().send_half().is_sending_fragments() {
         return Ok(Some(Err(SkipReason::Fragments)));
     }
     // Nothing can be queued inside a large message.
-    if state.send_queue.large.is_some() || slow != SlowPolicy::Buffer && state.should_wait() {
+    if state.wait_state.send_queue().is_sending_large() || slow != SlowPolicy::Buffer && state.wait_state.should_wait()
+    {
         match slow {
             SlowPolicy::Skip | SlowPolicy::Buffer => {}
             SlowPolicy::Drop => {
-                state.driver.end(Failure::Aborted);
+                state.driver_mut().end(Failure::Aborted);
                 drop(state);
                 AsyncConnection::run_actions(this)?;
             }
@@ -128,12 +128,12 @@ fn send(
                 let code = CloseCode(1013); // RFC 6455 11.7: try again later
                 AsyncConnection::begin_close(this, Some(code), "too slow", true)?;
                 let mut state = conn.lock(py)?;
-                state.driver.start_close_timeout(Instant::now());
+                state.driver_mut().start_close_timeout(Instant::now());
             }
         }
         return Ok(Some(Err(SkipReason::Slow)));
     }
-    let result = message.send(state.driver.send_half_mut());
+    let result = message.send(state.driver_mut().send_half_mut());
     match result {
         Ok(()) => {}
         Err(SendError::NotOpen) => return Ok(None),
@@ -143,6 +143,6 @@ fn send(
         }
     }
     AsyncConnection::write_queued(this, state, message.payload().len(), iteration)?;
-    let failed = conn.lock(py)?.driver.send_half().failure().is_some();
+    let failed = conn.lock(py)?.driver().send_half().failure().is_some();
     Ok(Some(if failed { Err(SkipReason::Failed) } else { Ok(()) }))
 }

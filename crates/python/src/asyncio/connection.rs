@@ -16,7 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::ConnectionDriver;
-use wirespeed_driver::connection::{End, Hold, Limits, Watermarks};
+use wirespeed_driver::connection::{End, Limits, Watermarks};
 use wirespeed_driver::protocol::CloseCode;
 
 use super::gil_mutex::GilMutex;
@@ -120,7 +120,7 @@ impl AsyncConnection {
         let mut state = State::new(conn, limits, listener.as_ref().is_some_and(Listener::takes_messages));
         state.wants_controls = listener.as_ref().is_some_and(Listener::takes_controls);
         if parts.handshake.is_pending() {
-            state.send_queue.hold = Hold::Opening; // nothing is sent before the answer
+            state.wait_state.send_queue_mut().lock_for_opening(); // nothing is sent before the answer
         }
         Ok(Self {
             state: OwnerCheckedMutex::new(state),
@@ -182,7 +182,7 @@ impl AsyncConnection {
     /// Drops the rest of a message whose fragments are being received, if there is one.
     fn _discard_message(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::contain(slf, || {
-            slf.get().lock(slf.py())?.inbox.discard_message();
+            slf.get().lock(slf.py())?.wait_state.inbox_mut().discard_message();
             Self::serve_receivers(slf)
         })
     }
@@ -231,17 +231,16 @@ impl AsyncConnection {
     fn _begin_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
         let task = super::raw::current_task(slf.get().event_loop.bind(slf.py()))?;
         let mut state = slf.get().lock(slf.py())?;
-        if state.send_queue.hold != Hold::Free {
-            return Err(PyRuntimeError::new_err("a message of fragments is being sent"));
+        if state.wait_state.send_queue_mut().begin_fragments(task) {
+            return Ok(());
         }
-        state.send_queue.hold = Hold::Fragments(task);
-        Ok(())
+        Err(PyRuntimeError::new_err("a message of fragments is being sent"))
     }
 
     /// Ends a fragmented message, whether it succeeded or not.
     fn _end_fragments(slf: &Bound<'_, Self>) -> PyResult<()> {
         Self::contain(slf, || {
-            slf.get().lock(slf.py())?.send_queue.hold = Hold::Free;
+            slf.get().lock(slf.py())?.wait_state.send_queue_mut().end_fragments();
             Self::run_actions(slf)
         })
     }
@@ -266,14 +265,14 @@ impl AsyncConnection {
 
     /// Waits until the send queue is not above its high watermark.
     fn _drained<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let full = slf.get().lock(slf.py())?.is_above_high();
+        let full = slf.get().lock(slf.py())?.wait_state.is_above_high();
         adopt(slf.py(), if full { Operation::create(slf, OperationKind::Drain, None) } else { Operation::done() })
     }
 
     /// Whether a frame is partly sent, so that no control frame can follow yet.
     #[getter]
     fn _is_mid_frame(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.send_queue.large.is_some())
+        Ok(self.lock(py)?.wait_state.send_queue().is_sending_large())
     }
 
     /// Waits until the kernel has accepted all bytes queued before the call.
@@ -289,23 +288,21 @@ impl AsyncConnection {
         this.check_loop(py, "ping()")?;
         let payload = match data {
             Some(data) => source::control(data)?,
-            None => this.lock(py)?.driver.send_half().draw_ping().to_vec(),
+            None => this.lock(py)?.driver().send_half().draw_ping().to_vec(),
         };
-        if this.lock(py)?.driver.send_half().keepalive.is_outstanding(&payload) {
+        if this.lock(py)?.driver().send_half().keepalive().is_outstanding(&payload) {
             return Err(errors::ping_outstanding(py));
         }
         let future = Self::create_future(slf)?;
         Self::contain(slf, || {
             {
                 let mut state = this.lock(py)?;
-                if state.driver.is_closing() {
+                if state.driver().is_closing() {
                     drop(state);
                     return Err(this.closed(py));
                 }
-                let send_half = state.driver.send_half_mut();
-                send_half.send_ping(&payload).map_err(|error| errors::refused(py, error))?;
-                let id = send_half.keepalive.handle_ping_sent(&payload, Instant::now());
-                state.watchers.make().pings.push((id, future.clone_ref(py)));
+                let sent = state.wait_state.send_ping(&payload, future.clone_ref(py), Instant::now());
+                sent.map_err(|error| errors::refused(py, error))?;
             }
             this.hold(slf);
             Self::write_out(slf)
@@ -321,11 +318,11 @@ impl AsyncConnection {
         Self::contain(slf, || {
             {
                 let mut state = slf.get().lock(py)?;
-                if state.driver.is_closing() {
+                if state.driver().is_closing() {
                     drop(state);
                     return Err(slf.get().closed(py));
                 }
-                state.driver.send_half_mut().send_pong(&payload).map_err(|error| errors::refused(py, error))?;
+                state.driver_mut().send_half_mut().send_pong(&payload).map_err(|error| errors::refused(py, error))?;
             }
             Self::write_out(slf)
         })
@@ -349,7 +346,7 @@ impl AsyncConnection {
         let py = slf.py();
         let this = slf.get();
         Self::run_actions(slf)?; // it may be closed without a notification yet
-        let end = this.lock(py)?.end;
+        let end = this.lock(py)?.wait_state.end();
         let over = match end {
             End::NotYet => false,
             // A closed loop never closes the socket of its transport.
@@ -362,12 +359,12 @@ impl AsyncConnection {
         let future = Self::create_future(slf)?;
         {
             let mut state = this.lock(py)?;
-            if state.end == End::Complete {
+            if state.wait_state.end() == End::Complete {
                 return Ok(None); // it was closed meanwhile
             }
-            let watchers = state.watchers.make();
-            let futures = if awaited { &mut watchers.closers } else { &mut watchers.observers };
-            futures.push(future.clone_ref(py));
+            let wait_state = &mut state.wait_state;
+            let future = future.clone_ref(py);
+            if awaited { wait_state.add_closer(future) } else { wait_state.add_observer(future) }
         }
         if awaited {
             this.hold(slf);
@@ -403,7 +400,7 @@ impl AsyncConnection {
     /// Changes the timeout of closing handshakes that begin from now on.
     fn _set_close_timeout(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let timeout = duration("close_timeout", seconds)?;
-        self.lock(py)?.driver.set_close_timeout(timeout);
+        self.lock(py)?.driver_mut().set_close_timeout(timeout);
         Ok(())
     }
 
@@ -411,11 +408,12 @@ impl AsyncConnection {
     #[getter]
     fn _state(&self, py: Python<'_>) -> PyResult<u8> {
         let state = self.lock(py)?;
-        if state.is_connecting() && !state.driver.is_over() {
+        if state.wait_state.is_connecting() && !state.driver().is_over() {
             return Ok(0);
         }
         // After a failure nothing can be sent, even if the protocol is still in an open state.
-        Ok(view::state(state.driver.send_half().state(), state.driver.is_over()).max(1 + u8::from(state.is_closing())))
+        Ok(view::state(state.driver().send_half().state(), state.driver().is_over())
+            .max(1 + u8::from(state.wait_state.is_closing())))
     }
 
     /// Code and reason of the received close frame, or 1006 if there was none. `None` while the connection is
@@ -423,7 +421,7 @@ impl AsyncConnection {
     #[getter]
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let state = self.lock(py)?;
-        Ok(view::close(state.driver.send_half(), state.driver.is_over()))
+        Ok(view::close(state.driver().send_half(), state.driver().is_over()))
     }
 
     /// The opening handshake.
@@ -436,10 +434,10 @@ impl AsyncConnection {
     /// it.
     fn _send_answer(&self, py: Python<'_>, answer: &Answer) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.lock(py)?;
-        state.send_queue.hold = Hold::Free;
-        answer.queue(&mut state.driver.endpoint);
+        state.wait_state.send_queue_mut().unlock_after_opening();
+        answer.queue(state.driver_mut().endpoint_mut());
         if !answer.accepts() {
-            state.driver.limit_reading(REFUSED_BYTES);
+            state.driver_mut().limit_reading(REFUSED_BYTES);
         }
         drop(state);
         Ok(answer.error(py))
@@ -493,13 +491,13 @@ impl AsyncConnection {
     /// Whether this is a copy in a child process. The connection belongs to the parent then.
     #[getter]
     fn _is_forked(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.driver.send_half().is_forked())
+        Ok(self.lock(py)?.driver().send_half().is_forked())
     }
 
     /// Whether TCP is closed, and nothing remains to be done with it.
     #[getter]
     fn _is_over(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.lock(py)?.driver.is_over())
+        Ok(self.lock(py)?.driver().is_over())
     }
 
     /// Whether `recv_streaming` is running.
@@ -517,7 +515,7 @@ impl AsyncConnection {
     /// Seconds between the last ping and its pong; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<f64> {
-        Ok(self.lock(py)?.driver.send_half().latency().map_or(0.0, |latency| latency.as_secs_f64()))
+        Ok(self.lock(py)?.driver().send_half().latency().map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
     /// The I/O backend: "fd" or "transport".
@@ -540,21 +538,26 @@ impl AsyncConnection {
 
     /// Returns the number of the socket's descriptor, or -1 if it is closed or belongs to a transport.
     fn _fileno(&self, py: Python<'_>) -> PyResult<c_int> {
-        Ok(self.lock(py)?.driver.socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
+        Ok(self.lock(py)?.driver().socket().map_or(-1, wirespeed_driver::socket::Socket::raw))
     }
 
     /// Properties of the TLS connection, if TLS is used.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        view::tls(py, self.lock(py)?.driver.send_half())
+        view::tls(py, self.lock(py)?.driver().send_half())
     }
 
     /// Returns counters of the connection.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, messages, bytes, unsent) = {
             let state = self.lock(py)?;
-            let send_half = state.driver.send_half();
-            (send_half.stats(), state.inbox.len(), state.inbox.payload_bytes(), send_half.queued())
+            let send_half = state.driver().send_half();
+            (
+                send_half.stats(),
+                state.wait_state.inbox().len(),
+                state.wait_state.inbox().payload_bytes(),
+                send_half.queued(),
+            )
         };
         view::stats(py, stats, messages, bytes, unsent + self.buffered_by_transport(py)?)
     }
@@ -586,7 +589,7 @@ impl AsyncConnection {
         // If it is locked, the objects are not visited: the collector then takes them for referenced and keeps
         // them.
         let Some(state) = self.state.try_lock_for_gc() else { return Ok(()) };
-        ssl_layer::traverse(state.driver.send_half().layer(), &visit)?;
+        ssl_layer::traverse(state.driver().send_half().layer(), &visit)?;
         state.traverse(&visit)
     }
 

@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::buffer_pool::LARGE_READ_SIZE;
-use wirespeed_driver::connection::{self, Action, ActionCursor, End, Unparsed, Watermarks};
+use wirespeed_driver::connection::{Action, ActionCursor, Unparsed, Watermarks};
 use wirespeed_driver::endpoint::Failure;
 use wirespeed_driver::protocol::failpoint;
 use wirespeed_driver::socket::{Mode, unacknowledged};
@@ -45,7 +45,9 @@ impl AsyncConnection {
         if matches!(&*conn.backend.lock(py), Backend::Transport(_)) {
             return Self::start(this);
         }
-        let Some(fd) = conn.lock(py)?.driver.socket().map(wirespeed_driver::socket::Socket::raw) else { return Ok(()) };
+        let Some(fd) = conn.lock(py)?.driver().socket().map(wirespeed_driver::socket::Socket::raw) else {
+            return Ok(());
+        };
         #[cfg(target_os = "linux")]
         if let Some(registry) = LoopState::registry(conn.loop_state.bind(py)) {
             *conn.backend.lock(py) = Backend::EpollRegistry(registry, fd);
@@ -63,7 +65,7 @@ impl AsyncConnection {
         let conn = this.get();
         Self::make_adapter(this)?;
         *conn.backend.lock(py) = Backend::Transport(transport.clone().unbind());
-        let write = conn.lock(py)?.send_queue.marks();
+        let write = conn.lock(py)?.wait_state.send_queue().marks();
         limit_transport(transport, write)?;
         transport.call_method0("pause_reading").map(drop)
     }
@@ -77,7 +79,7 @@ impl AsyncConnection {
             conn.hold(this);
             Self::make_adapter(this)?.get().set_context(py)?;
         }
-        let refused = conn.lock(py)?.driver.send_half().failure().is_some();
+        let refused = conn.lock(py)?.driver().send_half().failure().is_some();
         let opened = if refused { Ok(()) } else { Self::notify_open(this) };
         conn.schedule(this)?;
         // Bytes after the response of the opening handshake were received already.
@@ -104,7 +106,7 @@ impl AsyncConnection {
             {
                 let state = this.get().lock(this.py())?;
                 // A task that has yielded processes the bytes when it is resumed.
-                if state.paused || state.turn_pending {
+                if state.wait_state.is_paused() || state.turn_pending {
                     break;
                 }
             }
@@ -126,37 +128,37 @@ impl AsyncConnection {
         let ended = {
             let mut state = conn.lock(py)?;
             failpoint::hit("python.readable");
-            let postponed = state.inbox.unparsed() == Unparsed::Postponed;
+            let postponed = state.wait_state.inbox().unparsed() == Unparsed::Postponed;
             if postponed && !requested {
                 return Ok(0); // the scheduled call does it: otherwise both would schedule another call
             }
             if postponed {
-                state.inbox.set_unparsed(Unparsed::Due);
+                state.wait_state.inbox_mut().set_unparsed(Unparsed::Due);
             }
-            let has_input = state.driver.endpoint.has_input();
+            let has_input = state.driver().endpoint().has_input();
             if has_input && state.turn_pending {
                 return Ok(0); // the task processes it when it is resumed
             }
             // Bytes that were read before are parsed before more are read.
-            if !postponed && (!has_input || !state.driver.send_half().state().can_receive()) {
-                state.inbox.set_unparsed(Unparsed::New);
-                let has_receiver = conn.listens() || !state.receivers.is_empty();
-                let limit = state.inbox.room();
-                let received = state.driver.read_by(has_receiver, limit, |operation, socket| {
+            if !postponed && (!has_input || !state.driver().send_half().state().can_receive()) {
+                state.wait_state.inbox_mut().set_unparsed(Unparsed::New);
+                let has_receiver = conn.listens() || state.wait_state.may_have_receivers();
+                let limit = state.wait_state.inbox().room();
+                let received = state.driver_mut().read_by(has_receiver, limit, |operation, socket| {
                     let large = operation.is_large();
                     let result = gil_yield::run_transfer(py, large, || operation.read(socket, Mode::NonBlocking));
                     filled = operation.filled(&result);
                     result
                 });
-                if !received && state.inbox.is_empty() {
+                if !received && state.wait_state.inbox().is_empty() {
                     return Ok(0);
                 }
             }
-            state.driver.send_half().is_eof()
+            state.driver().send_half().is_eof()
         };
         let processed = Self::process(this);
         // Stop watching: the end of the stream stays readable, and writing the rest may take long.
-        if ended && !conn.lock(py)?.driver.is_over() {
+        if ended && !conn.lock(py)?.driver().is_over() {
             return processed.and(conn.watch_readable(py, false)).map(|()| 0);
         }
         processed.map(|()| filled)
@@ -175,7 +177,7 @@ impl AsyncConnection {
         Self::on_readable(this, true)?;
         let (over, paused, blocked) = {
             let state = conn.lock(py)?;
-            (state.driver.is_over(), state.paused, state.send_queue.blocked)
+            (state.driver().is_over(), state.wait_state.is_paused(), state.wait_state.send_queue().is_blocked())
         };
         if over || conn.reader.load(Ordering::Relaxed) != 0 {
             return Ok(());
@@ -191,21 +193,20 @@ impl AsyncConnection {
         conn.loop_state.get().begin_turn(this.py());
         {
             let mut state = conn.lock(this.py())?;
-            state.driver.receive(bytes);
-            state.inbox.set_unparsed(Unparsed::New);
+            state.wait_state.receive(bytes);
             if !state.attached {
                 return Ok(());
             }
         }
         Self::process(this)?;
         // uvloop starts reading on a transport even if it was paused before.
-        if conn.lock(this.py())?.paused { conn.watch_readable(this.py(), false) } else { Ok(()) }
+        if conn.lock(this.py())?.wait_state.is_paused() { conn.watch_readable(this.py(), false) } else { Ok(()) }
     }
 
     pub(super) fn on_end(this: &Bound<'_, Self>, error: Option<io::Error>) -> PyResult<()> {
         {
             let mut state = this.get().lock(this.py())?;
-            state.driver.receive_end(error);
+            state.driver_mut().receive_end(error);
             if !state.attached {
                 return Ok(());
             }
@@ -223,8 +224,8 @@ impl AsyncConnection {
         {
             let mut state = conn.lock(py)?;
             state.transport_lost = true;
-            if !state.driver.is_over() {
-                state.driver.receive_end(error);
+            if !state.driver().is_over() {
+                state.driver_mut().receive_end(error);
             }
             if !state.attached {
                 return Ok(());
@@ -234,18 +235,15 @@ impl AsyncConnection {
         first_error.record(Self::process(this));
         {
             let mut state = conn.lock(py)?;
-            if !state.driver.is_over() {
-                state.driver.end(Failure::Aborted);
+            if !state.driver().is_over() {
+                state.driver_mut().end(Failure::Aborted);
             }
         }
         first_error.record(Self::run_actions(this));
         // The transport closes its socket when this returns, before any notified task can run.
         let (closers, abort_timer) = {
             let mut state = conn.lock(py)?;
-            if state.is_finished() {
-                state.end = End::Complete;
-            }
-            (state.watchers.take_closers(), state.abort_timer.take())
+            (state.wait_state.record_transport_closed(), state.abort_timer.take())
         };
         if let Some(abort_timer) = abort_timer {
             first_error.record(invoke::method(abort_timer.bind(py), intern!(py, "cancel"), []).map(drop));
@@ -256,7 +254,7 @@ impl AsyncConnection {
     }
 
     pub(super) fn on_pause_writing(&self, py: Python<'_>) -> PyResult<()> {
-        self.lock(py)?.send_queue.blocked = true;
+        self.lock(py)?.wait_state.send_queue_mut().set_blocked(true);
         Ok(())
     }
 
@@ -269,8 +267,7 @@ impl AsyncConnection {
             let mut state = conn.lock(py)?;
             failpoint::hit("python.timer");
             state.timer = None;
-            let reading = if state.paused { connection::Reading::Paused } else { connection::Reading::Going };
-            state.driver.handle_deadline(now, reading, backlog)
+            state.wait_state.handle_deadline(now, backlog)
         };
         let mut first_error = FirstError::new();
         first_error.record(Self::write_out(this));
@@ -302,10 +299,10 @@ impl AsyncConnection {
         let (old, deadline) = {
             let state = self.lock(py)?;
             // After a fork the loop's timer also belongs to the parent.
-            if state.driver.send_half().is_forked() {
+            if state.driver().send_half().is_forked() {
                 return Ok(());
             }
-            let deadline = state.driver.deadline(Instant::now());
+            let deadline = state.driver().deadline(Instant::now());
             (state.timer, deadline.map(|deadline| least.map_or(deadline, |least| deadline.max(least))))
         };
         let key = LoopState::schedule(self.loop_state.bind(py), Self::make_adapter(this)?, old, deadline)?;
@@ -404,7 +401,7 @@ impl AsyncConnection {
         let (mut first_error, mut cursor) = (FirstError::new(), ActionCursor::default());
         loop {
             first_error.record(Self::deliver_notifications(this));
-            let step = conn.lock(py)?.poll_action(&mut cursor, py, Instant::now);
+            let step = conn.lock(py)?.wait_state.poll_action(&mut cursor, py, Instant::now);
             match step {
                 Action::CheckTransportBuffer => first_error.record(conn.set_transport_buffered(py)),
                 Action::ShutdownWrite => conn.shut_down_writing(py, &mut first_error),
@@ -451,8 +448,8 @@ impl AsyncConnection {
         let (socket, teardown) = {
             let mut state = conn.lock(py)?;
             let lingers = on_transport && !state.transport_lost;
-            let Some(teardown) = state.finish(lingers) else { return first_error.into_result() };
-            (state.driver.take_ended(), teardown)
+            let Some(teardown) = state.wait_state.finish(lingers) else { return first_error.into_result() };
+            (state.driver_mut().take_ended(), teardown)
         };
         drop(teardown.large);
         // The loop must forget the descriptor before the system can reuse its number.
@@ -505,7 +502,7 @@ impl AsyncConnection {
     fn abort_later(&self, transport: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = transport.py();
         let now = Instant::now();
-        let Some(by) = self.lock(py)?.driver.start_close_timeout(now) else { return Ok(()) };
+        let Some(by) = self.lock(py)?.driver_mut().start_close_timeout(now) else { return Ok(()) };
         let delay = by.saturating_duration_since(now).as_secs_f64().into_pyobject(py)?;
         let abort = transport.getattr(intern!(py, "abort"))?;
         // Aborting twice does no harm. Not aborting would.
@@ -519,7 +516,7 @@ impl AsyncConnection {
     fn detach(&self, py: Python<'_>) -> PyResult<()> {
         let backend = std::mem::replace(&mut *self.backend.lock(py), Backend::None);
         // After a fork, the loop's registration is shared with the parent, whose connection stays open.
-        if self.lock(py)?.driver.send_half().is_forked() {
+        if self.lock(py)?.driver().send_half().is_forked() {
             return Ok(());
         }
         let event_loop = self.event_loop.bind(py);
@@ -556,7 +553,7 @@ impl AsyncConnection {
                 }
                 // A TLS transport does not report what the transport below it has yet to write. Unless the
                 // connection failed, it writes that within the close timeout.
-                let failed = self.lock(py)?.driver.send_half().failure().is_some();
+                let failed = self.lock(py)?.driver().send_half().failure().is_some();
                 let at_once = failed || invoke::query_bool(&bound, intern!(py, "can_write_eof"), &mut first_error);
                 if !at_once {
                     first_error.record(self.abort_later(&bound));

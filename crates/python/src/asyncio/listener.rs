@@ -142,11 +142,11 @@ impl AsyncConnection {
         loop {
             let arrival = {
                 let mut state = conn.lock(py)?;
-                if state.driver.is_over() {
+                if state.driver().is_over() {
                     return Ok(()); // aborted: the listener gets no more messages
                 }
                 if state.is_receive_turn_due(iteration) {
-                    state.inbox.set_unparsed(Unparsed::Postponed);
+                    state.wait_state.inbox_mut().set_unparsed(Unparsed::Postponed);
                     drop(state);
                     return conn.schedule_process(py);
                 }
@@ -156,7 +156,7 @@ impl AsyncConnection {
             let mut first_error = FirstError::new();
             first_error.record(Self::deliver_notifications(this));
             let Some(arrival) = arrival else {
-                conn.lock(py)?.driver.endpoint.release_parsed();
+                conn.lock(py)?.driver_mut().endpoint_mut().release_parsed();
                 return first_error.into_result();
             };
             let failed = conn.lock(py)?.listener_error.is_some();
@@ -181,7 +181,7 @@ impl AsyncConnection {
             }
             if let Err(error) = first_error.into_result() {
                 // The program may continue, so the bytes after this message are processed later.
-                conn.lock(py)?.inbox.set_unparsed(Unparsed::Postponed);
+                conn.lock(py)?.wait_state.inbox_mut().set_unparsed(Unparsed::Postponed);
                 conn.schedule_process(py)?;
                 return Err(error);
             }
@@ -200,7 +200,7 @@ impl AsyncConnection {
         let py = this.py();
         // The buffer is moved out of the connection during the call, so no call by the listener can move or
         // reuse it.
-        let (input, start) = self.lock(py)?.driver.endpoint.take_input();
+        let (input, start) = self.lock(py)?.driver_mut().endpoint_mut().take_input();
         let cached = listener.view.lock(py).take();
         let view = match cached {
             Some(view) => view,
@@ -226,9 +226,9 @@ impl AsyncConnection {
             // A view is kept, so it keeps the buffer. The connection continues with a copy of the rest.
             let rest = ReadBuffer::exact(input.get(start..).unwrap_or_default());
             view.get().inner.lock(py)._owner = input;
-            self.lock(py)?.driver.endpoint.put_input((rest, 0));
+            self.lock(py)?.driver_mut().endpoint_mut().put_input((rest, 0));
         } else {
-            self.lock(py)?.driver.endpoint.put_input((input, start));
+            self.lock(py)?.driver_mut().endpoint_mut().put_input((input, start));
             *listener.view.lock(py) = Some(view);
         }
         result
@@ -274,7 +274,7 @@ impl AsyncConnection {
         };
         let (code, reason) = {
             let state = this.get().lock(py)?;
-            crate::view::close(state.driver.send_half(), true).unwrap_or((1006, String::new()))
+            crate::view::close(state.driver().send_half(), true).unwrap_or((1006, String::new()))
         };
         let (code, reason) = (code.into_pyobject(py)?, reason.into_pyobject(py)?);
         Self::guard(this, call(method, [this.as_any(), code.as_any(), reason.as_any()]))

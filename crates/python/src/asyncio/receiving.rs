@@ -52,7 +52,7 @@ impl AsyncConnection {
             }
             if let Some(AssignedMessage { item, continues, later }) = waiter.take(py) {
                 if later && let Err(error) = self.release_assigned(this) {
-                    self.lock(py)?.inbox.put_back_fragment(item, continues);
+                    self.lock(py)?.wait_state.inbox_mut().put_back_fragment(item, continues);
                     return Err(error);
                 }
                 return self.finish_receive(this, operation, item);
@@ -66,7 +66,7 @@ impl AsyncConnection {
         if self.listens() {
             return Err(PyRuntimeError::new_err("messages go to the listener: recv cannot be used"));
         }
-        if state.inbox.is_streaming() && delivery == Delivery::Messages {
+        if state.wait_state.inbox().is_streaming() && delivery == Delivery::Messages {
             return Err(errors::streaming(py));
         }
         if std::mem::take(&mut state.turn_pending) {
@@ -76,8 +76,8 @@ impl AsyncConnection {
         }
         // The next fragment of a message belongs to the task that receives this message, even if other tasks
         // wait for the next message.
-        let continues = state.inbox.is_streaming() && delivery == Delivery::Fragments;
-        let taken = if !continues && state.has_receivers(py) {
+        let continues = state.wait_state.inbox().is_streaming() && delivery == Delivery::Fragments;
+        let taken = if !continues && state.wait_state.has_receivers(py) {
             None
         } else if state.is_receive_turn_due(self.loop_state.get().iteration()) {
             state.turn_pending = true;
@@ -89,11 +89,12 @@ impl AsyncConnection {
         };
         match taken {
             Some(item) => {
-                state.driver.endpoint.release_parsed();
+                state.driver_mut().endpoint_mut().release_parsed();
                 // The application may be busy after this call, so a pong is written first.
-                let due = state.is_resumable() || state.is_write_due() || state.has_notifications();
+                let due =
+                    state.wait_state.is_resumable() || state.wait_state.is_write_due() || state.has_notifications();
                 // Serve the tasks that wait for the message after this one.
-                let serve = delivery == Delivery::Fragments && item.fin && state.has_receivers(py);
+                let serve = delivery == Delivery::Fragments && item.fin && state.wait_state.has_receivers(py);
                 drop(state);
                 let mut first_error = FirstError::new();
                 if due {
@@ -105,16 +106,17 @@ impl AsyncConnection {
                 if let Err(error) = first_error.into_result() {
                     // A signal handler has raised: the message stays in the queue.
                     let mut state = self.lock(py)?;
-                    state.inbox.put_back_fragment(item, continues);
+                    state.wait_state.inbox_mut().put_back_fragment(item, continues);
                     return Err(error);
                 }
                 self.finish_receive(this, operation, item)
             }
             None => {
-                let send_half = state.driver.send_half();
+                let send_half = state.driver().send_half();
                 // The end of the stream may have been read behind the messages taken so far.
                 let due = send_half.is_eof() || send_half.queued() > 0;
-                let due = due || state.driver.is_closing() || state.paused || state.has_notifications();
+                let due =
+                    due || state.driver().is_closing() || state.wait_state.is_paused() || state.has_notifications();
                 drop(state);
                 if due {
                     Self::run_actions(this)?;
@@ -131,10 +133,10 @@ impl AsyncConnection {
         let waiter = WaiterRef::new(self.event_loop.bind(py), operation.option, delivery)?;
         let paused = {
             let mut state = self.lock(py)?;
-            if state.is_finished() {
+            if state.wait_state.is_finished() {
                 // Repeated calls must not keep the loop from running other callbacks.
-                let turn_due =
-                    operation.is_fresh() && state.send_queue.is_yield_due(0, self.loop_state.get().iteration());
+                let turn_due = operation.is_fresh()
+                    && state.wait_state.send_queue_mut().is_yield_due(0, self.loop_state.get().iteration());
                 drop(state);
                 if turn_due {
                     self.loop_state.get().begin_iteration();
@@ -142,11 +144,11 @@ impl AsyncConnection {
                 }
                 return Err(self.closed_error(py, operation.kind()));
             }
-            if state.is_connecting() {
+            if state.wait_state.is_connecting() {
                 return Err(super::sending::connecting());
             }
-            state.receivers.push_back(waiter.clone());
-            state.paused
+            state.wait_state.add_receiver(waiter.clone());
+            state.wait_state.is_paused()
         };
         self.hold(this);
         self.loop_state.get().begin_iteration();
@@ -192,23 +194,26 @@ impl AsyncConnection {
         {
             let mut state = self.lock(py)?;
             // Tasks that wait already come first.
-            while items.len() < operation.limit && !state.inbox.is_streaming() && !state.has_receivers(py) {
+            while items.len() < operation.limit
+                && !state.wait_state.inbox().is_streaming()
+                && !state.wait_state.has_receivers(py)
+            {
                 match state.take(py, operation.option, Delivery::Messages) {
                     Ok(Some(item)) => items.push(item),
                     Ok(None) => break,
                     // If one message cannot be converted, later messages must not appear to follow the earlier
                     // ones.
                     Err(error) => {
-                        state.inbox.put_back(items.into_iter());
+                        state.wait_state.inbox_mut().put_back(items.into_iter());
                         return Err(error);
                     }
                 }
             }
-            state.driver.endpoint.release_parsed();
+            state.driver_mut().endpoint_mut().release_parsed();
         }
         if let Err(error) = Self::run_actions(this) {
             // A signal handler has raised: the messages stay in the queue.
-            self.lock(py)?.inbox.put_back(items.into_iter());
+            self.lock(py)?.wait_state.inbox_mut().put_back(items.into_iter());
             return Err(error);
         }
         // The list is created outside the connection's lock: this may start a garbage collection.
@@ -224,11 +229,11 @@ impl AsyncConnection {
                 // A message that cannot be decoded is raised by a call of its own, after the messages before
                 // it.
                 Err(error) if list.is_empty() => {
-                    self.lock(py)?.inbox.put_back(items);
+                    self.lock(py)?.wait_state.inbox_mut().put_back(items);
                     return Err(error);
                 }
                 Err(_) => {
-                    self.lock(py)?.inbox.put_back(std::iter::once(item).chain(items));
+                    self.lock(py)?.wait_state.inbox_mut().put_back(std::iter::once(item).chain(items));
                     break;
                 }
             }
@@ -246,23 +251,23 @@ impl AsyncConnection {
         conn.check_loop(py, "recv_nowait()")?;
         let taken = {
             let mut state = conn.lock(py)?;
-            if state.inbox.is_streaming() {
+            if state.wait_state.inbox().is_streaming() {
                 return Err(errors::streaming(py));
             }
-            let waiting = state.has_receivers(py);
+            let waiting = state.wait_state.has_receivers(py);
             let taken = if waiting { None } else { state.take(py, decode, Delivery::Messages)? };
-            state.inbox.set_polled(taken.is_none() && !waiting);
+            state.wait_state.inbox_mut().set_polled(taken.is_none() && !waiting);
             taken
         };
         if let Err(error) = Self::run_actions(this) {
             if let Some(item) = taken {
-                conn.lock(py)?.inbox.put_back_fragment(item, false);
+                conn.lock(py)?.wait_state.inbox_mut().put_back_fragment(item, false);
             }
             return Err(error);
         }
         match taken {
             Some(item) => finish_item(py, item, decode).map(Some),
-            None if conn.lock(py)?.is_finished() => Err(conn.closed(py)),
+            None if conn.lock(py)?.wait_state.is_finished() => Err(conn.closed(py)),
             None => Ok(None),
         }
     }
@@ -284,7 +289,7 @@ impl AsyncConnection {
             while let Some(waiter) = conn.serve_next(this, &mut first_error, !direct)? {
                 first_error.record(waiter.wake(py, direct));
                 if waiter.defer_if_assigned(py) {
-                    conn.lock(py)?.assign(waiter);
+                    conn.lock(py)?.wait_state.assign(waiter);
                 }
                 // A task that the loop resumes later has not taken its message yet.
                 if !direct && conn.lock(py)?.postpone() {
@@ -325,9 +330,9 @@ impl AsyncConnection {
         let mut postponed = false;
         let (served, notifications) = {
             let mut state = self.lock(py)?;
-            let continues = state.inbox.is_streaming();
-            let next =
-                state.next_receiver(py).and_then(|index| Some((index, state.receivers.get(index)?.receive_options())));
+            let continues = state.wait_state.inbox().is_streaming();
+            let next = state.wait_state.next_receiver(py);
+            let next = next.and_then(|index| Some((index, state.wait_state.receiver(index)?.receive_options())));
             let served = match next {
                 None => {
                     match state.fill_queue(py) {
@@ -338,21 +343,21 @@ impl AsyncConnection {
                 }
                 Some((index, (decode, delivery))) => match state.take(py, decode, delivery) {
                     Ok(None) => {
-                        state.driver.endpoint.release_parsed();
+                        state.driver_mut().endpoint_mut().release_parsed();
                         None
                     }
                     Ok(Some(item)) => {
-                        let waiter = state.receivers.remove(index);
+                        let waiter = state.wait_state.take_receiver(index);
                         if let Some(waiter) = &waiter {
                             waiter.assign(py, AssignedMessage { item, continues, later });
                             if later {
-                                state.assign(waiter.clone());
+                                state.wait_state.assign(waiter.clone());
                             }
                         }
                         waiter
                     }
                     Err(error) => {
-                        let waiter = state.receivers.remove(index);
+                        let waiter = state.wait_state.take_receiver(index);
                         if let Some(waiter) = &waiter {
                             waiter.fail(py, error);
                         }
@@ -374,7 +379,7 @@ impl AsyncConnection {
 
     /// Serves the next tasks after a task has taken its assigned message.
     fn release_assigned(&self, this: &Bound<'_, Self>) -> PyResult<()> {
-        let has_waiting = self.lock(this.py())?.release_assigned(this.py());
+        let has_waiting = self.lock(this.py())?.wait_state.release_assigned(this.py());
         if has_waiting { Self::serve_receivers(this) } else { Ok(()) }
     }
 
@@ -413,12 +418,12 @@ impl AsyncConnection {
         let was_assigned = assigned.is_some();
         {
             let mut state = self.lock(py)?;
-            state.receivers.retain(|other| other != waiter);
+            state.wait_state.remove_receiver(waiter);
             if let Some(AssignedMessage { item, continues, later }) = assigned {
                 if later {
-                    state.release_assigned(py);
+                    state.wait_state.release_assigned(py);
                 }
-                state.inbox.put_back_fragment(item, continues);
+                state.wait_state.inbox_mut().put_back_fragment(item, continues);
             }
         }
         match (was_assigned, kind) {

@@ -3,10 +3,10 @@
 use pyo3::exceptions::{PyBlockingIOError, PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use wirespeed_driver::blocking::Source;
 use wirespeed_driver::buffer_pool;
-use wirespeed_driver::connection::{Hold, Output, WritableNotice};
+use wirespeed_driver::connection::Output;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
+use wirespeed_driver::source::Source;
 use wirespeed_driver::write_queue::Flushed;
 
 use super::connection::AsyncConnection;
@@ -71,15 +71,15 @@ impl AsyncConnection {
         match Self::try_send(this, message, kind, &bytes, compress, false)? {
             SendOutcome::Done => Ok(()),
             SendOutcome::Turn => {
-                this.get().lock(this.py())?.send_queue.yield_owed = true;
+                this.get().lock(this.py())?.wait_state.send_queue_mut().owe_yield();
                 Ok(())
             }
             SendOutcome::Full => {
-                this.get().lock(this.py())?.send_queue.writable_notice = WritableNotice::Wanted;
+                this.get().lock(this.py())?.wait_state.send_queue_mut().request_writable_notice();
                 Ok(())
             }
             SendOutcome::Wait => {
-                this.get().lock(this.py())?.send_queue.writable_notice = WritableNotice::Wanted;
+                this.get().lock(this.py())?.wait_state.send_queue_mut().request_writable_notice();
                 Err(PyBlockingIOError::new_err("too much is waiting to be sent: see write_limit"))
             }
             SendOutcome::Closed => Err(this.get().closed(this.py())),
@@ -102,19 +102,19 @@ impl AsyncConnection {
         let len = bytes.len();
         let iteration = conn.loop_state.get().iteration();
         let mut state = conn.lock(py)?;
-        if state.is_closing() {
+        if state.wait_state.is_closing() {
             return Ok(SendOutcome::Closed);
         }
-        if state.must_wait(has_turn) {
-            return if state.is_connecting() { Err(connecting()) } else { Ok(SendOutcome::Wait) };
+        if state.wait_state.must_wait(has_turn) {
+            return if state.wait_state.is_connecting() { Err(connecting()) } else { Ok(SendOutcome::Wait) };
         }
-        let result = if state.driver.send_half().is_large(len, compress) {
+        let result = if state.driver().send_half().is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
             state = conn.lock(py)?;
             Ok(())
         } else {
-            state.driver.send_half_mut().send_message(kind, bytes.piece(0..len), compress)
+            state.driver_mut().send_half_mut().send_message(kind, bytes.piece(0..len), compress)
         };
         match result {
             Ok(()) => {}
@@ -137,25 +137,26 @@ impl AsyncConnection {
     ) -> PyResult<SendOutcome> {
         let py = this.py();
         let conn = this.get();
-        let output = state.output(iteration);
-        let turn_due = state.send_queue.is_yield_due(len, iteration);
-        if output == Output::Write && state.send_queue.large.is_none() && state.driver.socket().is_some() {
+        let output = state.wait_state.output(iteration);
+        let turn_due = state.wait_state.send_queue_mut().is_yield_due(len, iteration);
+        if output == Output::Write
+            && !state.wait_state.send_queue().is_sending_large()
+            && state.driver().socket().is_some()
+        {
             // The fast path: one system call, and no other work.
-            if state.flush(py) == Flushed::All
-                && !state.driver.is_closing()
-                && !state.is_room_due()
-                && !state.send_queue.has_flushes()
+            if state.write_to_socket(py) == Flushed::All
+                && !state.driver().is_closing()
+                && !state.wait_state.is_room_due()
+                && !state.wait_state.send_queue().has_flushes()
             {
                 return Ok(if turn_due { SendOutcome::Turn } else { SendOutcome::Done });
             }
         }
-        let (corked, large) = (state.send_queue.corked, state.send_queue.large.is_some());
-        if output == Output::Cork {
-            state.send_queue.corked = true;
-            // The other fast path: the message is written with those queued before it.
-            if corked && !large && state.driver.send_half().failure().is_none() {
-                return Ok(if turn_due { SendOutcome::Turn } else { SendOutcome::Done });
-            }
+        let large = state.wait_state.send_queue().is_sending_large();
+        let corked = output == Output::Cork && state.wait_state.send_queue_mut().cork();
+        // The other fast path: the message is written with those queued before it.
+        if corked && !large && state.driver().send_half().failure().is_none() {
+            return Ok(if turn_due { SendOutcome::Turn } else { SendOutcome::Done });
         }
         drop(state);
         match output {
@@ -165,13 +166,13 @@ impl AsyncConnection {
             Output::Cork | Output::Wait => {}
         }
         let state = conn.lock(py)?;
-        if state.driver.send_half().failure().is_some() {
+        if state.driver().send_half().failure().is_some() {
             drop(state);
             Self::run_actions(this)?; // starts closing
             return Ok(SendOutcome::Closed);
         }
         Ok(match () {
-            () if state.should_wait() => SendOutcome::Full,
+            () if state.wait_state.should_wait() => SendOutcome::Full,
             () if turn_due => SendOutcome::Turn,
             () => SendOutcome::Done,
         })
@@ -186,13 +187,20 @@ impl AsyncConnection {
         }
         let (has_turn, first) = {
             let mut state = self.lock(py)?;
-            (state.send_queue.take_turn(waiter.ticket()), state.send_queue.is_first(waiter.ticket()))
+            (
+                state.wait_state.send_queue_mut().take_turn(waiter.ticket()),
+                state.wait_state.send_queue().is_first(waiter.ticket()),
+            )
         };
-        if has_turn && !first && !self.lock(py)?.is_finished() {
+        if has_turn && !first && !self.lock(py)?.wait_state.is_finished() {
             return self.wait_for_room(this, Some(operation));
         }
         if operation.kind() == OperationKind::Drain {
-            return if self.lock(py)?.is_finished() { Err(self.closed(py)) } else { Ok(Step::Ready(none())) };
+            return if self.lock(py)?.wait_state.is_finished() {
+                Err(self.closed(py))
+            } else {
+                Ok(Step::Ready(none()))
+            };
         }
         self.send_now(this, operation, has_turn)
     }
@@ -208,17 +216,19 @@ impl AsyncConnection {
             OperationKind::Drain => {
                 let state = self.lock(py)?;
                 match () {
-                    () if state.driver.is_over() || state.driver.send_half().failure().is_some() => SendOutcome::Closed,
-                    () if state.should_wait() => SendOutcome::Full,
+                    () if state.driver().is_over() || state.driver().send_half().failure().is_some() => {
+                        SendOutcome::Closed
+                    }
+                    () if state.wait_state.should_wait() => SendOutcome::Full,
                     () => SendOutcome::Done,
                 }
             }
             OperationKind::SendTurn => {
                 let state = self.lock(py)?;
                 match () {
-                    () if state.is_closing() => SendOutcome::Closed,
-                    () if state.is_connecting() => return Err(connecting()),
-                    () if state.must_wait(has_turn) => SendOutcome::Wait,
+                    () if state.wait_state.is_closing() => SendOutcome::Closed,
+                    () if state.wait_state.is_connecting() => return Err(connecting()),
+                    () if state.wait_state.must_wait(has_turn) => SendOutcome::Wait,
                     () => SendOutcome::Done,
                 }
             }
@@ -276,15 +286,15 @@ impl AsyncConnection {
         loop {
             {
                 let state = self.lock(py)?;
-                if state.is_closing() {
+                if state.wait_state.is_closing() {
                     return Ok(Some(SendOutcome::Closed));
                 }
                 // Checked before the next message is taken out of the iterator, because it could not be put
                 // back.
-                if state.is_connecting() {
+                if state.wait_state.is_connecting() {
                     return Err(connecting());
                 }
-                if state.must_wait(has_turn) {
+                if state.wait_state.must_wait(has_turn) {
                     return Ok(Some(SendOutcome::Wait));
                 }
             }
@@ -301,9 +311,9 @@ impl AsyncConnection {
                     Self::write_out(this)?;
                     let mut state = self.lock(py)?;
                     // The call itself counts, even if the iterator is empty.
-                    turn_due |= state.send_queue.is_yield_due(0, iteration);
+                    turn_due |= state.wait_state.send_queue_mut().is_yield_due(0, iteration);
                     return Ok(Some(match () {
-                        () if state.should_wait() => SendOutcome::Full,
+                        () if state.wait_state.should_wait() => SendOutcome::Full,
                         () if turn_due => SendOutcome::Turn,
                         () => SendOutcome::Done,
                     }));
@@ -313,7 +323,7 @@ impl AsyncConnection {
             };
             let outcome = match source::message(&message, text)? {
                 Some((kind, bytes)) => {
-                    turn_due |= self.lock(py)?.send_queue.is_yield_due(bytes.len(), iteration);
+                    turn_due |= self.lock(py)?.wait_state.send_queue_mut().is_yield_due(bytes.len(), iteration);
                     self.queue(this, &message, kind, &bytes, compress)?
                 }
                 None => return Err(wrong_type(&message, "messages")),
@@ -337,13 +347,13 @@ impl AsyncConnection {
         let py = this.py();
         let len = bytes.len();
         let mut state = self.lock(py)?;
-        if state.driver.send_half().is_large(len, compress) {
+        if state.driver().send_half().is_large(len, compress) {
             drop(state);
             Self::begin_large(this, message, kind, bytes)?;
             Self::write_out(this)?;
             return Ok(None);
         }
-        match state.driver.send_half_mut().send_message(kind, bytes.piece(0..len), compress) {
+        match state.driver_mut().send_half_mut().send_message(kind, bytes.piece(0..len), compress) {
             Ok(()) => {}
             Err(SendError::NotOpen) => return Ok(Some(SendOutcome::Closed)),
             Err(error) => {
@@ -351,9 +361,8 @@ impl AsyncConnection {
                 return Err(errors::refused(py, error));
             }
         }
-        if state.driver.send_half().queued() >= buffer_pool::WRITE_SIZE / 2
-            && !state.send_queue.blocked
-            && !state.send_queue.passing_output
+        if state.driver().send_half().queued() >= buffer_pool::WRITE_SIZE / 2
+            && state.wait_state.send_queue().accepts_output()
         {
             drop(state);
             Self::write_out(this)?;
@@ -366,8 +375,8 @@ impl AsyncConnection {
         let py = this.py();
         if parked.is_some() {
             // The iterable of the fragments runs inside the sending task, which would wait for itself.
-            let hold = self.lock(py)?.send_queue.hold;
-            if let Hold::Fragments(task) = hold
+            let sender = self.lock(py)?.wait_state.send_queue().fragment_sender();
+            if let Some(task) = sender
                 && task != 0
                 && task == super::raw::current_task(self.event_loop.bind(py))?
             {
@@ -379,20 +388,20 @@ impl AsyncConnection {
         let ticket = match parked {
             Some(operation) => {
                 let mut state = self.lock(py)?;
-                operation.keep_ticket(|| state.send_queue.next_ticket())
+                operation.keep_ticket(|| state.wait_state.send_queue_mut().next_ticket())
             }
             None => 0,
         };
         let waiter = WaiterRef::for_sender(self.event_loop.bind(py), ticket)?;
         {
             let mut state = self.lock(py)?;
-            if state.is_finished() {
+            if state.wait_state.is_finished() {
                 drop(state);
                 return Err(self.closed(py));
             }
             match parked {
-                Some(_) => state.send_queue.add_sender(ticket, waiter.clone()),
-                None => state.send_queue.add_drainer(waiter.clone()),
+                Some(_) => state.wait_state.send_queue_mut().add_sender(ticket, waiter.clone()),
+                None => state.wait_state.send_queue_mut().add_drainer(waiter.clone()),
             }
         }
         self.hold(this);
@@ -411,11 +420,11 @@ impl AsyncConnection {
         let waiter = WaiterRef::new(self.event_loop.bind(py), None, Default::default())?;
         {
             let mut state = self.lock(py)?;
-            if state.is_finished() {
+            if state.wait_state.is_finished() {
                 drop(state);
                 return Err(self.closed(py));
             }
-            state.watchers.make().error_waiters.push(waiter.clone());
+            state.wait_state.add_end_waiter(waiter.clone());
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
@@ -425,9 +434,7 @@ impl AsyncConnection {
     /// Handles that a task stopped waiting to send.
     pub(super) fn abandon_send(&self, this: &Bound<'_, Self>, waiter: &WaiterRef) -> PyResult<()> {
         {
-            let mut state = self.lock(this.py())?;
-            state.send_queue.remove_waiter(waiter.ticket(), waiter);
-            state.watchers.remove_error_waiter(waiter);
+            self.lock(this.py())?.wait_state.remove_sender(waiter.ticket(), waiter);
         }
         // The send queue may have waited only for this task.
         Self::run_actions(this)
@@ -450,17 +457,20 @@ impl AsyncConnection {
         let iteration = conn.loop_state.get().iteration();
         let result = {
             let mut state = conn.lock(py)?;
-            if state.driver.is_closing() {
+            if state.driver().is_closing() {
                 Err(SendError::NotOpen)
             } else {
-                let send_half = state.driver.send_half_mut();
+                let send_half = state.driver_mut().send_half_mut();
                 let payload = bytes.piece(0..bytes.len());
                 let result = if first {
                     send_half.send_first_fragment(kind, payload, compress)
                 } else {
                     send_half.send_fragment(payload, fin)
                 };
-                result.map(|()| (state.output(iteration), std::mem::replace(&mut state.send_queue.corked, true)))
+                result.map(|()| {
+                    let output = state.wait_state.output(iteration);
+                    (output, output == Output::Cork && state.wait_state.send_queue_mut().cork())
+                })
             }
         };
         let awaited = match result {
@@ -469,13 +479,10 @@ impl AsyncConnection {
             Ok((output, corked)) => {
                 match output {
                     Output::Cork if !corked => LoopState::cork(conn.loop_state.bind(py), this)?,
-                    Output::Write => {
-                        conn.lock(py)?.send_queue.corked = corked;
-                        Self::write_out(this)?;
-                    }
-                    _ => conn.lock(py)?.send_queue.corked = corked,
+                    Output::Write => Self::write_out(this)?,
+                    Output::Cork | Output::Wait => {}
                 }
-                let full = conn.lock(py)?.is_above_high();
+                let full = conn.lock(py)?.wait_state.is_above_high();
                 if full { Operation::create(this, OperationKind::Drain, None) } else { Operation::done() }
             }
         };
@@ -494,11 +501,11 @@ impl AsyncConnection {
         let conn = this.get();
         let result = {
             let mut state = conn.lock(py)?;
-            if state.driver.is_over() {
+            if state.driver().is_over() {
                 drop(state);
                 return Self::run_actions(this);
             }
-            state.begin_close(code, reason, keep, std::time::Instant::now())
+            state.wait_state.begin_close(code, reason, keep, std::time::Instant::now())
         };
         result.map_err(|error| errors::refused(py, error))?;
         Self::write_out(this)?;

@@ -1,14 +1,15 @@
 //! Writing queued bytes: immediately, at the end of an iteration, or when there is room. Large messages are
 //! written piece by piece. Also `flush`.
 
+use std::time::Instant;
+
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use wirespeed_driver::blocking::Source;
-use wirespeed_driver::buffer_pool;
-use wirespeed_driver::connection::{self, Large, Watermarks, WritableNotice};
-use wirespeed_driver::endpoint::Failure;
+use wirespeed_driver::connection::{ConnectionDriver, Watermarks};
+use wirespeed_driver::endpoint::{Failure, LargeSend};
 use wirespeed_driver::protocol::MessageKind;
+use wirespeed_driver::source::Source;
 use wirespeed_driver::thread::BULK_IO_BYTES;
 use wirespeed_driver::write_queue::Flushed;
 
@@ -17,6 +18,7 @@ use super::driving::limit_transport;
 use super::invoke::{self, FirstError};
 use super::operation::{Operation, OperationKind, Step, none};
 use super::waiter::{Stage, WaiterRef};
+use crate::payload::PyPayload;
 use crate::{errors, gil_yield, source};
 
 /// The next piece of a large message is queued when fewer bytes than this are queued, so that the buffer has
@@ -36,52 +38,28 @@ impl AsyncConnection {
         let immutable = message.is_exact_instance_of::<PyBytes>() || message.is_instance_of::<PyString>();
         let source = if immutable { message.clone() } else { PyBytes::new(py, bytes.piece(0..bytes.len())).into_any() };
         let mut state = this.get().lock(py)?;
-        let send = state.driver.send_half_mut().begin_large(kind, bytes.len());
-        let send = send.map_err(|error| errors::refused(py, error))?;
-        state.send_queue.large = Some(Box::new(Large { send, source: source.unbind(), offset: 0 }));
-        Ok(())
+        let begun = state.wait_state.begin_large(kind, bytes.len(), source.clone().unbind());
+        begun.map_err(|error| errors::refused(py, error))
     }
 
     /// Continues with the current large message, if there is one: writes directly from the message, or queues
     /// the next piece. Returns whether there is no more room.
     fn append_large(&self, py: Python<'_>) -> PyResult<bool> {
-        let mut state = self.lock(py)?;
-        let Some(mut large) = state.send_queue.large.take() else { return Ok(false) };
-        if state.driver.is_over() || state.driver.send_half().failure().is_some() {
-            state.driver.send_half_mut().abandon_large();
-            drop(state);
-            drop(large);
+        // A reference of its own: at the end of the message, the state drops another one inside the lock.
+        let Some(source) = self.lock(py)?.wait_state.send_queue().large_source().map(|source| source.clone_ref(py))
+        else {
             return Ok(false);
-        }
-        let source = large.source.bind(py);
+        };
+        let source = source.bind(py);
         let bytes = match source.cast::<PyBytes>() {
             Ok(bytes) => bytes.as_bytes(),
             Err(_) => source.cast::<PyString>()?.to_str()?.as_bytes(),
         };
-        let (driver, send) = (&mut state.driver, &mut large.send);
-        let rest = bytes.get(large.offset..).unwrap_or_default(); // the offset is within the message
         // The payload cannot change while other threads run, see `begin_large`.
-        let written = gil_yield::run_transfer(py, rest.len() >= BULK_IO_BYTES, || driver.write_large(send, rest));
-        large.offset += written.unwrap_or_else(|| {
-            let piece = rest.get(..buffer_pool::WRITE_SIZE).unwrap_or(rest);
-            driver.send_half_mut().append_large(send, piece);
-            piece.len()
-        });
-        if driver.send_half().is_mid_frame() {
-            let blocked = written.is_some() && driver.send_half().failure().is_none();
-            state.send_queue.large = Some(large);
-            return Ok(blocked);
-        }
-        let pending = state.send_queue.pending_close.take();
-        let connection::WaitState { driver, send_queue, .. } = &mut **state;
-        send_queue.record_large_queued(driver);
-        drop(state);
-        drop(large);
-        if let Some((code, reason)) = pending.map(|pending| *pending) {
-            let mut state = self.lock(py)?;
-            let _ = state.driver.begin_close(code, &reason, std::time::Instant::now()); // checked before
-        }
-        Ok(false)
+        let write = |driver: &mut ConnectionDriver<PyPayload>, send: &mut LargeSend, rest: &[u8]| {
+            gil_yield::run_transfer(py, rest.len() >= BULK_IO_BYTES, || driver.write_large(send, rest))
+        };
+        Ok(self.lock(py)?.wait_state.append_large(bytes, write, Instant::now))
     }
 
     /// Writes queued bytes as far as there is room, schedules the rest, and runs all actions. Every caller that
@@ -101,10 +79,10 @@ impl AsyncConnection {
         loop {
             // A header is written together with the beginning of its payload. Alone, it would wake the peer for
             // nothing.
-            if conn.lock(py)?.driver.send_half().queued() < LARGE_PIECE_THRESHOLD && conn.append_large(py)? {
+            if conn.lock(py)?.driver().send_half().queued() < LARGE_PIECE_THRESHOLD && conn.append_large(py)? {
                 return conn.set_blocked(py, true);
             }
-            if Self::flush_once(this)? || conn.lock(py)?.is_written() {
+            if Self::flush_once(this)? || conn.lock(py)?.wait_state.is_written() {
                 return Ok(());
             }
         }
@@ -112,7 +90,7 @@ impl AsyncConnection {
 
     /// Sets whether the socket has no room. If so, the loop calls back when it has.
     fn set_blocked(&self, py: Python<'_>, blocked: bool) -> PyResult<()> {
-        let before = std::mem::replace(&mut self.lock(py)?.send_queue.blocked, blocked);
+        let before = self.lock(py)?.wait_state.send_queue_mut().set_blocked(blocked);
         if blocked == before { Ok(()) } else { self.watch_writable(py, blocked) }
     }
 
@@ -122,23 +100,21 @@ impl AsyncConnection {
         let conn = this.get();
         let output = {
             let mut state = conn.lock(py)?;
-            if state.driver.socket().is_some() {
-                let blocked = state.flush(py) == Flushed::Blocked;
+            if state.driver().socket().is_some() {
+                let blocked = state.write_to_socket(py) == Flushed::Blocked;
                 drop(state);
                 conn.set_blocked(py, blocked)?;
                 return Ok(blocked);
             }
-            if state.driver.is_over() {
+            if state.driver().is_over() {
                 return Ok(true);
             }
             // A signal handler or finalizer may run while queued bytes are passed to a transport, and must not
             // overtake them. The caller that passes them continues until all is written.
-            if state.send_queue.blocked || state.send_queue.passing_output {
+            if !state.wait_state.send_queue().accepts_output() {
                 return Ok(true);
             }
-            let output = state.driver.take_output();
-            state.send_queue.passing_output = !output.is_empty();
-            output
+            state.wait_state.begin_transport_write()
         };
         if output.is_empty() {
             return Ok(false);
@@ -147,18 +123,21 @@ impl AsyncConnection {
             let output = PyBytes::new(py, &output);
             write_to(transport.bind(py), &output)
         });
-        conn.lock(py)?.send_queue.passing_output = false;
+        conn.lock(py)?.wait_state.send_queue_mut().end_transport_write();
         let Some(written) = written else { return Ok(true) };
         match written {
             Ok(written) => {
                 let mut state = conn.lock(py)?;
-                state.send_queue.blocked |= !written;
-                Ok(state.send_queue.blocked)
+                let send_queue = state.wait_state.send_queue_mut();
+                if !written {
+                    send_queue.set_blocked(true);
+                }
+                Ok(send_queue.is_blocked())
             }
             Err(error) => {
                 // A signal handler may have raised: it is unknown how many bytes were written, so no more may
                 // follow.
-                conn.lock(py)?.driver.end(Failure::Aborted);
+                conn.lock(py)?.driver_mut().end(Failure::Aborted);
                 Err(error)
             }
         }
@@ -170,8 +149,8 @@ impl AsyncConnection {
         let py = this.py();
         let due = {
             let mut state = this.get().lock(py)?;
-            state.send_queue.corked = false;
-            state.is_write_due()
+            state.wait_state.send_queue_mut().uncork();
+            state.wait_state.is_write_due()
         };
         if due { Self::write_from_loop(this) } else { Ok(()) }
     }
@@ -189,9 +168,10 @@ impl AsyncConnection {
         let conn = this.get();
         let drained = {
             let mut state = conn.lock(py)?;
-            state.send_queue.blocked = false;
             state.resuming = true;
-            std::mem::take(&mut state.send_queue.draining).then_some(state.send_queue.marks())
+            let send_queue = state.wait_state.send_queue_mut();
+            send_queue.set_blocked(false);
+            send_queue.stop_draining().then_some(send_queue.marks())
         };
         let mut first_error = FirstError::new();
         if let (Some(marks), Some(transport)) = (drained, conn.transport(py)) {
@@ -217,28 +197,28 @@ impl AsyncConnection {
     pub(super) fn set_transport_buffered(&self, py: Python<'_>) -> PyResult<()> {
         let buffered = self.buffered_by_transport(py).map(|buffered| buffered > 0);
         // If a signal handler has raised, the buffer counts as not empty, so no bytes are lost.
-        self.lock(py)?.driver.set_transport_buffered(*buffered.as_ref().unwrap_or(&true));
+        self.lock(py)?.driver_mut().set_transport_buffered(*buffered.as_ref().unwrap_or(&true));
         if buffered? { self.watch_buffer_empty(py) } else { Ok(()) }
     }
 
     /// Arranges to be called when the transport's buffer is empty. A transport reports only that it has room
     /// again, so its high watermark is set to 0.
     fn watch_buffer_empty(&self, py: Python<'_>) -> PyResult<()> {
-        if std::mem::replace(&mut self.lock(py)?.send_queue.draining, true) {
+        if !self.lock(py)?.wait_state.send_queue_mut().start_draining() {
             return Ok(());
         }
         let Some(transport) = self.transport(py) else { return Ok(()) };
         let (done, result) =
             invoke::retry_interrupted_succeeded(|| limit_transport(transport.bind(py), Watermarks::at(0)));
         if !done {
-            self.lock(py)?.send_queue.draining = false; // the next call tries again
+            self.lock(py)?.wait_state.send_queue_mut().stop_draining(); // the next call tries again
         }
         result
     }
 
     /// Returns the bytes that the transport has accepted and the kernel has not.
     pub(super) fn buffered_by_transport(&self, py: Python<'_>) -> PyResult<usize> {
-        if self.lock(py)?.driver.is_over() {
+        if self.lock(py)?.driver().is_over() {
             return Ok(0);
         }
         match self.transport(py) {
@@ -251,17 +231,7 @@ impl AsyncConnection {
     fn write_from_loop(this: &Bound<'_, Self>) -> PyResult<()> {
         let mut first_error = FirstError::new();
         first_error.record(Self::write_queue(this));
-        let notify = {
-            let mut state = this.get().lock(this.py())?;
-            let notify =
-                state.send_queue.writable_notice != WritableNotice::No && state.send_queue.is_writable(&state.driver);
-            state.send_queue.writable_notice = match state.send_queue.writable_notice {
-                WritableNotice::Soon if !notify => WritableNotice::Wanted,
-                _ if notify => WritableNotice::No,
-                same => same,
-            };
-            notify
-        };
+        let notify = this.get().lock(this.py())?.wait_state.take_writable_notice();
         first_error.record(Self::run_actions(this));
         if notify {
             first_error.record(Self::notify_writable(this));
@@ -290,14 +260,14 @@ impl AsyncConnection {
         let buffered = self.buffered_by_transport(py)?;
         {
             let mut state = self.lock(py)?;
-            if state.driver.send_half().failure().is_some() || state.driver.is_over() {
+            if state.driver().send_half().failure().is_some() || state.driver().is_over() {
                 drop(state);
                 return Err(self.closed(py));
             }
-            if state.is_written() && buffered == 0 {
+            if state.wait_state.is_written() && buffered == 0 {
                 // Repeated calls that need not wait must give other tasks a turn.
-                let turn_due = state.send_queue.is_yield_due(0, self.loop_state.get().iteration());
-                if !std::mem::take(&mut state.send_queue.yield_owed) && !turn_due {
+                let turn_due = state.wait_state.send_queue_mut().is_yield_due(0, self.loop_state.get().iteration());
+                if !state.wait_state.send_queue_mut().take_owed_yield() && !turn_due {
                     return Ok(Step::Ready(none()));
                 }
                 drop(state);
@@ -309,12 +279,11 @@ impl AsyncConnection {
         let waiter = WaiterRef::for_sender(self.event_loop.bind(py), 0)?;
         {
             let mut state = self.lock(py)?;
-            if state.is_finished() {
+            if state.wait_state.is_finished() {
                 drop(state);
                 return Err(self.closed(py));
             }
-            let connection::WaitState { driver, send_queue, .. } = &mut **state;
-            send_queue.add_flush(driver, waiter.clone());
+            state.wait_state.add_flush(waiter.clone());
         }
         self.hold(this);
         self.loop_state.get().begin_iteration();
@@ -327,17 +296,13 @@ impl AsyncConnection {
 
     /// Wakes the tasks whose flush is complete.
     pub(super) fn notify_flushed(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.lock(py)?.send_queue.has_flushes() {
+        if !self.lock(py)?.wait_state.send_queue().has_flushes() {
             return Ok(());
         }
         if self.buffered_by_transport(py)? > 0 {
             return self.watch_buffer_empty(py);
         }
-        let flushed = {
-            let mut state = self.lock(py)?;
-            let connection::WaitState { driver, send_queue, .. } = &mut **state;
-            send_queue.take_flushed(driver)
-        };
+        let flushed = self.lock(py)?.wait_state.take_flushed();
         let mut first_error = FirstError::new();
         for waiter in flushed {
             first_error.record(waiter.wake(py, false));

@@ -11,9 +11,10 @@ use pyo3::exceptions::{PyBlockingIOError, PyException, PyRuntimeError, PyTypeErr
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
-use wirespeed_driver::blocking::{Blocking, Error, Item, PingTicket, Source, Timeout};
+use wirespeed_driver::blocking::{Blocking, Error, Item, PingTicket, Timeout};
 use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{CloseCode, Delivery, MessageKind};
+use wirespeed_driver::source::Source;
 
 use super::deadline;
 use super::host::{PythonHost, detect_green_threads};
@@ -88,7 +89,10 @@ impl BlockingConnection {
         let host = PythonHost { py, decode: None };
         // Exceptions are created outside the connection's lock: their constructors are Python code.
         let (failure, closing) = self.inner.with_endpoint(&host, |endpoint| {
-            (endpoint.send_half.failure().cloned(), self.close_errors.closing_if_empty(|| endpoint.send_half.closing()))
+            (
+                endpoint.send_half().failure().cloned(),
+                self.close_errors.closing_if_empty(|| endpoint.send_half().closing()),
+            )
         });
         let cause = failure.and_then(|failure| errors::failure(py, &failure));
         // A signal handler that raised inside an ssl.SSLContext has ended the connection. Its exception is
@@ -417,7 +421,7 @@ impl BlockingConnection {
     fn _close(&self, py: Python<'_>) -> PyResult<Option<(u16, String)>> {
         let host = self.host(py, None)?;
         let (_, over) = self.inner.state(&host);
-        Ok(self.inner.with_endpoint(&host, |endpoint| view::close(&endpoint.send_half, over)))
+        Ok(self.inner.with_endpoint(&host, |endpoint| view::close(endpoint.send_half(), over)))
     }
 
     /// The opening handshake.
@@ -455,7 +459,7 @@ impl BlockingConnection {
     /// Seconds between the last ping and its pong; 0 before the first.
     #[getter]
     fn latency(&self, py: Python<'_>) -> PyResult<f64> {
-        let latency = self.inner.with_endpoint(&self.host(py, None)?, |endpoint| endpoint.send_half.latency());
+        let latency = self.inner.with_endpoint(&self.host(py, None)?, |endpoint| endpoint.send_half().latency());
         Ok(latency.map_or(0.0, |latency| latency.as_secs_f64()))
     }
 
@@ -467,7 +471,7 @@ impl BlockingConnection {
     /// Properties of the TLS connection, if TLS is used.
     #[getter]
     fn _tls(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        self.inner.with_endpoint(&self.host(py, None)?, |endpoint| view::tls(py, &endpoint.send_half))
+        self.inner.with_endpoint(&self.host(py, None)?, |endpoint| view::tls(py, endpoint.send_half()))
     }
 
     /// Returns counters of the connection.
@@ -484,7 +488,7 @@ impl BlockingConnection {
         }
         visit.call(&self.handshake)?;
         self.addresses.traverse(&visit)?;
-        self.inner.peek(|endpoint| ssl_layer::traverse(endpoint.send_half.layer(), &visit)).unwrap_or(Ok(()))
+        self.inner.peek(|endpoint| ssl_layer::traverse(endpoint.send_half().layer(), &visit)).unwrap_or(Ok(()))
     }
 }
 

@@ -86,7 +86,7 @@ impl Opened {
         let Some(parts) = &*parts else { return Ok(()) };
         parts.addresses.traverse(&visit)?;
         parts.handshake.traverse(&visit)?;
-        ssl_layer::traverse(parts.endpoint.send_half.layer(), &visit)
+        ssl_layer::traverse(parts.endpoint.send_half().layer(), &visit)
     }
 
     fn __clear__(&self) {

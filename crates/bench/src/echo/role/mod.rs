@@ -93,10 +93,10 @@ impl Role {
 
     /// Queues produced messages, as far as the client reads. Returns false if there are no more.
     pub(crate) fn produce(&mut self, sender: &mut Sender<'_>) -> bool {
-        let mut more = sender.send_half.state().can_send();
-        while more && sender.send_half.queued() < HIGH_WATER {
+        let mut more = sender.send_half().state().can_send();
+        while more && sender.send_half().queued() < HIGH_WATER {
             more = match self {
-                Self::Stream(Some(blast), _) => blast.send(sender.send_half).unwrap_or(false),
+                Self::Stream(Some(blast), _) => blast.send(sender.send_half_mut()).unwrap_or(false),
                 Self::File(file) => file.send(sender).unwrap_or(false),
                 _ => false,
             };
@@ -115,7 +115,7 @@ impl Role {
             Self::Echo => sender.send_message(kind, bytes, None),
             Self::Stamp(reply) => stamp::answer(sender, kind, bytes, reply),
             Self::Stream(blast, Some(count)) => {
-                if count.receive(sender.send_half, kind, bytes)?
+                if count.receive(sender.send_half_mut(), kind, bytes)?
                     && let Some(blast) = blast
                 {
                     blast.take_turn();

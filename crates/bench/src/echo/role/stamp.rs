@@ -19,14 +19,14 @@ pub(crate) fn answer(
     let taken = now();
     if kind != MessageKind::Binary || bytes.len() < SENT.end {
         let reason = "a binary message of 24 bytes or more was due";
-        return sender.send_half.send_close(Some(CloseCode::POLICY_VIOLATION), reason);
+        return sender.send_half_mut().send_close(Some(CloseCode::POLICY_VIOLATION), reason);
     }
     reply.clear();
     reply.extend_from_slice(bytes);
     reply[TAKEN].copy_from_slice(&taken.to_le_bytes());
     reply[SENT].copy_from_slice(&now().to_le_bytes());
-    sender.send_half.send_message(MessageKind::Binary, reply, None)?;
-    sender.flush();
+    sender.send_half_mut().send_message(MessageKind::Binary, reply, None)?;
+    let _ = sender.write_queued();
     Ok(())
 }
 

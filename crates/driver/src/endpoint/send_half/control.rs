@@ -22,10 +22,19 @@ pub(super) struct DeferredPong {
 }
 
 impl<B: PayloadBuffer> SendHalf<B> {
-    /// Queues a ping.
+    /// Queues a ping without waiting for its pong.
     pub fn send_ping(&mut self, payload: &[u8]) -> Result<(), SendError> {
         self.check_frame()?;
         self.encode(|connection, out| connection.send_ping(payload, draw_key, out))
+    }
+
+    /// Queues a ping of the application and returns its number, which [`Endpoint::take_answered_pings`] reports
+    /// when the pong arrives. Its payload must differ from those of unanswered pings.
+    ///
+    /// [`Endpoint::take_answered_pings`]: crate::endpoint::Endpoint::take_answered_pings
+    pub fn send_numbered_ping(&mut self, payload: &[u8], now: Instant) -> Result<u64, SendError> {
+        self.send_ping(payload)?;
+        Ok(self.keepalive.handle_ping_sent(payload, now))
     }
 
     /// Queues an unsolicited pong.

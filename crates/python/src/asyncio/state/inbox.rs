@@ -1,13 +1,11 @@
 //! Receiving: converts parsed messages to Python objects for waiting tasks, the receive queue, or a listener.
 
-use std::time::Duration;
-
 use pyo3::prelude::*;
-use wirespeed_driver::connection::{Item, LazyBox, RECEIVED_COST, Receiver, WaitState, Watchers, YIELD_BYTES};
-use wirespeed_driver::endpoint::{PeerEvent, payload_len};
-use wirespeed_driver::protocol::{Delivery, MessageKind, Payload};
+use wirespeed_driver::connection::{Item, RECEIVED_COST, Receiver, YIELD_BYTES};
+use wirespeed_driver::endpoint::payload_len;
+use wirespeed_driver::protocol::{Delivery, Event, MessageKind, Payload};
 
-use super::{Asyncio, State};
+use super::State;
 use crate::payload::{self, PyPayload};
 
 /// The next event for a listener.
@@ -34,13 +32,12 @@ pub(in crate::asyncio) struct PendingNotifications {
     pub(in crate::asyncio) controls: Vec<Control>,
 }
 
-/// Creates the Python objects of one call, and collects notifications.
+/// Creates the Python objects of one call, and collects control frames.
 struct ObjectReceiver<'a, 'py> {
     py: Python<'py>,
     /// The argument of `recv(decode=...)`.
     decode: Option<bool>,
     notifications: &'a mut Option<Box<PendingNotifications>>,
-    watchers: &'a mut LazyBox<Watchers<Asyncio>>,
     wants_controls: bool,
 }
 
@@ -63,24 +60,10 @@ impl Receiver<PyPayload> for ObjectReceiver<'_, '_> {
         }
     }
 
-    fn pong(&mut self, payload: &[u8], answered: Option<(Vec<u64>, Duration)>) {
-        record_pong(self.watchers, answered, self.notifications);
+    fn pong(&mut self, payload: &[u8]) {
         if self.wants_controls {
             self.notifications.get_or_insert_default().controls.push(Control::Pong(payload.to_vec()));
         }
-    }
-}
-
-/// Collects the futures that a pong answers: that of its ping, and those of all earlier pings (RFC 6455 5.5.3).
-fn record_pong(
-    watchers: &mut LazyBox<Watchers<Asyncio>>,
-    answered: Option<(Vec<u64>, Duration)>,
-    notifications: &mut Option<Box<PendingNotifications>>,
-) {
-    let Some((answered, latency)) = answered else { return };
-    let latency = latency.as_secs_f64();
-    for future in watchers.take_answered(&answered) {
-        notifications.get_or_insert_default().pongs.push((future, latency));
     }
 }
 
@@ -95,46 +78,54 @@ impl State {
         decode: Option<bool>,
         delivery: Delivery,
     ) -> PyResult<Option<Item<Py<PyAny>>>> {
-        let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
         let (notifications, wants_controls) = (&mut self.notifications, self.wants_controls);
         let decode = decode.filter(|text| !text);
-        let mut receiver = ObjectReceiver { py, decode, notifications, watchers, wants_controls };
-        inbox.take(&mut driver.endpoint, delivery, &mut receiver)
+        let mut receiver = ObjectReceiver { py, decode, notifications, wants_controls };
+        let taken = self.wait_state.take(delivery, &mut receiver);
+        self.record_answered_pings();
+        taken
     }
 
     /// Moves read messages to the queue, up to its limit. Returns whether the rest is left for the next turn of
     /// the loop, which the caller must request.
     pub(in crate::asyncio) fn fill_queue(&mut self, py: Python<'_>) -> PyResult<bool> {
-        let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
         let (notifications, wants_controls) = (&mut self.notifications, self.wants_controls);
-        let mut receiver = ObjectReceiver { py, decode: None, notifications, watchers, wants_controls };
-        inbox.fill(&mut driver.endpoint, true, &mut receiver)
+        let mut receiver = ObjectReceiver { py, decode: None, notifications, wants_controls };
+        let filled = self.wait_state.fill(&mut receiver);
+        self.record_answered_pings();
+        filled
+    }
+
+    /// Collects the futures of pings that pongs have answered.
+    #[inline]
+    fn record_answered_pings(&mut self) {
+        let answered = self.wait_state.take_answered_pings();
+        if !answered.is_empty() {
+            let answered = answered.into_iter().map(|(future, latency)| (future, latency.as_secs_f64()));
+            self.notifications.get_or_insert_default().pongs.extend(answered);
+        }
     }
 
     /// Returns the next event for a listener. With `zero_copy`, a whole binary message is returned as its place
     /// in the read buffer.
     pub(in crate::asyncio) fn next_arrival(&mut self, py: Python<'_>, zero_copy: bool) -> PyResult<Option<Arrival>> {
-        let WaitState { inbox, driver, watchers, .. } = &mut self.wait_state;
         loop {
-            inbox.count(RECEIVED_COST);
-            let arrival = match driver.poll_event() {
-                None => return Ok(None),
-                Some(PeerEvent::Message { kind: MessageKind::Binary, payload: Payload::Slice(slice) }) if zero_copy => {
-                    inbox.count(slice.len());
-                    Arrival::View(slice.as_ptr(), slice.len())
+            let (arrival, len) = match self.wait_state.driver_mut().poll_event() {
+                None => (None, 0),
+                Some(Event::Message { kind: MessageKind::Binary, payload: Payload::Slice(slice) }) if zero_copy => {
+                    (Some(Arrival::View(slice.as_ptr(), slice.len())), slice.len())
                 }
-                Some(PeerEvent::Message { kind, payload } | PeerEvent::Fragment { kind, payload, .. }) => {
-                    inbox.count(payload_len(&payload));
-                    Arrival::Message(payload::message(py, kind, payload, None)?)
+                Some(Event::Message { kind, payload } | Event::Fragment { kind, payload, .. }) => {
+                    let len = payload_len(&payload);
+                    (Some(Arrival::Message(payload::message(py, kind, payload, None)?)), len)
                 }
-                Some(PeerEvent::Ping(payload)) => Arrival::Control(Control::Ping(payload.as_slice().to_vec())),
-                Some(PeerEvent::Pong { payload, answered }) => {
-                    record_pong(watchers, answered, &mut self.notifications);
-                    Arrival::Control(Control::Pong(payload.as_slice().to_vec()))
-                }
-                Some(PeerEvent::Closing) => continue,
+                Some(Event::Ping(payload)) => (Some(Arrival::Control(Control::Ping(payload.as_slice().to_vec()))), 0),
+                Some(Event::Pong(payload)) => (Some(Arrival::Control(Control::Pong(payload.as_slice().to_vec()))), 0),
+                Some(_) => continue,
             };
-            return Ok(Some(arrival));
+            self.wait_state.inbox_mut().count(RECEIVED_COST + len);
+            self.record_answered_pings();
+            return Ok(arrival);
         }
     }
 
@@ -142,21 +133,19 @@ impl State {
     /// suspended, and more have arrived.
     #[inline]
     pub(in crate::asyncio) fn is_receive_turn_due(&mut self, iteration: u64) -> bool {
-        let WaitState { inbox, driver, .. } = &mut self.wait_state;
-        let received = inbox.received();
         if std::mem::replace(&mut self.received_in, iteration) != iteration {
-            *received = 0;
+            self.wait_state.inbox_mut().reset_received();
         }
-        if *received < YIELD_BYTES || !driver.endpoint.has_input() {
+        if self.wait_state.inbox().received() < YIELD_BYTES || !self.driver().endpoint().has_input() {
             return false;
         }
-        *received = 0;
+        self.wait_state.inbox_mut().reset_received();
         true
     }
 
     /// Leaves the read bytes for the next turn of the loop if possible. The caller must request that turn if
     /// this returns true.
     pub(in crate::asyncio) fn postpone(&mut self) -> bool {
-        self.wait_state.inbox.postpone(&self.wait_state.driver.endpoint)
+        self.wait_state.postpone_parsing()
     }
 }

@@ -3,7 +3,6 @@
 
 mod inbox;
 
-use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use pyo3::exceptions::PyBaseException;
@@ -50,7 +49,8 @@ impl Environment for Asyncio {
 }
 
 pub(super) struct State {
-    wait_state: WaitState<Asyncio>,
+    /// The waiting tasks, the queues and the driver.
+    pub(super) wait_state: WaitState<Asyncio>,
     /// The iteration of the loop for which the inbox counts messages received without a suspension.
     received_in: u64,
     /// Whether a receiving task has yielded to the loop, and will continue with the rest of the read bytes.
@@ -76,22 +76,6 @@ pub(super) struct State {
     pub(super) abort_timer: Option<Py<PyAny>>,
     /// The key of the connection's timer in [`LoopState`](super::loop_state::LoopState).
     pub(super) timer: Option<(Instant, u64)>,
-}
-
-impl Deref for State {
-    type Target = WaitState<Asyncio>;
-
-    #[inline]
-    fn deref(&self) -> &WaitState<Asyncio> {
-        &self.wait_state
-    }
-}
-
-impl DerefMut for State {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut WaitState<Asyncio> {
-        &mut self.wait_state
-    }
 }
 
 impl State {
@@ -122,12 +106,24 @@ impl State {
         }
     }
 
-    /// Writes queued bytes, as far as the kernel accepts them.
+    /// Returns the driver, which moves bytes, closes the connection and keeps it alive.
     #[inline]
-    pub(super) fn flush(&mut self, py: Python<'_>) -> Flushed {
-        let driver = &mut self.wait_state.driver;
+    pub(super) fn driver(&self) -> &ConnectionDriver<PyPayload> {
+        self.wait_state.driver()
+    }
+
+    /// Returns the driver, to record what was read or is sent.
+    #[inline]
+    pub(super) fn driver_mut(&mut self) -> &mut ConnectionDriver<PyPayload> {
+        self.wait_state.driver_mut()
+    }
+
+    /// Writes queued bytes to the socket, as far as the kernel accepts them.
+    #[inline]
+    pub(super) fn write_to_socket(&mut self, py: Python<'_>) -> Flushed {
+        let driver = self.driver_mut();
         let large_transfer = driver.send_half().queued() >= BULK_IO_BYTES;
-        gil_yield::run_transfer(py, large_transfer, || driver.flush())
+        gil_yield::run_transfer(py, large_transfer, || driver.flush()).unwrap_or(Flushed::All)
     }
 
     /// Like [`WaitState::is_quiescent`], and no notifications are pending.
@@ -155,20 +151,19 @@ impl State {
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let wait_state = &self.wait_state;
-        let receivers = wait_state.receivers.iter().chain(&wait_state.in_delivery);
-        for waiter in receivers.chain(wait_state.send_queue.waiters()).chain(wait_state.watchers.error_waiters()) {
+        for waiter in wait_state.waiters() {
             waiter.visit(visit)?;
         }
         let pongs = self.notifications.iter().flat_map(|notifications| &notifications.pongs).map(|(future, _)| future);
-        for future in wait_state.watchers.futures().chain(pongs) {
+        for future in wait_state.futures().chain(pongs) {
             visit.call(future)?;
         }
         if let Some(abort_timer) = &self.abort_timer {
             visit.call(abort_timer)?;
         }
         // An instance of a subclass of str may have attributes.
-        if let Some(large) = &wait_state.send_queue.large {
-            visit.call(&large.source)?;
+        if let Some(source) = wait_state.send_queue().large_source() {
+            visit.call(source)?;
         }
         // Its traceback refers to frames, which may refer to the connection.
         self.listener_error.as_ref().map_or(Ok(()), |error| visit.call(error))
@@ -176,13 +171,8 @@ impl State {
 
     /// Takes out all references that may be part of a cycle.
     pub(super) fn take_references(&mut self) -> impl Sized + use<> {
-        let wait_state = &mut self.wait_state;
         (
-            std::mem::take(&mut wait_state.receivers),
-            wait_state.in_delivery.take(),
-            wait_state.send_queue.take_all().collect::<Vec<_>>(),
-            wait_state.send_queue.take_flushes().collect::<Vec<_>>(),
-            wait_state.watchers.take(),
+            self.wait_state.take_references(),
             self.notifications.take(),
             self.abort_timer.take(),
             self.listener_error.take(),
