@@ -148,6 +148,13 @@ impl Socket {
         let _ = self.inner.set_tcp_notsent_lowat(UNSENT_MAX); // a Unix socket has none
     }
 
+    /// Calls `f` with a socket owned by the caller, which must keep it open meanwhile.
+    pub fn with_borrowed<R>(descriptor: BorrowedFd<'_>, f: impl FnOnce(&Self) -> R) -> R {
+        // SAFETY: the descriptor is open, and `ManuallyDrop` leaves it so.
+        let inner = unsafe { socket2::Socket::from_raw_fd(descriptor.as_raw_fd()) };
+        f(&ManuallyDrop::new(Self { inner, receive_wait: AtomicU64::new(UNKNOWN) }))
+    }
+
     /// Returns the socket for access to its options.
     #[must_use]
     pub fn options(&self) -> &socket2::Socket {
