@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 
 use wirespeed_driver::protocol::MessageKind;
 
+use crate::control::mailbox::Refused;
+use crate::delivery::outbox::Pending;
+use crate::delivery::slow_consumer::SlowConsumerBudget;
 use crate::events::Events;
-use crate::locks::lock;
 use crate::logs::Logs;
-use crate::mailbox::Refused;
-use crate::outbox::Pending;
-use crate::publishing::has_capacity;
+use crate::pubsub::publish::has_capacity;
 use crate::session::WorkerHandle;
-use crate::slow_consumer::SlowConsumerBudget;
+use crate::shared::EngineShared;
 use crate::topics::{Pattern, Registry, Topic};
-use crate::worker::{Command, EngineShared};
+use crate::util::locks::lock;
+use crate::worker::Command;
 
 /// A segment that reserves a topic for the broker itself: such topics are neither sent to nor received from other
 /// engines. It need not be the first segment, because the topic may have a prefix.
@@ -33,7 +34,7 @@ pub struct Message<'a> {
     pub kind: MessageKind,
     /// The content.
     pub payload: &'a [u8],
-    /// The conflation key: see [`crate::outbox::Policy::Conflate`].
+    /// The conflation key: see [`crate::delivery::outbox::Policy::Conflate`].
     pub key: Option<&'a str>,
 }
 

@@ -13,29 +13,30 @@ use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission::Admission;
 use crate::broker::{Broker, EngineSink, EnqueueResult, Message, Published, Slot};
-use crate::capacity::{CapacityNotifier, Watch};
-use crate::certificate::{Certificate, Renewal};
+use crate::config::routes::Route;
 use crate::config::{Config, Place, Role};
-use crate::drain::{Drain, Draining, EngineControl};
+use crate::control::capacity::{CapacityNotifier, Watch};
+use crate::control::mailbox::{Refused, Wake};
+use crate::delivery::outbox::Pending;
+use crate::delivery::slow_consumer::Budgets;
 use crate::events::Events;
-use crate::handoff::{self, HandoffServer};
+use crate::http::operator_tokens::OperatorTokens;
+use crate::http::page;
 use crate::listen::SocketFile;
-use crate::locks::lock;
+use crate::listen::certificate::{Certificate, Renewal};
 use crate::logs::{self, Cause, Level, Logs};
-use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, WorkerMetrics};
-use crate::operator_tokens::OperatorTokens;
-use crate::outbox::Pending;
-use crate::page;
-use crate::publishing::{FanOut, has_capacity};
-use crate::routes::Route;
+use crate::ops::drain::{Drain, Draining, EngineControl};
+use crate::ops::handoff::{self, HandoffServer};
+use crate::ops::open_listeners::{self, Opened};
+use crate::ops::takeover_lock;
+use crate::pubsub::publish::{FanOut, has_capacity};
+use crate::session::registry::SessionRegistry;
 use crate::session::{Refusal, Session, TopicPermission, WorkerHandle};
-use crate::session_registry::SessionRegistry;
-use crate::session_setup::{self, Opened};
-use crate::slow_consumer::Budgets;
-use crate::takeover_lock;
+use crate::shared::EngineShared;
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
-use crate::worker::{self, Command, EngineShared};
+use crate::util::locks::lock;
+use crate::worker::{self, Command};
 
 /// The maximum length of the reason in a close frame, in bytes (RFC 6455 5.5).
 const MAX_REASON: usize = 123;
@@ -47,7 +48,7 @@ pub struct Item {
     pub topic: Topic,
     /// The message: see [`Engine::encode`].
     pub message: Arc<Encoded>,
-    /// The subject of the message: see [`crate::outbox::Policy::Conflate`].
+    /// The subject of the message: see [`crate::delivery::outbox::Policy::Conflate`].
     pub key: Option<Arc<str>>,
 }
 
@@ -222,9 +223,9 @@ impl Engine {
             received.confirm(path)?;
             shared.checked_out.store(false, Ordering::Release);
             // The files that the other engine has created belong to this one now.
-            *lock(&engine.files) = engine.places.iter().filter_map(session_setup::file_of).collect();
+            *lock(&engine.files) = engine.places.iter().filter_map(open_listeners::file_of).collect();
         }
-        let joined = session_setup::join(joining, count, &shared);
+        let joined = open_listeners::join(joining, count, &shared);
         match handoff_server.as_mut().map_or(Ok(()), HandoffServer::take_place) {
             // The other engine has ended: this one goes on in spite of the error.
             Err(error) if confirmed => shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
@@ -353,7 +354,7 @@ impl Engine {
     }
 
     /// Sends a message to the subscribers of the topic but `except`. Returns their number, and whether there is
-    /// capacity for more. `key`: the subject of the message, see [`crate::outbox::Policy::Conflate`].
+    /// capacity for more. `key`: the subject of the message, see [`crate::delivery::outbox::Policy::Conflate`].
     ///
     /// # Errors
     /// The message is not valid, or the engine has stopped.

@@ -8,7 +8,7 @@ use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, Serve
 
 use crate::admission::{NotProxyHeader, Proxies, ProxyHead};
 use crate::auth::{self, Algorithm};
-use crate::routes::{self, Route, Routes};
+use crate::config::routes::{self, Route, Routes};
 use crate::topics::Topic;
 use crate::{Engine, Relay, http};
 

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::auth::Denied;
-use crate::locks::lock;
-use crate::mailbox::Wake;
+use crate::control::mailbox::Wake;
 use crate::reasons::Reason;
+use crate::util::locks::lock;
 
 /// The maximum number of records in the queue. Further ones are only counted.
 const CAPACITY: usize = 256;

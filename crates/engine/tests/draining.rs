@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, address, config};
+use wirespeed_engine::control::Refused;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
-use wirespeed_engine::mailbox::Refused;
 use wirespeed_engine::topics::Topic;
 use wirespeed_engine::{Config, Drain, Engine, Http, Item, Place, Refusal, Relay, Role, Route, Routes, Session};
 

@@ -11,9 +11,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, config};
+use wirespeed_engine::delivery::Policy;
 use wirespeed_engine::driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
-use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::{Admission, Config, Engine, Refusal, Relay, Role, Route, Routes, Session};
 
 const MIB: usize = 1 << 20;

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, address, config};
 use wirespeed_engine::admission::Limits;
+use wirespeed_engine::delivery::Policy;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::logs::Level;
 use wirespeed_engine::metrics::{Figures, WorkerFigures, to_text};
-use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Admission, Config, Engine, Reason, Role, Route, Routes};
 

@@ -13,13 +13,13 @@ use serde_json::json;
 use support::{Client, TIMEOUT, config};
 use wirespeed_engine::admission::Rate;
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
+use wirespeed_engine::delivery::Policy;
 use wirespeed_engine::driver::protocol::deflate::negotiate;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::driver::protocol::{Limits, MessageKind};
 use wirespeed_engine::events::Event;
-use wirespeed_engine::inbound::{Inbound, RatePolicy};
-use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::{Admission, Config, Engine, Origins, Reason, Relay, Role, Route, Routes, Session};
+use wirespeed_engine::{Inbound, RatePolicy};
 
 fn jwt(secret: &[u8]) -> Arc<Jwt> {
     Arc::new(Jwt::new(JwtOptions::new([Algorithm::HS256], Key::Secret(secret.to_vec()))).unwrap())

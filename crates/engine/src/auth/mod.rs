@@ -8,6 +8,7 @@
 
 pub mod acl;
 mod algorithm;
+pub(crate) mod authenticate;
 mod claims;
 mod error;
 mod jwks;
@@ -15,6 +16,7 @@ mod jwt;
 mod keys;
 mod options;
 mod pattern;
+pub(crate) mod principal;
 mod source;
 
 #[cfg(feature = "fuzzing")]

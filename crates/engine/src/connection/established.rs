@@ -16,16 +16,16 @@ use self::write::Blocked;
 use super::Turn;
 use super::relaying::Relaying;
 use crate::admission::Permit;
+use crate::config::relay::Relay;
 use crate::config::{Config, Role};
+use crate::connection::meter::{Meter, Verdict};
+use crate::delivery::outbox::Outbox;
 use crate::events::{Batch, Ended};
-use crate::inbound::{Meter, Verdict};
 use crate::metrics::WorkerMetrics;
-use crate::outbox::Outbox;
-use crate::relay::Relay;
 use crate::session::{Session, SessionFigures};
-use crate::timer_wheel::Listed;
+use crate::shared::EngineShared;
 use crate::topics::{Pattern, Topic};
-use crate::worker::EngineShared;
+use crate::util::timer_wheel::Listed;
 
 /// The maximum number of reads of one connection in one turn.
 const MAX_READS: u32 = 4;

@@ -15,18 +15,18 @@ use wirespeed_driver::{Endpoint, Keepalive, buffer_pool};
 
 use crate::admission::{self, NotProxyHeader, Permit, ProxyHead, Rejection, RejectionSlot};
 use crate::auth::Denied;
-use crate::authenticate::{authenticate, denial};
+use crate::auth::authenticate::{authenticate, denial};
+use crate::auth::principal::User;
+use crate::config::relay::Relay;
+use crate::config::routes::Route;
 use crate::config::{Admission, Config, Role};
-use crate::descriptors;
 use crate::http;
-use crate::principal::User;
 use crate::reasons::Reason;
-use crate::relay::Relay;
-use crate::request_head::RequestHead;
-use crate::routes::Route;
 use crate::session::ClientInfo;
+use crate::session::request_head::RequestHead;
+use crate::shared::EngineShared;
 use crate::topics::Topic;
-use crate::worker::EngineShared;
+use crate::util::descriptors;
 
 /// Bytes that a refused client may still send until it has read the answer: those that were under way.
 const LINGER: u64 = 256 * 1024;

@@ -2,11 +2,11 @@
 
 use wirespeed_driver::protocol::MessageKind;
 
-use crate::publishing::{FanOut, has_capacity};
-use crate::relay::Relay;
+use crate::config::relay::Relay;
+use crate::pubsub::publish::{FanOut, has_capacity};
 use crate::session::{Session, TopicPermission};
+use crate::shared::EngineShared;
 use crate::topics::Topic;
-use crate::worker::EngineShared;
 
 /// The state of one client of a relay.
 pub(crate) struct Relaying {

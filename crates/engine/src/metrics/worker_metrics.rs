@@ -7,7 +7,7 @@ use wirespeed_driver::endpoint::Stats;
 
 use super::count::{Count, Histogram};
 use crate::auth::Denied;
-use crate::outbox::Policy;
+use crate::delivery::outbox::Policy;
 use crate::reasons::Reason;
 
 /// The metrics of one worker. Aligned to two cache lines, as x86 fetches two at a time.

@@ -15,17 +15,17 @@ use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
 use super::{Command, Key, LISTENERS, Listener, ListenerOptions, Worker};
-use crate::certificate::Certificate;
 use crate::config::Role;
+use crate::connection::meter::Meter;
 use crate::connection::{Accepted, Client, Detail, Established, Opened, Opening};
-use crate::descriptors;
-use crate::inbound::Meter;
 use crate::listen;
+use crate::listen::certificate::Certificate;
 use crate::logs::{Cause, Level, Logs};
 use crate::metrics::WorkerMetrics;
 use crate::reasons::Reason;
 use crate::session::{Refusal, Session};
 use crate::topics::Topic;
+use crate::util::descriptors;
 
 /// How long a refused client may take to read the answer.
 const LINGER: Duration = Duration::from_secs(2);

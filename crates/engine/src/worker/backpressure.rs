@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Key;
-use crate::capacity::{CapacityNotifier, Watch};
-use crate::mailbox::Wake;
+use crate::control::capacity::{CapacityNotifier, Watch};
+use crate::control::mailbox::Wake;
 
 /// The queue of such clients of one worker.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::poll::CONGESTION_INTERVAL;
 use super::{Client, Command, Key, Worker};
 use crate::connection::Established;
-use crate::slow_consumer::{ALLOWANCE, SlowConsumerBudget, SlowConsumerState};
+use crate::delivery::slow_consumer::{ALLOWANCE, SlowConsumerBudget, SlowConsumerState};
 use crate::topics::Topic;
 
 /// The maximum number of audiences tracked individually. Beyond it, all audiences of this worker count as congested

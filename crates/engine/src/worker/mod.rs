@@ -11,7 +11,6 @@ mod execute;
 mod handshake_limit;
 mod memory_limit;
 mod poll;
-mod shared;
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -27,27 +26,27 @@ use mio::{Events as Ready, Interest, Poll, Token};
 use wirespeed_driver::fork;
 use wirespeed_driver::opening::handshake_limiter::HandshakeLimiter;
 
-use crate::capacity::CapacityNotifier;
-use crate::certificate::Certificate;
 use crate::connection::Client;
+use crate::control::capacity::CapacityNotifier;
+use crate::control::mailbox::{Mailbox, Wake};
+use crate::delivery::slow_consumer::SlowConsumerState;
 use crate::events::{Batch, Put};
+use crate::listen::certificate::Certificate;
 use crate::logs::Cause;
-use crate::mailbox::{Mailbox, Wake};
 use crate::metrics::WorkerMetrics;
 use crate::reasons::Reason;
 use crate::session::WorkerHandle;
-use crate::slab::Slab;
-use crate::slow_consumer::SlowConsumerState;
-use crate::timer_wheel::TimerWheel;
+use crate::shared::EngineShared;
 use crate::topics::{Index, Registry, Topic, WorkerId};
+use crate::util::slab::Slab;
+use crate::util::timer_wheel::TimerWheel;
 
 pub(crate) use self::accept::AcceptedSocket;
 use self::backpressure::BackpressureWaiters;
 use self::congested::Congested;
 pub(crate) use self::execute::Command;
 pub(crate) use self::memory_limit::Share;
-pub(crate) use self::shared::EngineShared;
-pub(crate) use crate::slab::Key;
+pub(crate) use crate::util::slab::Key;
 
 /// Tokens below this number belong to listeners and the waker; the tokens of clients follow.
 const LISTENERS: usize = 64;

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use wirespeed_engine::Refusal;
-use wirespeed_engine::mailbox::Refused;
+use wirespeed_engine::control::Refused;
 
 use super::arguments::deadline;
 use super::handle::SIGNAL_INTERVAL;

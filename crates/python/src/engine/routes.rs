@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_engine::auth::Jwt;
-use wirespeed_engine::outbox::Policy;
+use wirespeed_engine::delivery::Policy;
 use wirespeed_engine::{Config, Origins, Relay, Role, Route};
 
 use super::auth::PyJwt;

@@ -11,7 +11,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyDict};
 use wirespeed_driver::blocking::Source;
 use wirespeed_driver::protocol::CloseCode;
-use wirespeed_engine::mailbox::Refused;
+use wirespeed_engine::control::Refused;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Engine, NotRefreshed, Refusal, Session, TopicPermission};
 

@@ -10,7 +10,7 @@ use wirespeed_driver::write_queue::Flushed;
 
 use super::{Closing, Established, count};
 use crate::config::Config;
-use crate::outbox::{MessageBatch, Pending, Policy, Pushed, Waiting};
+use crate::delivery::outbox::{MessageBatch, Pending, Policy, Pushed, Waiting};
 use crate::worker::Share;
 
 /// A client that has taken nothing for this time is stalled, and may hold less of the memory that all sessions share.

@@ -1,0 +1,3 @@
+//! Publishing: from the application, relays and the broker, to the workers and to the broker.
+
+pub(crate) mod publish;
