@@ -73,7 +73,7 @@
     )
 )]
 
-pub mod admission;
+mod admission;
 pub mod auth;
 pub mod broker;
 pub mod config;
@@ -98,16 +98,12 @@ pub mod topics;
 pub mod util;
 mod worker;
 
-pub use config::origins::{Origins, exact_origin_problem};
-pub use config::relay::Relay;
-pub use config::routes::{PathPattern, Route, Routes};
-pub use config::{Admission, Admit, Config, Listen, Place, Role};
-pub use connection::meter::{Inbound, RatePolicy};
+pub use auth::acl::TopicPermission;
+pub use config::{Admission, Config, Drain, Http, Listen, Place, Relay, Role, Route, Routes};
 pub use engine::{Engine, Item};
-pub use http::Http;
-pub use listen::certificate::{Load, Renewal};
-pub use ops::drain::{Drain, Drained, Draining};
+pub use ops::drain::{Drained, Draining};
 pub use reasons::Reason;
-pub use session::{NotRefreshed, Refusal, Session, SessionFigures, TopicPermission};
+pub use session::{NotRefreshed, Refusal, Session};
 pub use util::locks::{contended, lock};
+pub use util::wakers::Wake;
 pub use wirespeed_driver as driver;

@@ -11,19 +11,17 @@ use wirespeed_driver::frames::Account;
 use wirespeed_driver::protocol::{MessageKind, SendError};
 
 use crate::admission::Admission;
+use crate::admission::operator_tokens::OperatorTokens;
 use crate::auth::Jwt;
 use crate::broker::Slot;
-use crate::config::routes::Route;
-use crate::config::{Config, Place, Role};
+use crate::config::{Config, Place, Role, Route};
+use crate::control::WorkerHandle;
 use crate::delivery::memory::MemoryAccounting;
 use crate::delivery::slow_consumer::Budgets;
 use crate::events::Events;
-use crate::http::operator_tokens::OperatorTokens;
-use crate::http::page;
+use crate::listen::ListenerSet;
 use crate::logs::{Cause, Logs};
 use crate::metrics::{Figures, WorkerFigures, WorkerMetrics};
-use crate::ops::handoff::ListenerSet;
-use crate::session::WorkerHandle;
 use crate::session::registry::SessionRegistry;
 use crate::util::locks::lock;
 
@@ -54,8 +52,8 @@ pub(crate) struct EngineShared {
     pub(crate) invalid_messages: AtomicU64,
     /// All sessions, by their numbers.
     pub(crate) sessions: SessionRegistry,
-    /// Cached answers for the page.
-    pub(crate) page: page::PageCache,
+    /// The list of topics for the live page, and when it was made: see [`crate::http`].
+    pub(crate) page_topics: Mutex<Option<(Instant, serde_json::Value)>>,
     /// The memory of all messages that wait.
     pub(crate) memory: Arc<MemoryAccounting>,
     pub(crate) start: Instant,
@@ -68,7 +66,6 @@ pub(crate) struct EngineShared {
     pub(crate) occupied_workers: AtomicUsize,
     /// A client once got a descriptor that is reserved for the application. From then on workers check descriptors
     /// before they accept: one free lower descriptor says nothing about the ones after it.
-    /// one that is free says nothing about the next but one.
     pub(crate) descriptors_short: AtomicBool,
     /// How long slow sessions may delay publishers.
     pub(crate) budgets: Budgets,
@@ -83,7 +80,7 @@ impl EngineShared {
     pub(crate) fn default_route(&self, role: Role) -> Arc<Route> {
         match self.default_routes.iter().find(|route| route.role == role) {
             Some(route) => Arc::clone(route),
-            None => Arc::new(Route::new(role, &self.config)),
+            None => Arc::new(Route::new(role, self.config.route_settings())),
         }
     }
 
@@ -112,7 +109,7 @@ impl EngineShared {
     fn jwts(&self) -> impl Iterator<Item = &Arc<Jwt>> {
         let routes = self.config.routes.iter().flat_map(|routes| routes.all());
         let mut seen = Vec::new();
-        self.config.auth.iter().chain(routes.filter_map(|route| route.auth.as_ref())).filter(move |jwt| {
+        self.config.auth.iter().chain(routes.filter_map(|route| route.settings.auth.as_ref())).filter(move |jwt| {
             let new = !seen.contains(&Arc::as_ptr(jwt));
             seen.push(Arc::as_ptr(jwt));
             new

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use support::{Client, TIMEOUT, config};
-use wirespeed_engine::delivery::Policy;
+use wirespeed_engine::config::Policy;
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
 use wirespeed_engine::topics::{Pattern, Topic};

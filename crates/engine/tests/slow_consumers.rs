@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use support::{Client, TIMEOUT, address, config};
-use wirespeed_engine::delivery::Policy;
+use wirespeed_engine::config::Policy;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
 use wirespeed_engine::topics::{Pattern, Topic};

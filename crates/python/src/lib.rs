@@ -108,7 +108,7 @@ mod _native {
     /// Returns why no browser sends exactly this `Origin` header, or `None` if a browser may send it.
     #[pyfunction]
     fn origin_problem(origin: &str) -> Option<String> {
-        wirespeed_engine::exact_origin_problem(origin)
+        wirespeed_engine::config::exact_origin_problem(origin)
     }
 
     #[pymodule_init]

@@ -23,12 +23,13 @@ mod source;
 pub(crate) use jwks::count as jwk_set;
 
 pub use algorithm::Algorithm;
-pub use error::{Denied, Error};
+pub use error::Error;
 pub use jwt::Jwt;
 pub use options::{JwtOptions, Key, Source};
 
 use std::fmt;
 
+pub use crate::reasons::Denied;
 use serde_json::{Map, Value};
 
 /// The parts of a request that identify the client.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::auth::Identity;
-use crate::auth::acl::{Acl, Rights};
-use crate::session::TopicPermission;
+use crate::auth::acl::{Acl, Rights, TopicPermission};
 
 /// A user and its rights, according to a token.
 pub(crate) struct User {

@@ -1,88 +1,35 @@
-//! The configuration of an engine.
+//! The options of an engine: plain data, validated where it is made.
+//!
+//! Knows the libraries below it ([`topics`](crate::topics), [`auth`](crate::auth), [`broker`](crate::broker)), and
+//! nothing of the engine that uses the options.
 
-pub(crate) mod origins;
-pub(crate) mod relay;
+mod limits;
+mod listen;
+mod operations;
+mod origins;
+mod proxies;
+mod role;
 pub(crate) mod routes;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wirespeed_driver::protocol::Limits;
+use wirespeed_driver::protocol::Limits as MessageLimits;
 use wirespeed_driver::protocol::deflate::negotiate;
-use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response};
-use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
+use wirespeed_driver::protocol::handshake::HeaderList;
 
-use crate::admission;
 use crate::auth::Jwt;
 use crate::auth::acl::{AclOptions, DefaultPolicy};
 use crate::broker::Connect;
-use crate::config::origins::Origins;
-use crate::config::relay::Relay;
-use crate::config::routes::Routes;
-use crate::connection::meter::Inbound;
-use crate::delivery::outbox::Policy;
-use crate::http::Http;
-use crate::listen::certificate::Renewal;
-use crate::ops::drain::Drain;
 
-/// A listener of the engine.
-#[derive(Clone)]
-pub struct Listen {
-    /// The address to listen at.
-    pub at: Place,
-    /// The TLS configuration; `None` for plain connections.
-    pub tls: Option<Arc<TlsConfig>>,
-}
-
-/// An address to listen at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// TCP. With port 0 the system chooses a free port.
-    Tcp(SocketAddr),
-    /// A Unix socket.
-    Unix(PathBuf),
-}
-
-/// The way in which the messages of a session are handled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// They become events for [`crate::Engine::events`].
-    Events,
-    /// Each message is sent back.
-    Echo,
-    /// Each message is published: see [`Relay`].
-    Relay(Relay),
-}
-
-/// The decision about an opening request.
-pub enum Admission {
-    /// Accepts the request: it becomes a session.
-    Accept {
-        /// The handling of its messages. [`Role::Relay`] is not possible here and is answered with 500, because its
-        /// topic comes from a route.
-        role: Role,
-        /// The subprotocol, which must be one that the client offers.
-        subprotocol: Option<String>,
-        /// Additional header fields of the response.
-        headers: HeaderList,
-    },
-    /// Answers with an HTTP response and closes the connection.
-    Refuse {
-        /// The status, 200 to 999.
-        status: u16,
-        /// The header fields.
-        headers: HeaderList,
-        /// The body.
-        body: Vec<u8>,
-    },
-    /// Answers with a complete response and closes the connection.
-    Respond(Response),
-}
-
-/// Decides about a request. Called in a worker's thread: it must not block.
-pub type Admit = dyn Fn(&Request, Option<SocketAddr>) -> Admission + Send + Sync;
+pub use self::limits::{Inbound, Limits, Policy, Rate, RatePolicy};
+pub use self::listen::{Listen, Load, Place, Renewal};
+pub use self::operations::{Drain, Http};
+pub use self::origins::{Origins, exact_origin_problem};
+pub use self::proxies::{ForwardedHeader, Networks, Proxies};
+pub use self::role::{Admission, Admit, Relay, Role};
+pub use self::routes::{PathPattern, Route, RouteSettings, Routes};
 
 /// The configuration of an engine. `Config::default()` accepts all clients and turns their messages into events.
 #[derive(Clone)]
@@ -107,7 +54,7 @@ pub struct Config {
     /// The subprotocols in order of preference, for routes without their own setting.
     pub subprotocols: Vec<String>,
     /// Limits on the messages of clients.
-    pub limits: Limits,
+    pub limits: MessageLimits,
     /// The settings of permessage-deflate; `None`: it is not accepted.
     pub compression: Option<negotiate::Config>,
     /// The maximum time from the connection to the session.
@@ -149,11 +96,11 @@ pub struct Config {
     /// The settings for draining after a handoff.
     pub drain: Drain,
     /// Limits on the number of clients.
-    pub admission: admission::Limits,
+    pub admission: Limits,
     /// Limits on the rate of each session's messages.
     pub inbound: Inbound,
     /// The trusted proxies.
-    pub proxies: admission::Proxies,
+    pub proxies: Proxies,
     /// The broker that connects this engine with others; `None`: there is none.
     pub broker: Option<Arc<dyn Connect>>,
 }
@@ -174,7 +121,7 @@ impl Default for Config {
                 subprotocol: None,
                 headers: HeaderList::new(),
             }),
-            limits: Limits::default(),
+            limits: MessageLimits::default(),
             compression: None,
             open_timeout: Duration::from_secs(10),
             ping_interval: Some(Duration::from_secs(20)),
@@ -192,10 +139,27 @@ impl Default for Config {
             handoff: None,
             renewal: None,
             drain: Drain::default(),
-            admission: admission::Limits::default(),
+            admission: Limits::default(),
             inbound: Inbound::default(),
-            proxies: admission::Proxies::default(),
+            proxies: Proxies::default(),
             broker: None,
+        }
+    }
+}
+
+impl Config {
+    /// Returns the settings for routes without their own ones.
+    #[must_use]
+    pub fn route_settings(&self) -> RouteSettings {
+        RouteSettings {
+            auth: self.auth.clone(),
+            origins: self.origins.clone(),
+            subprotocols: self.subprotocols.clone(),
+            compression: self.compression,
+            limits: self.limits,
+            inbound: self.inbound,
+            outbox_limit: self.outbox_limit,
+            policy: self.policy,
         }
     }
 }

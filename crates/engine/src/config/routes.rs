@@ -8,11 +8,15 @@ use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{HeaderList, Request};
 
+use super::limits::{Inbound, Policy};
+use super::origins::Origins;
+use super::role::{Relay, Role};
 use crate::auth::Jwt;
-use crate::config::origins::Origins;
-use crate::config::{Config, Role};
-use crate::connection::meter::Inbound;
-use crate::delivery::outbox::Policy;
+use crate::broker;
+use crate::topics::Topic;
+
+/// The name of the path parameter that contains the topic of a relay.
+const TOPIC: &str = "topic";
 
 /// A path pattern.
 #[derive(Clone, Default)]
@@ -22,15 +26,10 @@ pub struct PathPattern {
     matcher: Router<()>,
 }
 
-/// The settings of a path. [`Route::new`] copies those of the engine.
+/// The settings that all sessions of a path share. [`Config::route_settings`](super::Config::route_settings) returns
+/// those of the engine.
 #[derive(Clone)]
-pub struct Route {
-    /// The pattern of the path, set by [`Routes::add`].
-    pub pattern: PathPattern,
-    /// The handling of the messages.
-    pub role: Role,
-    /// A number for the application; 0: none.
-    pub tag: u32,
+pub struct RouteSettings {
     /// Verifies the clients' tokens. `None`: clients need no token.
     pub auth: Option<Arc<Jwt>>,
     /// The origins of pages that may connect.
@@ -49,6 +48,19 @@ pub struct Route {
     pub policy: Policy,
 }
 
+/// A path with its settings.
+#[derive(Clone)]
+pub struct Route {
+    /// The pattern of the path, set by [`Routes::add`].
+    pub pattern: PathPattern,
+    /// The handling of the messages.
+    pub role: Role,
+    /// A number for the application; 0: none.
+    pub tag: u32,
+    /// All other settings.
+    pub settings: RouteSettings,
+}
+
 impl fmt::Debug for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Route").field("pattern", &self.pattern.text).field("role", &self.role).finish_non_exhaustive()
@@ -56,22 +68,10 @@ impl fmt::Debug for Route {
 }
 
 impl Route {
-    /// Creates a route with the settings of the engine.
+    /// Creates a route without a path.
     #[must_use]
-    pub fn new(role: Role, config: &Config) -> Self {
-        Self {
-            pattern: PathPattern::default(),
-            role,
-            tag: 0,
-            auth: config.auth.clone(),
-            origins: config.origins.clone(),
-            subprotocols: config.subprotocols.clone(),
-            compression: config.compression,
-            limits: config.limits,
-            inbound: config.inbound,
-            outbox_limit: config.outbox_limit,
-            policy: config.policy,
-        }
+    pub fn new(role: Role, settings: RouteSettings) -> Self {
+        Self { pattern: PathPattern::default(), role, tag: 0, settings }
     }
 
     /// Returns the pattern as it was [added](Routes::add); `None` for the fallback.
@@ -85,11 +85,25 @@ impl Route {
         self.pattern.matcher.at(path).map(|found| found.params.iter().collect()).unwrap_or_default()
     }
 
+    /// Returns the topic of a relay that a request names; `None` if it is invalid or reserved.
+    pub(crate) fn relay_topic(&self, relay: &Relay, request: &Request) -> Option<Topic> {
+        let path = self::path(request);
+        let (_, raw) = self.params(path).into_iter().find(|(name, _)| *name == TOPIC)?;
+        // Slashes are replaced before decoding, so an encoded slash does not separate segments.
+        let dotted = raw.replace('/', ".");
+        let name = percent_encoding::percent_decode_str(&dotted).decode_utf8().ok()?;
+        let topic = match &relay.prefix {
+            Some(prefix) => Topic::new(&format!("{prefix}.{name}")),
+            None => Topic::new(&name),
+        };
+        topic.ok().filter(|topic| !broker::is_reserved(topic))
+    }
+
     /// Returns the first subprotocol of the route that the client offers.
     pub(crate) fn subprotocol(&self, headers: &HeaderList) -> Option<&str> {
         // RFC 6455 4.1: the comparison is case-sensitive.
         let offered = |name: &&String| headers.tokens("Sec-WebSocket-Protocol").any(|token| token == name.as_bytes());
-        self.subprotocols.iter().find(offered).map(String::as_str)
+        self.settings.subprotocols.iter().find(offered).map(String::as_str)
     }
 }
 
@@ -140,10 +154,10 @@ impl Routes {
         let mut matcher = Router::new();
         matcher.insert(path, ()).map_err(refused)?;
         route.pattern = PathPattern { text: path.into(), matcher };
-        if matches!(route.role, Role::Relay(_)) && !names.contains(&"topic") {
+        if matches!(route.role, Role::Relay(_)) && !names.contains(&TOPIC) {
             return Err(format!("{path:?}: a relay needs {{topic}} or {{*topic}} in its path"));
         }
-        let outbox = route.outbox_limit;
+        let outbox = route.settings.outbox_limit;
         let route = Arc::new(route);
         self.router.insert(path, Arc::clone(&route)).map_err(refused)?;
         self.all.push(route);
@@ -154,14 +168,14 @@ impl Routes {
 
     /// Sets the route of all paths without a route; its sessions have no pattern. Without it such paths get 404.
     pub fn set_fallback(&mut self, route: Route) {
-        let outbox = route.outbox_limit;
+        let outbox = route.settings.outbox_limit;
         self.fallback = Some(Arc::new(route));
         self.min_outbox_limit = Some(self.min_outbox_limit.map_or(outbox, |least| least.min(outbox)));
     }
 
     /// Returns the route of a request.
     pub(crate) fn find(&self, request: &Request) -> Option<Arc<Route>> {
-        let path = path(request);
+        let path = self::path(request);
         if path.is_empty() {
             return None; // a target without a path: `*`, or of CONNECT
         }

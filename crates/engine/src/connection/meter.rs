@@ -5,31 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::admission::Rate;
+use crate::config::{Inbound, Rate, RatePolicy};
 use crate::util::timer_wheel::TICK;
-
-/// What happens to messages above the rate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RatePolicy {
-    /// They are read later, until the client cannot send on. Nothing is lost. Pings of the client wait behind them.
-    #[default]
-    Delay,
-    /// They are dropped.
-    Drop,
-    /// The session is closed, with code 1008 (RFC 6455 7.4.1).
-    Disconnect,
-}
-
-/// The rates of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Inbound {
-    /// Messages per second; `None`: unlimited.
-    pub messages: Option<Rate>,
-    /// Bytes of payload per second, after decompression; `None`: unlimited.
-    pub bytes: Option<Rate>,
-    /// What happens above the rates.
-    pub policy: RatePolicy,
-}
 
 /// The decision about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,11 @@
 
 use wirespeed_driver::protocol::MessageKind;
 
-use crate::config::relay::Relay;
-use crate::pubsub::publish::{FanOut, has_capacity};
-use crate::session::{Session, TopicPermission};
+use crate::auth::acl::TopicPermission;
+use crate::config::Relay;
+use crate::control::has_capacity;
+use crate::pubsub::publish::FanOut;
+use crate::session::Session;
 use crate::shared::EngineShared;
 use crate::topics::Topic;
 

@@ -7,9 +7,17 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::control::mailbox::{Refused, Wake};
 use crate::util::locks::lock;
-use crate::util::wakers::Wakers;
+use crate::util::wakers::{Wake, Wakers};
+
+/// Why a command was refused, or a wait for capacity has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no capacity, or there was none until the deadline.
+    Full,
+    /// The worker has ended.
+    Closed,
+}
 
 /// Notifies threads and event loops that capacity may have become free.
 #[derive(Default)]

@@ -7,21 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use crate::control::capacity::CapacityNotifier;
+use super::capacity::{CapacityNotifier, Refused};
 use crate::util::locks::lock;
-
-/// Wakes a worker that waits for its sockets.
-pub trait Wake: Send + Sync {
-    /// Wakes it, so that it checks its mailbox.
-    fn wake(&self);
-}
-
-/// Any closure is a waker.
-impl<F: Fn() + Send + Sync> Wake for F {
-    fn wake(&self) {
-        self();
-    }
-}
+use crate::util::wakers::Wake;
 
 struct Inner<C> {
     commands: VecDeque<C>,
@@ -51,15 +39,6 @@ pub struct Mailbox<C> {
     /// The limit of commands without a message, apart from `limit`: a flood of messages does not prevent subscriptions.
     command_limit: usize,
     waker: Arc<dyn Wake>,
-}
-
-/// Why a command was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// There is no capacity, or there was none until the deadline.
-    Full,
-    /// The worker has ended.
-    Closed,
 }
 
 /// The minimum limit of commands without a message, in bytes.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wirespeed_driver::frames::Account;
 
-use crate::delivery::outbox;
+use super::message;
 
 /// The number of cache lines. Threads beyond it share them.
 const LINES: usize = 16;
@@ -74,11 +74,37 @@ impl Account for MemoryAccounting {
     }
 
     fn post(&self, bytes: usize) {
-        self.line().in_mailboxes.fetch_add(bytes + outbox::OVERHEAD, Ordering::Relaxed);
+        self.line().in_mailboxes.fetch_add(bytes + message::OVERHEAD, Ordering::Relaxed);
     }
 
     fn collect(&self, bytes: usize) {
-        self.line().in_mailboxes.fetch_sub(bytes + outbox::OVERHEAD, Ordering::Relaxed);
+        self.line().in_mailboxes.fetch_sub(bytes + message::OVERHEAD, Ordering::Relaxed);
+    }
+}
+
+/// A session may always hold this number of bytes, while the total is below its limit.
+const MIN_SHARE: usize = 64 * 1024;
+
+/// The share of its own limit that the outbox of a stalled session may hold: all of it until half of the total is
+/// used, and from there on proportionally less.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share(f64);
+
+impl Default for Share {
+    fn default() -> Self {
+        Self(1.0)
+    }
+}
+
+impl Share {
+    pub(crate) fn new(used: usize, total: usize) -> Self {
+        let half = total / 2;
+        if used <= half { Self::default() } else { Self(total.saturating_sub(used) as f64 / half.max(1) as f64) }
+    }
+
+    /// Returns the share of a session's own limit.
+    pub(crate) fn of(self, own: usize) -> usize {
+        if self.0 >= 1.0 { own } else { ((own as f64 * self.0) as usize).max(MIN_SHARE).min(own) }
     }
 }
 
@@ -90,9 +116,8 @@ mod tests {
     use wirespeed_driver::encoded::Encoded;
     use wirespeed_driver::protocol::MessageKind;
 
+    use super::message::{Envelope, Pending};
     use super::*;
-    use crate::delivery::outbox::Pending;
-    use crate::pubsub::publish::Envelope;
 
     #[test]
     fn memory_is_freed_by_another_thread() {
@@ -125,5 +150,18 @@ mod tests {
             assert_eq!(memory.in_mailboxes(), 0);
         }
         assert!(memory.sum() > pending.cost());
+    }
+
+    #[test]
+    fn share_falls_as_the_total_is_used_up() {
+        let (own, total) = (1 << 20, 1 << 30);
+        let share = |own, used, total| Share::new(used, total).of(own);
+        let of = |used| share(own, used, total);
+        assert_eq!([of(0), of(total / 2)], [own, own]);
+        assert_eq!(of(total / 4 * 3), own / 2);
+        assert_eq!([of(total), of(usize::MAX)], [MIN_SHARE, MIN_SHARE]);
+        assert_eq!(share(1000, total, total), 1000);
+        assert_eq!([share(own, 1, 0), share(own, 1, 1)], [MIN_SHARE, MIN_SHARE]);
+        assert_eq!(share(usize::MAX, 1 << 40, usize::MAX), usize::MAX);
     }
 }

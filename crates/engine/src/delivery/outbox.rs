@@ -4,62 +4,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use wirespeed_driver::encoded::{Encoded, FrameBatch};
+use wirespeed_driver::encoded::FrameBatch;
 
-/// What happens to a session whose client reads too slowly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// The session is closed, with code 1013 if the close frame still reaches the client.
-    #[default]
-    Disconnect,
-    /// The oldest queued messages are dropped for the new one.
-    DropOldest,
-    /// The new message is dropped.
-    DropNewest,
-    /// A message replaces the queued one with the same key. Messages without a key, and those that do not fit
-    /// nevertheless, are handled by [`Policy::DropOldest`].
-    Conflate,
-}
-
-/// A message that waits.
-#[derive(Clone, Debug)]
-pub struct Pending {
-    /// The encoded frames.
-    pub message: Arc<Encoded>,
-    /// The subject of the message, for [`Policy::Conflate`].
-    pub key: Option<Arc<str>>,
-}
-
-/// The memory of a waiting message beside its bytes: its entries in queues, and its share of the buffer. Without it a
-/// limit in bytes would allow fifty times that memory in messages of one byte.
-pub(crate) const OVERHEAD: usize = 64;
-
-impl Pending {
-    /// Returns the bytes that the message counts for in limits.
-    #[must_use]
-    #[inline]
-    pub fn cost(&self) -> usize {
-        self.message.size() + OVERHEAD
-    }
-}
-
-/// Consecutive messages without keys for the same audience. They wait and leave as one batch where that is possible,
-/// and one by one elsewhere.
-#[derive(Debug)]
-pub struct MessageBatch<'a> {
-    /// The messages.
-    pub messages: &'a [Pending],
-    /// All of them as one batch, if there are several.
-    pub frames: Option<&'a Arc<FrameBatch>>,
-}
-
-impl<'a> MessageBatch<'a> {
-    /// Wraps one message.
-    #[must_use]
-    pub fn of(message: &'a Pending) -> Self {
-        Self { messages: std::slice::from_ref(message), frames: None }
-    }
-}
+use super::message::{OVERHEAD, Pending};
+use crate::config::Policy;
 
 /// One entry of an outbox.
 #[derive(Clone, Debug)]

@@ -7,8 +7,7 @@
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::control::mailbox::Wake;
-use crate::util::wakers::Wakers;
+use crate::util::wakers::{Wake, Wakers};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {

@@ -4,102 +4,23 @@
 //! before it asks for a token; so nothing here is confidential unless it is configured to be shown. Called for each
 //! request. Knows no sockets.
 
-pub(crate) mod operator_tokens;
-pub(crate) mod page;
+mod answer;
+mod page;
 
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, ServerHandshake};
+use wirespeed_driver::protocol::handshake::{Request, Response, ServerHandshake};
 
+use crate::admission::operator_tokens::Area;
 use crate::broker;
-use crate::config::Place;
 use crate::config::routes;
 use crate::metrics::{self, State};
 use crate::shared::EngineShared;
 
-use self::operator_tokens::Area;
-
-/// The settings of the HTTP endpoints.
-#[derive(Clone)]
-pub struct Http {
-    /// The path of the health check: 200 while all workers work, otherwise 503. `None`: disabled.
-    pub health: Option<String>,
-    /// The path of the readiness check: 200; 503 while clients are not accepted or soon will not be. `None`: disabled.
-    pub ready: Option<String>,
-    /// The path of the metrics where clients connect. Default: none, because metrics reveal internals.
-    pub metrics: Option<String>,
-    /// The `Authorization: Bearer` token for the metrics, at both addresses.
-    pub metrics_token: Option<Arc<str>>,
-    /// A separate address for `/metrics` and the two checks, which serves nothing else.
-    pub at: Option<Place>,
-    /// The token of the page at `/_wirespeed/`. `None`: disabled.
-    pub page: Option<Arc<str>>,
-    /// Whether the readiness check passes without a connection to the broker: clients then get local messages only.
-    pub ready_without_broker: bool,
-    /// The time after which a busy worker counts as stuck, and a waiting event makes the readiness check fail.
-    pub stuck_after: Duration,
-}
-
-impl Default for Http {
-    fn default() -> Self {
-        Self {
-            health: Some("/health".to_owned()),
-            ready: Some("/ready".to_owned()),
-            metrics: None,
-            metrics_token: None,
-            at: None,
-            page: None,
-            ready_without_broker: false,
-            stuck_after: Duration::from_secs(5),
-        }
-    }
-}
-
-impl std::fmt::Debug for Http {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Http")
-            .field("health", &self.health)
-            .field("ready", &self.ready)
-            .field("metrics", &self.metrics)
-            .field("at", &self.at)
-            .finish_non_exhaustive()
-    }
-}
-
-/// An HTTP answer.
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) content_type: &'static str,
-    pub(crate) body: Vec<u8>,
-    pub(crate) fields: Vec<(&'static str, &'static str)>,
-}
-
-impl Answer {
-    pub(crate) fn text(status: u16, text: impl Into<String>) -> Self {
-        Self::new(status, "text/plain; charset=utf-8", text.into().into_bytes())
-    }
-
-    pub(crate) fn new(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
-        Self { status, content_type, body, fields: vec![("Cache-Control", "no-store")] }
-    }
-
-    pub(crate) fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
-        self.fields.push((name, value));
-        self
-    }
-
-    fn respond(self, handshake: &ServerHandshake) -> Response {
-        let mut headers = HeaderList::new();
-        for (name, value) in [("Content-Type", self.content_type)].into_iter().chain(self.fields) {
-            let _ = headers.push(name, value); // constants, and valid
-        }
-        handshake.reject(self.status, &headers, &self.body).unwrap_or_else(|error| handshake.reject_error(&error))
-    }
-}
+use self::answer::{Answer, check_token};
 
 /// Answers a request, if it is for an endpoint. `internal`: it came to the address of [`Http::at`].
 pub(crate) fn answer(
@@ -194,7 +115,7 @@ fn has_broker(shared: &EngineShared) -> bool {
 fn metrics(request: &Request, remote: Option<SocketAddr>, shared: &EngineShared) -> Answer {
     wirespeed_driver::protocol::failpoint::hit("engine.metrics");
     if let Some(token) = &shared.config.http.metrics_token
-        && let Err(refused) = operator_tokens::check(request, token, Area::Metrics, remote, shared)
+        && let Err(refused) = check_token(request, token, Area::Metrics, remote, shared)
     {
         return refused;
     }

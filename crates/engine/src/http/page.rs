@@ -4,17 +4,16 @@
 //! logs the token, or queries, header fields and messages of clients. [`crate::http`] calls it.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::protocol::handshake::Request;
 
+use super::answer::{Answer, check_token};
+use crate::admission::operator_tokens::Area;
 use crate::broker::Status;
 use crate::config::routes;
-use crate::http::Answer;
-use crate::http::operator_tokens::{self, Area};
 use crate::metrics::{BOUNDS, Distribution, Figures, State, WorkerFigures};
 use crate::session::Session;
 use crate::shared::EngineShared;
@@ -34,12 +33,6 @@ const MAX_SESSIONS: usize = 100;
 /// How long a list of topics is cached: computing it visits all topics.
 const TOPICS_TTL: Duration = Duration::from_secs(2);
 
-/// Data that is cached between requests.
-#[derive(Default)]
-pub(crate) struct PageCache {
-    topics: Mutex<Option<(Instant, Value)>>,
-}
-
 /// Answers a request below [`ROOT`]; `None` for other paths, or if the page is disabled.
 pub(crate) fn answer(
     request: &Request,
@@ -53,7 +46,7 @@ pub(crate) fn answer(
     if below.is_empty() {
         return Some(if reads { page() } else { not_allowed("GET, HEAD") });
     }
-    if let Err(refused) = operator_tokens::check(request, token, Area::Page, remote, shared) {
+    if let Err(refused) = check_token(request, token, Area::Page, remote, shared) {
         return Some(refused);
     }
     let mut parts = below.split('/');
@@ -173,7 +166,7 @@ fn broker(of: &Status) -> Value {
 }
 
 fn topics(shared: &EngineShared, now: Instant) -> Value {
-    let mut cache = lock(&shared.page.topics);
+    let mut cache = lock(&shared.page_topics);
     if let Some((at, value)) = &*cache
         && now.saturating_duration_since(*at) < TOPICS_TTL
     {

@@ -1,6 +1,5 @@
 //! The TLS configuration of a listener. It can be replaced at run time; open sessions keep the old one.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
@@ -8,28 +7,11 @@ use std::time::{Duration, Instant};
 use wirespeed_driver::tls::Stamp;
 use wirespeed_driver::tls::server::ServerConfig;
 
+use crate::config::Renewal;
 use crate::util::locks::{lock, read, write};
 
 /// The time between two checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Builds a configuration from the current files. Its error text must not contain secrets.
-pub type Load = dyn Fn() -> Result<Arc<ServerConfig>, String> + Send + Sync;
-
-/// The source of a configuration, from which it is rebuilt when the files change.
-#[derive(Clone)]
-pub struct Renewal {
-    /// The certificate, its key, and the certificate authorities for clients.
-    pub files: Vec<PathBuf>,
-    /// Reads the files.
-    pub load: Arc<Load>,
-}
-
-impl std::fmt::Debug for Renewal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Renewal").field("files", &self.files).finish_non_exhaustive()
-    }
-}
 
 struct Watch {
     renewal: Renewal,

@@ -1,6 +1,7 @@
 //! Listening sockets: one per worker, at the same address.
 
-pub(crate) mod certificate;
+mod certificate;
+mod listener;
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -13,7 +14,9 @@ use std::path::{Path, PathBuf};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::config::Place;
-use crate::ops::handoff::ListenerSet;
+
+pub(crate) use self::certificate::Certificate;
+pub(crate) use self::listener::{AcceptedSocket, Listener, ListenerOptions, ListenerSet};
 
 /// The backlog of each listener; the system may limit it further.
 pub(crate) const BACKLOG: i32 = 4096;

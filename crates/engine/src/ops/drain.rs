@@ -7,11 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use wirespeed_driver::protocol::CloseCode;
-
-use crate::session::WorkerHandle;
+use crate::config::Drain;
+use crate::control::{Command, WorkerHandle};
 use crate::shared::EngineShared;
-use crate::worker::Command;
 
 /// The minimum time between two batches.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -25,34 +23,6 @@ const FINAL_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The maximum of a configured duration, a hundred years, which clocks can represent.
 const MAX_DURATION: Duration = Duration::from_secs(100 * 365 * 86_400);
-
-/// The settings of a graceful shutdown.
-#[derive(Clone, Debug)]
-pub struct Drain {
-    /// The maximum duration. Sessions that are still open then are disconnected.
-    pub timeout: Duration,
-    /// The number of sessions that are closed at once. Larger if the timeout requires it.
-    pub batch: usize,
-    /// The time before the first step. `/ready` already fails, and clients are still accepted.
-    pub notice: Duration,
-    /// The code of the close frames.
-    pub code: CloseCode,
-    /// The reason of the close frames.
-    pub reason: String,
-}
-
-impl Default for Drain {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(30),
-            batch: 100,
-            notice: Duration::ZERO,
-            // RFC 6455 11.7, 1012: "service restart".
-            code: CloseCode(1012),
-            reason: "service restart".to_owned(),
-        }
-    }
-}
 
 /// The result of a graceful shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

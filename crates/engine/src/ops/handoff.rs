@@ -39,10 +39,10 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::config::Place;
-use crate::listen::{self, SocketFile};
+use crate::config::{Drain, Place};
+use crate::listen::{self, ListenerSet, SocketFile};
 use crate::logs::{Cause, Level};
-use crate::ops::drain::{Drain, Draining, EngineControl};
+use crate::ops::drain::{Draining, EngineControl};
 
 const HELLO: &str = "wirespeed handoff 1";
 
@@ -57,12 +57,6 @@ const MAX_LISTENERS_PER_MESSAGE: usize = 64;
 
 /// The maximum length of a line in bytes.
 const MAX_LINE: usize = 4096;
-
-/// Listening sockets and their address.
-pub(crate) struct ListenerSet {
-    pub(crate) place: Place,
-    pub(crate) listeners: Vec<OwnedFd>,
-}
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::config::Place;
-use crate::listen::certificate::Certificate;
-use crate::listen::{self, DeferredListener, SharedListeners, SocketFile};
+use crate::listen::{
+    self, Certificate, DeferredListener, Listener, ListenerOptions, ListenerSet, SharedListeners, SocketFile,
+};
 use crate::logs::{Cause, Level};
-use crate::ops::handoff::{ListenerSet, ReceivedListeners};
+use crate::ops::handoff::ReceivedListeners;
 use crate::shared::EngineShared;
 use crate::util::locks::lock;
-use crate::worker::{self, Listener, ListenerOptions};
+use crate::worker;
 
 /// A listening socket of a worker that shares an address with others. It begins to listen once nothing can fail.
 pub(crate) struct Joining {

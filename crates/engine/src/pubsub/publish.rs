@@ -2,7 +2,6 @@
 //!
 //! Called by the application's API and by relays.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -10,36 +9,10 @@ use std::time::Instant;
 use wirespeed_driver::encoded::Encoded;
 
 use crate::broker::{self, Message, Published};
-use crate::control::mailbox::Refused;
-use crate::delivery::outbox::Pending;
-use crate::session::WorkerHandle;
+use crate::control::{Command, Refused, WorkerHandle};
+use crate::delivery::Pending;
 use crate::shared::EngineShared;
 use crate::topics::{Registry, Topic};
-use crate::worker::Command;
-
-/// A message in a mailbox, or taken from it and not delivered yet. Its memory counts as waiting for a worker.
-pub(crate) struct Envelope(Pending);
-
-impl Envelope {
-    pub(crate) fn new(message: Pending) -> Self {
-        message.message.post();
-        Self(message)
-    }
-}
-
-impl Deref for Envelope {
-    type Target = Pending;
-
-    fn deref(&self) -> &Pending {
-        &self.0
-    }
-}
-
-impl Drop for Envelope {
-    fn drop(&mut self) {
-        self.0.message.collect();
-    }
-}
 
 /// Puts commands into the mailboxes of several workers.
 pub(crate) struct FanOut<'a> {
@@ -143,12 +116,4 @@ impl Drop for FanOut<'_> {
     fn drop(&mut self) {
         self.wake();
     }
-}
-
-/// Returns whether every mailbox has capacity and the topic is not congested; without a topic, whether a broadcast is
-/// not.
-pub(crate) fn has_capacity(handles: &[Arc<WorkerHandle>], topic: Option<&Topic>) -> Result<bool, Refused> {
-    handles.iter().try_fold(true, |has_capacity, worker| {
-        Ok(worker.mailbox.has_capacity()? && has_capacity && !worker.congestion.has(topic))
-    })
 }

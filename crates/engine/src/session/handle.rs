@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use percent_encoding::percent_decode_str;
 use wirespeed_driver::encoded::Encoded;
@@ -14,21 +14,20 @@ use wirespeed_driver::frames::Account;
 use wirespeed_driver::protocol::handshake::HeaderList;
 use wirespeed_driver::protocol::{CloseCode, MessageKind, SendError};
 
-use crate::auth::acl::{Acl, AclOptions, Rights};
+use crate::auth::acl::{Acl, Rights, TopicPermission};
 use crate::auth::authenticate::authenticate_token;
 use crate::auth::principal::{Principal, User};
 use crate::auth::{Denied, Error, Identity};
-use crate::config::routes::Route;
-use crate::control::capacity::{CapacityNotifier, Watch};
-use crate::control::mailbox::{Mailbox, Refused, Wake};
+use crate::config::Route;
+use crate::control::{Command, Refused, Watch, WorkerHandle};
+use crate::delivery::Pending;
 use crate::delivery::memory::MemoryAccounting;
-use crate::delivery::outbox::Pending;
-use crate::delivery::slow_consumer::SlowConsumerState;
-use crate::logs::Logs;
+use crate::metrics::SessionFigures;
 use crate::session::request_head::RequestHead;
-use crate::topics::{Pattern, Registry, WorkerId};
+use crate::topics::{Pattern, Registry};
 use crate::util::locks::lock;
-use crate::worker::{Command, Key};
+use crate::util::slab::Key;
+use crate::util::wakers::Wake;
 
 /// Why a session refuses an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,25 +62,6 @@ impl From<Refused> for Refusal {
 #[derive(Clone)]
 pub struct Session(Arc<Shared>);
 
-/// What all threads know of a worker: its number, its mailbox, and what it shares with the others.
-pub(crate) struct WorkerHandle {
-    pub(crate) worker: WorkerId,
-    pub(crate) mailbox: Arc<Mailbox<Command>>,
-    pub(crate) registry: Arc<Registry>,
-    /// The generation of the process that the worker is in, as [`fork::generation`] counts it.
-    pub(crate) process: u64,
-    /// Shared by all workers.
-    pub(crate) capacity: Arc<CapacityNotifier>,
-    pub(crate) congestion: SlowConsumerState,
-    /// Clients that another worker has accepted for this one, and that it has not taken yet.
-    pub(crate) arriving: AtomicUsize,
-    /// Shared by all workers: counts the memory of messages.
-    pub(crate) memory: Arc<MemoryAccounting>,
-    pub(crate) logs: Arc<Logs>,
-    /// How tokens contain permissions, and the permissions of sessions without a token.
-    pub(crate) acl: AclOptions,
-}
-
 /// Facts about a client that are known when its session begins.
 pub(crate) struct ClientInfo {
     pub(crate) remote: Option<SocketAddr>,
@@ -114,31 +94,6 @@ pub(crate) struct Shared {
     figures: OnceLock<Box<SessionFigures>>,
 }
 
-/// The figures of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SessionFigures {
-    /// Messages from the client.
-    pub messages_received: u64,
-    /// Bytes of their payloads.
-    pub bytes_received: u64,
-    /// Messages to the client that were handed to its connection.
-    pub messages_sent: u64,
-    /// Bytes of their payloads.
-    pub bytes_sent: u64,
-    /// Messages dropped because the client reads too slowly.
-    pub messages_dropped: u64,
-    /// Messages dropped because the client sends too many.
-    pub messages_limited: u64,
-    /// Messages of a relay's client dropped because it may not publish.
-    pub messages_denied: u64,
-    /// Bytes that wait for the client.
-    pub queued_bytes: usize,
-    /// The number of topics, and patterns of topics, that it subscribes to.
-    pub subscriptions: usize,
-    /// How long it is open, or was.
-    pub open: Duration,
-}
-
 /// Why a session did not get a new token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotRefreshed {
@@ -150,15 +105,6 @@ pub enum NotRefreshed {
     Denied(Denied),
     /// The token belongs to another user, or to none: tokens without a user cannot be compared.
     OtherUser,
-}
-
-/// An operation on a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TopicPermission {
-    /// Receiving its messages.
-    Subscribe,
-    /// Publishing on it.
-    Publish,
 }
 
 impl PartialEq for Session {
@@ -192,7 +138,7 @@ impl Session {
             info,
             open: AtomicBool::new(true),
             queued: AtomicUsize::new(0),
-            high_water: route.outbox_limit.div_ceil(2).max(1),
+            high_water: route.settings.outbox_limit.div_ceil(2).max(1),
             route,
             reading: AtomicBool::new(true),
             reading_changed: AtomicBool::new(false),
@@ -232,7 +178,7 @@ impl Session {
     /// # Errors
     /// [`NotRefreshed`]: nothing has changed.
     pub fn refresh(&self, token: &str) -> Result<(), NotRefreshed> {
-        let (Some(auth), Some(principal)) = (&self.0.route.auth, self.0.principal.get()) else {
+        let (Some(auth), Some(principal)) = (&self.0.route.settings.auth, self.0.principal.get()) else {
             return Err(NotRefreshed::NoAuth);
         };
         if !self.is_open() {
@@ -460,7 +406,7 @@ impl Session {
     }
 
     /// Sends an encoded message, as [`Self::send`] does. `key`: the subject of the message, see
-    /// [`crate::delivery::outbox::Policy::Conflate`].
+    /// [`crate::config::Policy::Conflate`].
     ///
     /// # Errors
     /// [`Refusal`].

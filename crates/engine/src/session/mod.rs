@@ -4,5 +4,5 @@ mod handle;
 pub(crate) mod registry;
 pub(crate) mod request_head;
 
-pub(crate) use self::handle::{ClientInfo, WorkerHandle};
-pub use self::handle::{NotRefreshed, Refusal, Session, SessionFigures, TopicPermission};
+pub(crate) use self::handle::ClientInfo;
+pub use self::handle::{NotRefreshed, Refusal, Session};

@@ -1,5 +1,19 @@
-//! A list of wakers, each with a number by which it is removed.
+//! Wakers, and a list of them.
 
+/// Wakes a thread or an event loop that waits.
+pub trait Wake: Send + Sync {
+    /// Wakes it, so that it checks what it waits for. Called in any thread.
+    fn wake(&self);
+}
+
+/// Any closure is a waker.
+impl<F: Fn() + Send + Sync> Wake for F {
+    fn wake(&self) {
+        self();
+    }
+}
+
+/// Wakers, each with a number by which it is removed.
 pub(crate) struct Wakers<T> {
     /// In the order of notification.
     list: Vec<(u64, T)>,

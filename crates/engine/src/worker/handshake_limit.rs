@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use wirespeed_driver::opening::handshake_limiter::{GRACE, IDLE_TIME};
 
-use super::{Key, Worker};
+use super::Worker;
 use crate::connection::Client;
 use crate::reasons::Reason;
-use crate::util::slab::Slab;
+use crate::util::slab::{Key, Slab};
 
 /// The maximum number of clients evicted at once: other clients have to be served.
 const MAX_EVICTED_AT_ONCE: usize = 64;

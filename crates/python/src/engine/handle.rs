@@ -70,7 +70,7 @@ impl Paths {
     fn with_fallback(&self, tag: u32, config: &Config) -> Routes {
         let mut routes = self.routes.clone();
         if !self.named {
-            routes.set_fallback(Route { tag, ..Route::new(Role::Events, config) });
+            routes.set_fallback(Route { tag, ..Route::new(Role::Events, config.route_settings()) });
         }
         routes
     }

@@ -14,9 +14,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::tls::{self, server};
+use wirespeed_engine::config::Renewal;
 use wirespeed_engine::logs::Level;
 use wirespeed_engine::metrics::{BOUNDS, Distribution, WorkerFigures, to_text};
-use wirespeed_engine::{Config, Drain, Draining, Engine, Http, Place, Renewal};
+use wirespeed_engine::{Config, Drain, Draining, Engine, Http, Place};
 
 use super::arguments::seconds;
 use crate::errors;

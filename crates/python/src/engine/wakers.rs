@@ -6,8 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wirespeed_engine::control::Wake;
-use wirespeed_engine::{control, events};
+use wirespeed_engine::{Wake, control, events};
 
 use crate::errors;
 

@@ -1,7 +1,7 @@
-//! Checks the tokens of the metrics and the page. WrongTokens tokens are counted and logged, and an address that sends too
+//! Checks the tokens of the metrics and the page. Wrong tokens are counted and logged, and an address that sends too
 //! many is blocked for a while, even with the right token. So even a short token cannot be guessed.
 //!
-//! Knows no sockets. [`crate::http`] and [`crate::http::page`] call it.
+//! Knows no sockets. [`crate::http`] calls it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,10 +13,8 @@ use subtle::ConstantTimeEq;
 use wirespeed_driver::opening::handshake_limiter::Origin;
 use wirespeed_driver::protocol::handshake::Request;
 
-use crate::admission;
-use crate::http::Answer;
-use crate::logs::Cause;
-use crate::shared::EngineShared;
+use super::origin_of;
+use crate::logs::{Cause, Logs};
 use crate::util::locks::lock;
 
 /// The maximum number of wrong tokens per address (IPv6: per /64) within [`WINDOW`]. Further requests get 429.
@@ -24,9 +22,6 @@ const MAX_WRONG_TOKENS: u32 = 10;
 
 /// The duration of the count, from the first wrong token of an address on.
 const WINDOW: Duration = Duration::from_secs(60);
-
-/// [`WINDOW`] as the value of `Retry-After`.
-const RETRY_AFTER: &str = "60";
 
 /// The maximum number of addresses in memory.
 const MAX_ADDRESSES: usize = 4096;
@@ -45,6 +40,15 @@ impl Area {
             Self::Page => "page",
         }
     }
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenRefusal {
+    Missing,
+    Wrong,
+    /// The address has sent too many wrong tokens.
+    Blocked,
 }
 
 struct WrongTokens {
@@ -95,6 +99,41 @@ impl OperatorTokens {
         }
         wrong.count += 1;
     }
+
+    /// Checks the token of a request. `remote`: the client, behind trusted proxies.
+    ///
+    /// # Errors
+    /// The token is missing or wrong, or the address is blocked.
+    pub(crate) fn check(
+        &self,
+        request: &Request,
+        token: &str,
+        area: Area,
+        remote: Option<SocketAddr>,
+        logs: &Logs,
+    ) -> Result<(), TokenRefusal> {
+        let (origin, now) = (origin_of(remote), Instant::now());
+        let blocked = self.is_blocked(&origin, now);
+        let (refusal, cause, problem) = match has_token(request, token) {
+            Some(true) if !blocked => return Ok(()),
+            // A missing token is no guess: a scraper lacks it, or the page's URL was opened without its form.
+            None => (TokenRefusal::Missing, Cause::OperatorTokenMissing, "has no token"),
+            Some(_) if blocked => {
+                let problem = "is refused: its address has sent too many wrong tokens";
+                (TokenRefusal::Blocked, Cause::OperatorToken, problem)
+            }
+            Some(_) => (TokenRefusal::Wrong, Cause::OperatorToken, "has a wrong token"),
+        };
+        self.counter(area).fetch_add(1, Ordering::Relaxed);
+        logs.note(cause, now, || {
+            let from = remote.map_or_else(|| "a Unix socket".to_owned(), |remote| remote.to_string());
+            format!("a request for the {} from {from} {problem}", area.name())
+        });
+        if refusal == TokenRefusal::Wrong {
+            self.record_wrong(origin, now);
+        }
+        Err(refusal)
+    }
 }
 
 /// Compares the token of a request (RFC 6750 2.1) in constant time; only its length can leak. `None` without a token.
@@ -102,49 +141,6 @@ fn has_token(request: &Request, token: &str) -> Option<bool> {
     let value = request.headers.single("Authorization").ok().flatten()?;
     let (scheme, given) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| bool::from(given.ct_eq(token.as_bytes())))
-}
-
-/// Checks the token of a request.
-///
-/// # Errors
-/// The token is missing or wrong, or the address is blocked. Contains the answer.
-pub(crate) fn check(
-    request: &Request,
-    token: &str,
-    area: Area,
-    remote: Option<SocketAddr>,
-    shared: &EngineShared,
-) -> Result<(), Answer> {
-    let proxies = &shared.config.proxies;
-    let remote = if proxies.trusts(remote) { proxies.client(remote, &request.headers) } else { remote };
-    let (tokens, origin, now) = (&shared.operator_tokens, admission::origin_of(remote), Instant::now());
-    let blocked = tokens.is_blocked(&origin, now);
-    let matches = has_token(request, token);
-    if matches == Some(true) && !blocked {
-        return Ok(());
-    }
-    tokens.counter(area).fetch_add(1, Ordering::Relaxed);
-    let (cause, problem) = match matches {
-        // A missing token is no guess: a scraper lacks it, or the page's URL was opened without its form.
-        None => (Cause::OperatorTokenMissing, "has no token"),
-        Some(_) if blocked => (Cause::OperatorToken, "is refused: its address has sent too many wrong tokens"),
-        Some(_) => (Cause::OperatorToken, "has a wrong token"),
-    };
-    shared.logs.note(cause, now, || {
-        let from = remote.map_or_else(|| "a Unix socket".to_owned(), |remote| remote.to_string());
-        format!("a request for the {} from {from} {problem}", area.name())
-    });
-    if matches.is_none() {
-        return Err(Answer::text(401, "A token is needed.\n").with_header("WWW-Authenticate", "Bearer"));
-    }
-    if blocked {
-        let text = "There were too many wrong tokens from this address.\n";
-        return Err(Answer::text(429, text).with_header("Retry-After", RETRY_AFTER));
-    }
-    tokens.record_wrong(origin, now);
-    // RFC 6750 3.1: `invalid_token`.
-    let challenge = "Bearer error=\"invalid_token\"";
-    Err(Answer::text(401, "The token is wrong.\n").with_header("WWW-Authenticate", challenge))
 }
 
 #[cfg(test)]
