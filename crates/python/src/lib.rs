@@ -58,17 +58,17 @@ mod _native {
     #[pymodule_export]
     use crate::engine::broker::NativePublisher;
     #[pymodule_export]
-    use crate::engine::capacity::Sent;
-    #[pymodule_export]
     use crate::engine::event::{Connected, Disconnected, Invalid};
     #[pymodule_export]
     use crate::engine::handle::NativeEngine;
     #[pymodule_export]
     use crate::engine::limits::PyLimits;
     #[pymodule_export]
-    use crate::engine::operations::{NativeDraining, NativeHandoff, NativeLogs};
+    use crate::engine::logs::NativeLogs;
     #[pymodule_export]
-    use crate::engine::session::PySession;
+    use crate::engine::operations::{NativeDraining, NativeHandoff};
+    #[pymodule_export]
+    use crate::engine::session::{PySession, Sent};
     #[pymodule_export]
     use crate::engine::wakers::{CapacityWaker, EventsWaker};
     #[pymodule_export]

@@ -8,9 +8,9 @@ use wirespeed_engine::auth::Jwt;
 use wirespeed_engine::config::{Origins, Policy};
 use wirespeed_engine::{Config, Relay, Role, Route};
 
+use super::arguments::topic;
 use super::auth::PyJwt;
 use super::limits::{rate, rate_policy};
-use super::session::topic;
 
 /// Converts the allowed origins.
 pub(super) fn origins(listed: Option<Vec<String>>) -> PyResult<Origins> {
