@@ -1,15 +1,20 @@
 //! A multi-threaded WebSocket server.
 //!
 //! Each worker is a thread with its own listeners, clients, event loop and timers; a client stays with the worker that
-//! has accepted it. The application and other workers reach a client by commands in its worker's [`mailbox`]. Messages
-//! of clients become [`events`], unless the worker itself serves the session's role. All queues are bounded: a sender
-//! gets an error from a full mailbox, a full queue of events stops reading from sockets, and unread messages of a
-//! client are bounded by its [`outbox`] and the policy for slow consumers.
+//! has accepted it. The application and other workers reach a client by commands in its worker's
+//! [mailbox](control::Mailbox). Messages of clients become [`events`], unless the worker itself serves the session's
+//! role. All queues are bounded: a sender gets an error from a full mailbox, a full queue of events stops reading from
+//! sockets, and unread messages of a client are bounded by its [outbox](delivery::Outbox) and the policy for slow
+//! consumers.
 //!
 //! Each worker has an index of its own subscriptions, without a lock. The registry in [`topics`] has those of all
 //! workers: it counts the subscribers, and finds the workers that a message goes to.
 //!
 //! Engines on other machines are reached through a [`broker`], which the application passes in.
+//!
+//! A module imports only from those before it: `util`; `reasons`, `topics`; `logs`; `auth`, `broker`; `config`;
+//! `admission`, `delivery`, `listen`, `metrics`; `control`; `session`; `events`; `shared`; `http`, `pubsub`;
+//! `connection`; `worker`; `ops`; `engine`.
 //!
 //! The crate knows nothing of Python, and starts no async runtime: only threads.
 //!

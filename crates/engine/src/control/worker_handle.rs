@@ -17,7 +17,7 @@ pub(crate) struct WorkerHandle {
     pub(crate) worker: WorkerId,
     pub(crate) mailbox: Arc<Mailbox<Command>>,
     pub(crate) registry: Arc<Registry>,
-    /// The generation of the process that the worker is in, as [`fork::generation`] counts it.
+    /// The generation of the process that the worker is in, as [`wirespeed_driver::fork::generation`] counts it.
     pub(crate) process: u64,
     /// Shared by all workers.
     pub(crate) capacity: Arc<CapacityNotifier>,

@@ -10,7 +10,7 @@ use wirespeed_driver::encoded::{Encoded, FrameBatch};
 pub struct Pending {
     /// The encoded frames.
     pub message: Arc<Encoded>,
-    /// The subject of the message, for [`Policy::Conflate`].
+    /// The subject of the message, for [`crate::config::Policy::Conflate`].
     pub key: Option<Arc<str>>,
 }
 

@@ -22,7 +22,7 @@ use crate::shared::EngineShared;
 
 use self::answer::{Answer, check_token};
 
-/// Answers a request, if it is for an endpoint. `internal`: it came to the address of [`Http::at`].
+/// Answers a request, if it is for an endpoint. `internal`: it came to the address of [`crate::config::Http::at`].
 pub(crate) fn answer(
     handshake: &ServerHandshake,
     remote: Option<SocketAddr>,
