@@ -19,7 +19,7 @@ pytestmark = pytest.mark.wirespeed_only("the rules are ours")
 
 ENGINE = [
     {"util"},  # locks, wakers, containers, timers, descriptors
-    {"reasons", "topics"},  # why clients are refused; names of topics, and who subscribes to them
+    {"reasons", "topics"},  # the reasons of refusals; the names of topics, and their subscribers
     {"logs"},
     {"auth", "broker"},  # tokens and permissions; the interface between an engine and a broker
     {"config"},  # all options; it names tokens, topics and brokers
