@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use wirespeed_engine::admission::{ForwardedHeader, Networks, Proxies};
+use wirespeed_engine::config::{ForwardedHeader, Networks, Proxies};
 use wirespeed_engine::fuzzing;
 use wirespeed_protocol::handshake::HeaderList;
 

@@ -1,9 +1,9 @@
 //! Paths of routes: any text is added or rejected. A request is routed to a matching path, if there is one, with its
 //! parameters. The topic of a relay is valid.
 
-use wirespeed_engine::fuzzing;
+use wirespeed_engine::config::PathPattern;
 use wirespeed_engine::topics::Topic;
-use wirespeed_engine::{Config, PathPattern, Relay, Role, Route, Routes};
+use wirespeed_engine::{Config, Relay, Role, Route, Routes, fuzzing};
 use wirespeed_protocol::handshake::{HeaderList, Request, Version};
 
 use crate::input::Input;
@@ -68,7 +68,7 @@ pub fn run(data: &[u8]) {
             let len = input.byte();
             String::from_utf8_lossy(input.take(usize::from(len))).into_owned()
         };
-        let mut route = Route::new(Role::Events, &config);
+        let mut route = Route::new(Role::Events, config.route_settings());
         route.tag = tag;
         match routes.add(&path, route) {
             Ok(()) => {
@@ -96,8 +96,8 @@ pub fn run(data: &[u8]) {
 fn subprotocols(mut input: Input<'_>, config: &Config) {
     const NAMES: [&str; 6] = ["chat", "Chat", "a", "b", "chat.v2", "x"];
     const OFFERS: [&str; 12] = ["chat", "Chat", "a", "b", "chat.v2", ",", ",", " ", "\t", "\"a\"", "chatx", ";"];
-    let mut route = Route::new(Role::Events, config);
-    route.subprotocols = (0..input.below(4)).map(|_| (*input.pick(&NAMES)).to_owned()).collect();
+    let mut route = Route::new(Role::Events, config.route_settings());
+    route.settings.subprotocols = (0..input.below(4)).map(|_| (*input.pick(&NAMES)).to_owned()).collect();
     let mut headers = HeaderList::new();
     let mut offered = Vec::new();
     for _ in 0..input.below(4) {
@@ -105,8 +105,8 @@ fn subprotocols(mut input: Input<'_>, config: &Config) {
         offered.extend(value.split(',').map(|name| name.trim_matches([' ', '\t']).to_owned()));
         headers.push("Sec-WebSocket-Protocol", value).expect("it has no line breaks");
     }
-    let first = route.subprotocols.iter().find(|name| offered.contains(name)).map(String::as_str);
-    assert_eq!(fuzzing::subprotocol(&route, &headers), first, "{:?} of {offered:?}", route.subprotocols);
+    let first = route.settings.subprotocols.iter().find(|name| offered.contains(name)).map(String::as_str);
+    assert_eq!(fuzzing::subprotocol(&route, &headers), first, "{:?} of {offered:?}", route.settings.subprotocols);
 }
 
 fn check(routes: &Routes, added: &[String], request: &Request) {

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 use wirespeed_engine::broker::{
     Broker, Connect, EnqueueResult, Message, Notice, RESERVED, Sink, State, Status, is_reserved,
 };
-use wirespeed_engine::capacity::CapacityNotifier;
+use wirespeed_engine::control::CapacityNotifier;
 use wirespeed_engine::lock as locked;
 use wirespeed_engine::logs::{INTERVAL, Logs};
 use wirespeed_engine::topics::{Pattern, Topic};

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use wirespeed_engine::Wake;
 use wirespeed_engine::broker::{Broker, EnqueueResult, Message, Status, is_reserved};
-use wirespeed_engine::capacity::Watch;
+use wirespeed_engine::control::Watch;
 use wirespeed_engine::logs::Logs;
-use wirespeed_engine::mailbox::Wake;
 use wirespeed_engine::topics::Topic;
 
 use crate::client::{BrokerClient, BrokerConfig};

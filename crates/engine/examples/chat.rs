@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let at = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8765".to_owned()).parse()?;
     let mut config = Config { listen: vec![Listen { at: Place::Tcp(at), tls: None }], ..Config::default() };
     let mut routes = Routes::new();
-    routes.add("/{*room}", Route::new(Role::Events, &config))?;
+    routes.add("/{*room}", Route::new(Role::Events, config.route_settings()))?;
     config.routes = Some(std::sync::Arc::new(routes));
     let engine = Engine::start(config)?;
     for place in engine.places() {

@@ -1,26 +1,18 @@
 //! The interface between an engine and a broker, which connects it with other engines.
 //!
-//! Owns the two traits and the engine's side ([`Sink`]), and knows no broker by name: [`crate::Config::broker`]
+//! Owns the traits of both sides, and knows no broker by name: [`crate::Config::broker`]
 //! provides the implementation. Delivery between engines is at most once, in the order of each publisher. The engine
 //! never waits for a broker: it puts messages into a bounded queue of the implementation. A thread of the
 //! implementation puts received messages into mailboxes. It waits for room there and reads nothing meanwhile.
 
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use wirespeed_driver::protocol::MessageKind;
 
-use crate::events::Events;
-use crate::locks::lock;
 use crate::logs::Logs;
-use crate::mailbox::Refused;
-use crate::outbox::Pending;
-use crate::publishing::has_capacity;
-use crate::session::WorkerHandle;
-use crate::slow_consumer::SlowConsumerBudget;
-use crate::topics::{Pattern, Registry, Topic};
-use crate::worker::{Command, EngineShared};
+use crate::topics::{Pattern, Topic};
 
 /// A segment that reserves a topic for the broker itself: such topics are neither sent to nor received from other
 /// engines. It need not be the first segment, because the topic may have a prefix.
@@ -33,7 +25,7 @@ pub struct Message<'a> {
     pub kind: MessageKind,
     /// The content.
     pub payload: &'a [u8],
-    /// The conflation key: see [`crate::outbox::Policy::Conflate`].
+    /// The conflation key: see [`crate::config::Policy::Conflate`].
     pub key: Option<&'a str>,
 }
 
@@ -280,112 +272,4 @@ pub(crate) fn forward(slot: &Slot, topic: &Topic, message: Message<'_>) -> Enque
 #[must_use]
 pub fn is_reserved(topic: &Topic) -> bool {
     topic.segments().any(|segment| segment == RESERVED)
-}
-
-/// The time for which slow sessions may delay a broker's messages; afterwards they may do so for a quarter of the
-/// time. It suffices to read at a moderate rate what accumulated while the broker paused.
-const PACING_BUDGET: Duration = Duration::from_secs(10);
-
-/// Shorter waits are not worth a system call.
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
-
-/// Slows a broker down to the rate at which its sessions read.
-struct Pacing {
-    /// The audience of the last message, if its publishers should wait.
-    audience: Option<Option<Topic>>,
-    budget: SlowConsumerBudget,
-}
-
-/// The [`Sink`] of an engine.
-pub(crate) struct EngineSink {
-    shared: Arc<EngineShared>,
-    registry: Arc<Registry>,
-    workers: Vec<Arc<WorkerHandle>>,
-    /// Used by the broker's thread only.
-    pacing: Mutex<Pacing>,
-}
-
-impl EngineSink {
-    pub(crate) fn new(shared: Arc<EngineShared>, registry: Arc<Registry>, workers: Vec<Arc<WorkerHandle>>) -> Self {
-        let pacing =
-            Mutex::new(Pacing { audience: None, budget: SlowConsumerBudget::new(PACING_BUDGET, Instant::now()) });
-        Self { shared, registry, workers, pacing }
-    }
-
-    /// Whether there is room for another message to this audience: in the mailboxes, and as its sessions keep up.
-    fn pace(&self, room: bool, audience: Option<&Topic>) -> bool {
-        let congested = self.workers.iter().any(|worker| worker.congestion.has(audience));
-        if congested || !room {
-            // Checked again before the next message: an overloaded worker detects slow sessions late.
-            lock(&self.pacing).audience = Some(audience.cloned());
-        }
-        room && !congested
-    }
-
-    fn pending(&self, message: Message<'_>) -> Result<Pending, Unsendable> {
-        let encoded = self.shared.encode(message.kind, message.payload).map_err(|_| Unsendable)?;
-        Ok(Pending { message: encoded, key: message.key.map(Arc::from) })
-    }
-
-    fn events(&self) -> &Events {
-        &self.shared.events
-    }
-}
-
-// A full mailbox does not refuse these messages, unlike those of other publishers: otherwise only some workers would
-// receive a message. Instead the calling thread waits after each message that finds no room.
-impl Sink for EngineSink {
-    fn publish(&self, topic: &Topic, message: Message<'_>) -> Result<bool, Unsendable> {
-        let pending = self.pending(message)?;
-        let size = pending.cost();
-        let (_, room) = self.registry.publish(topic, None, |workers| {
-            workers.iter().fold(true, |room, worker| {
-                let command = Command::publish(topic, &pending, None);
-                let Some(worker) = self.workers.get(worker.index()) else { return room };
-                room & worker.mailbox.put_checked(command, size).unwrap_or(true) // a worker that has ended has room
-            })
-        });
-        Ok(self.pace(room, Some(topic)))
-    }
-
-    fn broadcast(&self, message: Message<'_>) -> Result<bool, Unsendable> {
-        let pending = self.pending(message)?;
-        let size = pending.cost();
-        let room = self.workers.iter().fold(true, |room, worker| {
-            room & worker.mailbox.put_checked(Command::broadcast(&pending, None), size).unwrap_or(true)
-        });
-        Ok(self.pace(room, None))
-    }
-
-    fn wait_for_capacity(&self, deadline: Instant) -> bool {
-        if self.workers.iter().any(|worker| worker.mailbox.wait_for_capacity(Some(deadline)) == Err(Refused::Full)) {
-            return false;
-        }
-        let (Some(worker), mut pacing) = (self.workers.first(), lock(&self.pacing)) else { return true };
-        let now = Instant::now();
-        let left = pacing.budget.left(now);
-        let Some(audience) = pacing.audience.take_if(|_| left >= SHORTEST_WAIT) else { return true };
-        let is_ready = || has_capacity(&self.workers, audience.as_ref());
-        let waited = worker.capacity.wait(Some(deadline.min(now + left)), is_ready);
-        pacing.budget.spend(now.elapsed());
-        let full = waited == Err(Refused::Full);
-        if full {
-            pacing.audience = Some(audience);
-        }
-        !full
-    }
-
-    fn resume(&self) {
-        if let Some(worker) = self.workers.first() {
-            worker.capacity.notify();
-        }
-    }
-
-    fn noticed(&self) {
-        self.events().ring();
-    }
-
-    fn logs(&self) -> Arc<Logs> {
-        Arc::clone(&self.shared.logs)
-    }
 }

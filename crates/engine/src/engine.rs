@@ -12,30 +12,30 @@ use wirespeed_driver::protocol::{CloseCode, MessageKind};
 use wirespeed_driver::tls::server::ServerConfig as TlsConfig;
 
 use crate::admission::Admission;
-use crate::broker::{Broker, EngineSink, EnqueueResult, Message, Published, Slot};
-use crate::capacity::{CapacityNotifier, Watch};
-use crate::certificate::{Certificate, Renewal};
-use crate::config::{Config, Place, Role};
-use crate::drain::{Drain, Draining, EngineControl};
+use crate::admission::operator_tokens::OperatorTokens;
+use crate::auth::acl::TopicPermission;
+use crate::broker::{Broker, EnqueueResult, Message, Published, Slot};
+use crate::config::{Config, Drain, Place, Renewal, Role, Route};
+use crate::control::{CapacityNotifier, Command, Refused, Watch, WorkerHandle, has_capacity};
+use crate::delivery::Pending;
+use crate::delivery::slow_consumer::Budgets;
 use crate::events::Events;
-use crate::handoff::{self, HandoffServer};
-use crate::listen::SocketFile;
-use crate::locks::lock;
+use crate::listen::{Certificate, SocketFile};
 use crate::logs::{self, Cause, Level, Logs};
-use crate::mailbox::{Refused, Wake};
 use crate::metrics::{Figures, WorkerMetrics};
-use crate::operator_tokens::OperatorTokens;
-use crate::outbox::Pending;
-use crate::page;
-use crate::publishing::{FanOut, has_capacity};
-use crate::routes::Route;
-use crate::session::{Refusal, Session, TopicPermission, WorkerHandle};
-use crate::session_registry::SessionRegistry;
-use crate::session_setup::{self, Opened};
-use crate::slow_consumer::Budgets;
-use crate::takeover_lock;
+use crate::ops::drain::{Draining, EngineControl};
+use crate::ops::handoff::{self, HandoffServer};
+use crate::ops::open_listeners::{self, Opened};
+use crate::ops::takeover_lock;
+use crate::pubsub::broker_sink::EngineSink;
+use crate::pubsub::publish::FanOut;
+use crate::session::registry::SessionRegistry;
+use crate::session::{Refusal, Session};
+use crate::shared::EngineShared;
 use crate::topics::{MAX_WORKERS, Registry, Topic, WorkerId};
-use crate::worker::{self, Command, EngineShared};
+use crate::util::locks::lock;
+use crate::util::wakers::Wake;
+use crate::worker;
 
 /// The maximum length of the reason in a close frame, in bytes (RFC 6455 5.5).
 const MAX_REASON: usize = 123;
@@ -47,7 +47,7 @@ pub struct Item {
     pub topic: Topic,
     /// The message: see [`Engine::encode`].
     pub message: Arc<Encoded>,
-    /// The subject of the message: see [`crate::outbox::Policy::Conflate`].
+    /// The subject of the message: see [`crate::config::Policy::Conflate`].
     pub key: Option<Arc<str>>,
 }
 
@@ -151,7 +151,7 @@ impl Engine {
             invalid_messages: AtomicU64::new(0),
             memory: Arc::default(),
             sessions: SessionRegistry::new(count),
-            page: page::PageCache::default(),
+            page_topics: Mutex::default(),
             start,
             alive: AtomicUsize::new(count),
             next_worker: AtomicUsize::new(0),
@@ -159,7 +159,7 @@ impl Engine {
             descriptors_short: AtomicBool::new(false),
             budgets: Budgets::default(),
             broker: Slot::new(),
-            default_routes: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, &config))),
+            default_routes: [Role::Events, Role::Echo].map(|role| Arc::new(Route::new(role, config.route_settings()))),
             config,
         });
         let mut engine = Self {
@@ -222,9 +222,9 @@ impl Engine {
             received.confirm(path)?;
             shared.checked_out.store(false, Ordering::Release);
             // The files that the other engine has created belong to this one now.
-            *lock(&engine.files) = engine.places.iter().filter_map(session_setup::file_of).collect();
+            *lock(&engine.files) = engine.places.iter().filter_map(open_listeners::file_of).collect();
         }
-        let joined = session_setup::join(joining, count, &shared);
+        let joined = open_listeners::join(joining, count, &shared);
         match handoff_server.as_mut().map_or(Ok(()), HandoffServer::take_place) {
             // The other engine has ended: this one goes on in spite of the error.
             Err(error) if confirmed => shared.logs.note_as(Cause::Handoff, Level::Error, Instant::now(), || {
@@ -243,7 +243,7 @@ impl Engine {
         EngineControl { shared: Arc::clone(&self.shared), workers: self.handles.clone() }
     }
 
-    /// Returns the address of [`crate::Http::at`].
+    /// Returns the address of [`crate::config::Http::at`].
     #[must_use]
     pub fn http_place(&self) -> Option<&Place> {
         self.internal.as_ref()
@@ -353,7 +353,7 @@ impl Engine {
     }
 
     /// Sends a message to the subscribers of the topic but `except`. Returns their number, and whether there is
-    /// capacity for more. `key`: the subject of the message, see [`crate::outbox::Policy::Conflate`].
+    /// capacity for more. `key`: the subject of the message, see [`crate::config::Policy::Conflate`].
     ///
     /// # Errors
     /// The message is not valid, or the engine has stopped.

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use wirespeed_driver::protocol::handshake::{HeaderList, Request, Response, ServerHandshake};
 
-use crate::admission::{NotProxyHeader, Proxies, ProxyHead};
+use crate::admission::{NotProxyHeader, ProxyHead};
 use crate::auth::{self, Algorithm};
-use crate::routes::{self, Route, Routes};
+use crate::config::{Proxies, Relay, Route, Routes, routes};
 use crate::topics::Topic;
-use crate::{Engine, Relay, http};
+use crate::{Engine, http};
 
 /// The client's address, if the PROXY header contains one, and the bytes after the header.
 pub type Announced = (Option<SocketAddr>, Vec<u8>);
@@ -65,7 +65,7 @@ pub fn subprotocol<'a>(route: &'a Route, headers: &HeaderList) -> Option<&'a str
 /// Returns the topic that a request to a relay names.
 #[must_use]
 pub fn topic(relay: &Relay, route: &Route, request: &Request) -> Option<Topic> {
-    relay.topic(route, request)
+    route.relay_topic(relay, request)
 }
 
 /// Answers a request over HTTP; `internal`: at the engine's own address for operators.

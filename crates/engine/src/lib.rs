@@ -1,15 +1,20 @@
 //! A multi-threaded WebSocket server.
 //!
 //! Each worker is a thread with its own listeners, clients, event loop and timers; a client stays with the worker that
-//! has accepted it. The application and other workers reach a client by commands in its worker's [`mailbox`]. Messages
-//! of clients become [`events`], unless the worker itself serves the session's role. All queues are bounded: a sender
-//! gets an error from a full mailbox, a full queue of events stops reading from sockets, and unread messages of a
-//! client are bounded by its [`outbox`] and the policy for slow consumers.
+//! has accepted it. The application and other workers reach a client by commands in its worker's
+//! [mailbox](control::Mailbox). Messages of clients become [`events`], unless the worker itself serves the session's
+//! role. All queues are bounded: a sender gets an error from a full mailbox, a full queue of events stops reading from
+//! sockets, and unread messages of a client are bounded by its [outbox](delivery::Outbox) and the policy for slow
+//! consumers.
 //!
 //! Each worker has an index of its own subscriptions, without a lock. The registry in [`topics`] has those of all
 //! workers: it counts the subscribers, and finds the workers that a message goes to.
 //!
 //! Engines on other machines are reached through a [`broker`], which the application passes in.
+//!
+//! A module imports only from those before it: `util`; `reasons`, `topics`; `logs`; `auth`, `broker`; `config`;
+//! `admission`, `delivery`, `listen`, `metrics`; `control`; `session`; `events`; `shared`; `http`, `pubsub`;
+//! `connection`; `worker`; `ops`; `engine`.
 //!
 //! The crate knows nothing of Python, and starts no async runtime: only threads.
 //!
@@ -73,61 +78,37 @@
     )
 )]
 
-pub mod admission;
+mod admission;
 pub mod auth;
-mod authenticate;
 pub mod broker;
-pub mod capacity;
-mod certificate;
-mod config;
+pub mod config;
 mod connection;
-mod consumers;
-mod descriptors;
-mod drain;
+pub mod control;
+pub mod delivery;
 mod engine;
 pub mod events;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod handoff;
 mod http;
-pub mod inbound;
 mod listen;
-mod locks;
 pub mod logs;
-pub mod mailbox;
-mod memory;
 pub mod metrics;
-mod operator_tokens;
-mod origins;
-pub mod outbox;
-mod page;
-mod principal;
-mod publishing;
+mod ops;
+mod pubsub;
 mod reasons;
-mod relay;
-mod request_head;
-mod routes;
 mod session;
-mod session_registry;
-mod session_setup;
-mod slab;
-mod slow_consumer;
-mod takeover_lock;
-pub mod timer_wheel;
+mod shared;
 pub mod topics;
-mod wakers;
+pub mod util;
 mod worker;
 
-pub use certificate::{Load, Renewal};
-pub use config::{Admission, Admit, Config, Listen, Place, Role};
-pub use drain::{Drain, Drained, Draining};
+pub use auth::acl::TopicPermission;
+pub use config::{Admission, Config, Drain, Http, Listen, Place, Relay, Role, Route, Routes};
 pub use engine::{Engine, Item};
-pub use http::Http;
-pub use locks::{contended, lock};
-pub use origins::{Origins, exact_origin_problem};
+pub use ops::drain::{Drained, Draining};
 pub use reasons::Reason;
-pub use relay::Relay;
-pub use routes::{PathPattern, Route, Routes};
-pub use session::{NotRefreshed, Refusal, Session, SessionFigures, TopicPermission};
+pub use session::{NotRefreshed, Refusal, Session};
+pub use util::locks::{contended, lock};
+pub use util::wakers::Wake;
 pub use wirespeed_driver as driver;

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::auth::Denied;
-use crate::locks::lock;
-use crate::mailbox::Wake;
-use crate::reasons::Reason;
+use crate::reasons::{Denied, Reason};
+use crate::util::locks::lock;
+use crate::util::wakers::Wake;
 
 /// The maximum number of records in the queue. Further ones are only counted.
 const CAPACITY: usize = 256;

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, address, config};
+use wirespeed_engine::control::Refused;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
-use wirespeed_engine::mailbox::Refused;
 use wirespeed_engine::topics::Topic;
 use wirespeed_engine::{Config, Drain, Engine, Http, Item, Place, Refusal, Relay, Role, Route, Routes, Session};
 
@@ -161,9 +161,9 @@ fn drain_some_time(seed: u64) {
     let how = Drain { timeout, batch: 1 + dice.below(3) as usize, ..Drain::default() };
     let config = Config { workers: 1 + dice.below(4) as usize, http: internal(), ..config() };
     let mut routes = Routes::new();
-    routes.add("/", Route::new(Role::Events, &config)).unwrap();
-    routes.add("/echo", Route::new(Role::Echo, &config)).unwrap();
-    routes.add("/relay/{topic}", Route::new(Role::Relay(Relay::default()), &config)).unwrap();
+    routes.add("/", Route::new(Role::Events, config.route_settings())).unwrap();
+    routes.add("/echo", Route::new(Role::Echo, config.route_settings())).unwrap();
+    routes.add("/relay/{topic}", Route::new(Role::Relay(Relay::default()), config.route_settings())).unwrap();
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap();
     let (at, internal) = (address(&engine), internal_address(&engine));
     let failed = Mutex::new(Vec::new());

@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, config};
+use wirespeed_engine::config::Policy;
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
-use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::{Config, Engine, Listen, Place, Session};
 
 #[derive(Debug, PartialEq, Eq)]

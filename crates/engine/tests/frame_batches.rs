@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use support::{Client, TIMEOUT, config};
+use wirespeed_engine::config::Policy;
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
-use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Config, Engine, Session};
 

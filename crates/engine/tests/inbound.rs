@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, config};
-use wirespeed_engine::admission::Rate;
+use wirespeed_engine::config::{Inbound, Rate, RatePolicy};
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
 use wirespeed_engine::events::Event;
-use wirespeed_engine::inbound::{Inbound, RatePolicy};
 use wirespeed_engine::{Admission, Config, Engine, Role, Session};
 
 fn engine(messages: Option<Rate>, bytes: Option<Rate>, policy: RatePolicy) -> Engine {

@@ -11,9 +11,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, config};
+use wirespeed_engine::config::Policy;
 use wirespeed_engine::driver::protocol::handshake::{HeaderList, Request};
 use wirespeed_engine::driver::protocol::{CloseCode, MessageKind};
-use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::{Admission, Config, Engine, Refusal, Relay, Role, Route, Routes, Session};
 
 const MIB: usize = 1 << 20;
@@ -271,9 +271,9 @@ fn waiting_senders_use_little_memory() {
     const SENDERS: usize = 300;
     let mut routes = Routes::new();
     let config = Config { workers: 1, ping_interval: None, ..config() };
-    routes.add("/{topic}", Route::new(Role::Relay(Relay::default()), &config)).unwrap();
+    routes.add("/{topic}", Route::new(Role::Relay(Relay::default()), config.route_settings())).unwrap();
     let told = Relay { receive: false, ..Relay::default() };
-    routes.add("/tell/{topic}", Route::new(Role::Relay(told), &config)).unwrap();
+    routes.add("/tell/{topic}", Route::new(Role::Relay(told), config.route_settings())).unwrap();
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap();
     let mut reader = Client::open(&engine, "/a");
     let senders: Vec<_> = (0..SENDERS).map(|_| Client::open(&engine, "/tell/a")).collect();

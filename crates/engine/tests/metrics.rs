@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, address, config};
-use wirespeed_engine::admission::Limits;
+use wirespeed_engine::config::{Limits, Policy};
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::logs::Level;
 use wirespeed_engine::metrics::{Figures, WorkerFigures, to_text};
-use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Admission, Config, Engine, Reason, Role, Route, Routes};
 
@@ -67,7 +66,7 @@ fn messages_and_bytes_are_counted_in_both_directions() {
 #[test]
 fn failed_handshakes_are_counted_by_reason() {
     let mut routes = Routes::new();
-    routes.add("/room", Route::new(Role::Events, &config())).unwrap();
+    routes.add("/room", Route::new(Role::Events, config().route_settings())).unwrap();
     let open_timeout = Duration::from_millis(300);
     let engine = Engine::start(Config {
         routes: Some(Arc::new(routes)),

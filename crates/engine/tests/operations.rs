@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{Client, TIMEOUT, address, config};
-use wirespeed_engine::admission::Limits;
+use wirespeed_engine::config::Limits;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::{Admission, Config, Drain, Drained, Engine, Http, Place, Role};
 

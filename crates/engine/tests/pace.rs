@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use support::{Client, TIMEOUT, address, config};
+use wirespeed_engine::control::Refused;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::events::Event;
-use wirespeed_engine::mailbox::Refused;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Admission, Config, Engine, Role, Session};
 

@@ -8,11 +8,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use wirespeed_engine::config::Policy;
+use wirespeed_engine::control::{Mailbox, Refused};
+use wirespeed_engine::delivery::{Outbox, Pending, Pushed};
 use wirespeed_engine::driver::encoded::{Encoded, FrameBatch};
 use wirespeed_engine::driver::protocol::MessageKind;
-use wirespeed_engine::mailbox::{Mailbox, Refused};
-use wirespeed_engine::outbox::{Outbox, Pending, Policy, Pushed};
-use wirespeed_engine::timer_wheel::{Listed, TICK, TimerWheel};
+use wirespeed_engine::util::timer_wheel::{Listed, TICK, TimerWheel};
 
 // ---- the outbox ----
 

@@ -23,7 +23,7 @@ use wirespeed_engine::{Config, Engine, Reason, Relay, Role, Route, Routes};
 fn engine(config: Config, paths: &[(&str, Relay)]) -> Engine {
     let mut routes = Routes::new();
     for (path, relay) in paths {
-        routes.add(path, Route::new(Role::Relay(relay.clone()), &config)).unwrap();
+        routes.add(path, Route::new(Role::Relay(relay.clone()), config.route_settings())).unwrap();
     }
     Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap()
 }
@@ -156,7 +156,8 @@ fn path_determines_the_topic() {
         total.failures[Reason::NotFound.index()] == 1 + no_topics.len() as u64
     });
     assert_eq!(failures.sessions, 0);
-    let refused = Routes::new().add("/feed/{name}", Route::new(Role::Relay(Relay::default()), &config()));
+    let refused =
+        Routes::new().add("/feed/{name}", Route::new(Role::Relay(Relay::default()), config().route_settings()));
     assert!(refused.unwrap_err().contains("{topic}"));
 }
 
@@ -290,7 +291,7 @@ fn lost_client_is_detected_while_events_are_full() {
     for (path, role) in
         [("/feed/{topic}", Role::Relay(Relay::default())), ("/echo", Role::Echo), ("/app", Role::Events)]
     {
-        routes.add(path, Route::new(role, &settings)).unwrap();
+        routes.add(path, Route::new(role, settings.route_settings())).unwrap();
     }
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
     let _gone = [Client::open(&engine, "/feed/a"), Client::open(&engine, "/echo")];

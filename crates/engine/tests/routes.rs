@@ -11,15 +11,13 @@ use std::time::Instant;
 use auth_support::{SECRET, hs256};
 use serde_json::json;
 use support::{Client, TIMEOUT, config};
-use wirespeed_engine::admission::Rate;
 use wirespeed_engine::auth::{Algorithm, Jwt, JwtOptions, Key};
+use wirespeed_engine::config::{Inbound, Origins, Policy, Rate, RatePolicy, RouteSettings};
 use wirespeed_engine::driver::protocol::deflate::negotiate;
 use wirespeed_engine::driver::protocol::handshake::HeaderList;
 use wirespeed_engine::driver::protocol::{Limits, MessageKind};
 use wirespeed_engine::events::Event;
-use wirespeed_engine::inbound::{Inbound, RatePolicy};
-use wirespeed_engine::outbox::Policy;
-use wirespeed_engine::{Admission, Config, Engine, Origins, Reason, Relay, Role, Route, Routes, Session};
+use wirespeed_engine::{Admission, Config, Engine, Reason, Relay, Role, Route, Routes, Session};
 
 fn jwt(secret: &[u8]) -> Arc<Jwt> {
     Arc::new(Jwt::new(JwtOptions::new([Algorithm::HS256], Key::Secret(secret.to_vec()))).unwrap())
@@ -32,7 +30,7 @@ fn token() -> String {
 /// An engine with these routes and "/plain", which has the engine's settings.
 fn engine(config: Config, paths: Vec<(&str, Route)>) -> Engine {
     let mut routes = Routes::new();
-    routes.add("/plain", Route::new(Role::Events, &config)).unwrap();
+    routes.add("/plain", Route::new(Role::Events, config.route_settings())).unwrap();
     for (path, route) in paths {
         routes.add(path, route).unwrap();
     }
@@ -56,8 +54,11 @@ fn session(engine: &Engine) -> Session {
 #[test]
 fn routes_have_their_own_tokens() {
     let config = Config { auth: Some(jwt(SECRET)), ..config() };
-    let open = Route { auth: None, ..Route::new(Role::Events, &config) };
-    let other = Route { auth: Some(jwt(auth_support::OTHER_SECRET)), ..Route::new(Role::Events, &config) };
+    let open = Route::new(Role::Events, RouteSettings { auth: None, ..config.route_settings() });
+    let other = Route::new(
+        Role::Events,
+        RouteSettings { auth: Some(jwt(auth_support::OTHER_SECRET)), ..config.route_settings() },
+    );
     let engine = engine(config, vec![("/open", open), ("/other", other)]);
     let answers = ["/plain", "/open", "/other", "/none"]
         .map(|path| [Client::request(&engine, path, "").status, Client::request(&engine, path, &token()).status]);
@@ -75,11 +76,14 @@ fn routes_have_their_own_origins_and_subprotocols() {
         subprotocols: vec!["one".to_owned()],
         ..config()
     };
-    let any = Route {
-        origins: Origins::Any,
-        subprotocols: vec!["three".to_owned(), "two".to_owned()],
-        ..Route::new(Role::Events, &config)
-    };
+    let any = Route::new(
+        Role::Events,
+        RouteSettings {
+            origins: Origins::Any,
+            subprotocols: vec!["three".to_owned(), "two".to_owned()],
+            ..config.route_settings()
+        },
+    );
     let engine = engine(config, vec![("/any", any)]);
     let foreign = "Origin: https://elsewhere.example\r\n";
     assert_eq!(Client::request(&engine, "/plain", foreign).status, 403);
@@ -96,8 +100,8 @@ fn routes_have_their_own_origins_and_subprotocols() {
 #[test]
 fn routes_have_their_own_compression() {
     let config = Config { compression: Some(negotiate::Config::server()), ..config() };
-    let bare = Route { compression: None, ..Route::new(Role::Echo, &config) };
-    let dense = Route::new(Role::Echo, &config);
+    let bare = Route::new(Role::Echo, RouteSettings { compression: None, ..config.route_settings() });
+    let dense = Route::new(Role::Echo, config.route_settings());
     let engine = engine(config, vec![("/bare", bare), ("/dense", dense)]);
     for (path, compressed) in [("/bare", false), ("/dense", true)] {
         let mut client = Client::request(&engine, path, "Sec-WebSocket-Extensions: permessage-deflate\r\n");
@@ -111,12 +115,19 @@ fn routes_have_their_own_compression() {
 #[test]
 fn routes_have_their_own_limits() {
     let config = config();
-    let small = Route {
-        limits: Limits { message_size: Some(10), ..config.limits },
-        inbound: Inbound { messages: Rate::new(0.01, Some(2.0)), policy: RatePolicy::Disconnect, ..Inbound::default() },
-        ..Route::new(Role::Echo, &config)
-    };
-    let large = Route::new(Role::Echo, &config);
+    let small = Route::new(
+        Role::Echo,
+        RouteSettings {
+            limits: Limits { message_size: Some(10), ..config.limits },
+            inbound: Inbound {
+                messages: Rate::new(0.01, Some(2.0)),
+                policy: RatePolicy::Disconnect,
+                ..Inbound::default()
+            },
+            ..config.route_settings()
+        },
+    );
+    let large = Route::new(Role::Echo, config.route_settings());
     let engine = engine(config, vec![("/small", small), ("/large", large)]);
     let mut client = Client::open(&engine, "/small");
     client.send(MessageKind::Binary, &[1; 11]);
@@ -138,7 +149,10 @@ fn routes_have_their_own_limits() {
 #[test]
 fn routes_have_their_own_outbox_limits() {
     let config = Config { workers: 1, ..config() };
-    let lossy = Route { outbox_limit: 200_000, policy: Policy::DropNewest, ..Route::new(Role::Events, &config) };
+    let lossy = Route::new(
+        Role::Events,
+        RouteSettings { outbox_limit: 200_000, policy: Policy::DropNewest, ..config.route_settings() },
+    );
     let engine = engine(config, vec![("/lossy", lossy)]);
     let _deaf = Client::open(&engine, "/lossy");
     let session = session(&engine);
@@ -159,9 +173,9 @@ fn routes_have_their_own_outbox_limits() {
 #[test]
 fn session_knows_its_route() {
     let config = config();
-    let tagged = Route { tag: 7, ..Route::new(Role::Events, &config) };
-    let plain = Route::new(Role::Events, &config);
-    let unnamed = Route::new(Role::Events, &config);
+    let tagged = Route { tag: 7, ..Route::new(Role::Events, config.route_settings()) };
+    let plain = Route::new(Role::Events, config.route_settings());
+    let unnamed = Route::new(Role::Events, config.route_settings());
     let mut routes = Routes::new();
     routes.add("/feed/{symbol}", tagged).unwrap();
     routes.add("/files/{user}/{*rest}", plain).unwrap();
@@ -185,7 +199,7 @@ fn session_knows_its_route() {
 
 #[test]
 fn invalid_paths_are_refused() {
-    let route = || Route::new(Role::Events, &config());
+    let route = || Route::new(Role::Events, config().route_settings());
     let mut routes = Routes::new();
     routes.add("/a/{name}", route()).unwrap();
     assert!(routes.add("a", route()).unwrap_err().contains("slash"));
@@ -201,7 +215,7 @@ fn invalid_paths_are_refused() {
     let path = |count| (0..count).map(|number| format!("/{{n{number}}}")).collect::<String>();
     assert!(routes.add(&path(26), route()).unwrap_err().contains("more than 25 parameters"));
     routes.add(&path(25), route()).unwrap();
-    let relay = Route::new(Role::Relay(Relay::default()), &config());
+    let relay = Route::new(Role::Relay(Relay::default()), config().route_settings());
     assert!(routes.add("/relay/{{topic}}", relay.clone()).is_err());
     assert!(routes.add("/relay/{topics}", relay).unwrap_err().contains("topic"));
 }
@@ -210,10 +224,10 @@ fn invalid_paths_are_refused() {
 fn other_paths_use_the_fallback() {
     let config = config();
     let mut routes = Routes::new();
-    routes.add("/{name}", Route::new(Role::Echo, &config)).unwrap();
+    routes.add("/{name}", Route::new(Role::Echo, config.route_settings())).unwrap();
     let mut alone = routes.clone();
-    alone.add("/{name}/b", Route::new(Role::Echo, &config)).unwrap();
-    routes.set_fallback(Route::new(Role::Events, &config));
+    alone.add("/{name}/b", Route::new(Role::Echo, config.route_settings())).unwrap();
+    routes.set_fallback(Route::new(Role::Events, config.route_settings()));
     let both = Engine::start(Config { routes: Some(Arc::new(routes)), ..config.clone() }).unwrap();
     let mut client = Client::open(&both, "/a");
     client.send_text("a");
@@ -235,7 +249,7 @@ fn partial_match_of_a_segment_falls_back_to_other_routes() {
     let config = config();
     let mut routes = Routes::new();
     for path in ["/{name}a/b/{rest}", "/{name}/b/"] {
-        routes.add(path, Route::new(Role::Echo, &config)).unwrap();
+        routes.add(path, Route::new(Role::Echo, config.route_settings())).unwrap();
     }
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..config }).unwrap();
     let status = |path| Client::request(&engine, path, "").status;
@@ -248,8 +262,8 @@ fn partial_match_of_a_segment_falls_back_to_other_routes() {
 #[test]
 fn targets_may_be_absolute() {
     let config = config();
-    let relay = Route::new(Role::Relay(Relay::default()), &config);
-    let open = Route::new(Role::Events, &config);
+    let relay = Route::new(Role::Relay(Relay::default()), config.route_settings());
+    let open = Route::new(Role::Events, config.route_settings());
     let engine = engine(config, vec![("/feed/{topic}", relay), ("/a/{name}", open)]);
     for (target, path, query) in [
         ("http://example.com/plain", "/plain", ""),

@@ -475,7 +475,7 @@ fn full_event_queue_delays_only_requests_that_become_events() {
     let settings = Config { max_events: 10, workers: 1, ..config() };
     for (path, role) in [("/", Role::Events), ("/echo", Role::Echo), ("/relay/{topic}", Role::Relay(Relay::default()))]
     {
-        routes.add(path, Route::new(role, &settings)).unwrap();
+        routes.add(path, Route::new(role, settings.route_settings())).unwrap();
     }
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
     let first: Vec<_> = (0..10).map(|_| Client::open(&engine, "/")).collect();

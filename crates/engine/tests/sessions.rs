@@ -13,6 +13,7 @@ use serde_json::json;
 use support::{Client, TIMEOUT, config};
 use wirespeed_engine::auth::{Algorithm, Denied, Jwt, JwtOptions, Key};
 use wirespeed_engine::broker::EnqueueResult;
+use wirespeed_engine::config::RouteSettings;
 use wirespeed_engine::driver::encoded::Encoded;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
@@ -80,8 +81,8 @@ fn excess_messages_of_one_call_are_refused_at_their_index() {
 #[test]
 fn sessions_are_listed() {
     let mut routes = Routes::new();
-    routes.add("/room", Route::new(Role::Events, &config())).unwrap();
-    routes.add("/echo", Route::new(Role::Echo, &config())).unwrap();
+    routes.add("/room", Route::new(Role::Events, config().route_settings())).unwrap();
+    routes.add("/echo", Route::new(Role::Echo, config().route_settings())).unwrap();
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..config() }).unwrap();
     assert!(engine.sessions().is_empty());
     let mut room = Client::open(&engine, "/room");
@@ -192,7 +193,7 @@ fn token_without_a_user_cannot_replace_another() {
         JwtOptions { required: Vec::new(), ..JwtOptions::new([Algorithm::HS256], Key::Secret(SECRET.to_vec())) };
     let settings = Config { auth: Some(Arc::new(Jwt::new(options).unwrap())), ..config() };
     let mut routes = Routes::new();
-    routes.add("/room", Route::new(Role::Events, &settings)).unwrap();
+    routes.add("/room", Route::new(Role::Events, settings.route_settings())).unwrap();
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
     let (ann, nobody) = (json!({"sub": "ann", "exp": soon(3600)}), json!({"exp": soon(3600)}));
     let (_client, session) = enter(&engine, "/room", &ann);
@@ -207,9 +208,14 @@ fn token_without_a_user_cannot_replace_another() {
 fn invalid_token_changes_nothing() {
     let mut routes = Routes::new();
     let settings = Config { auth: Some(jwt(SECRET)), ..config() };
-    routes.add("/room", Route::new(Role::Events, &settings)).unwrap();
-    routes.add("/open", Route { auth: None, ..Route::new(Role::Events, &settings) }).unwrap();
-    routes.add("/other", Route { auth: Some(jwt(OTHER_SECRET)), ..Route::new(Role::Events, &settings) }).unwrap();
+    routes.add("/room", Route::new(Role::Events, settings.route_settings())).unwrap();
+    routes.add("/open", Route::new(Role::Events, RouteSettings { auth: None, ..settings.route_settings() })).unwrap();
+    routes
+        .add(
+            "/other",
+            Route::new(Role::Events, RouteSettings { auth: Some(jwt(OTHER_SECRET)), ..settings.route_settings() }),
+        )
+        .unwrap();
     let engine = Engine::start(Config { routes: Some(Arc::new(routes)), ..settings }).unwrap();
     let claims = json!({"sub": "ann", "exp": soon(3600)});
     let (_client, session) = enter(&engine, "/room", &claims);

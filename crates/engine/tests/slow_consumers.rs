@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use support::{Client, TIMEOUT, address, config};
+use wirespeed_engine::config::Policy;
 use wirespeed_engine::driver::protocol::MessageKind;
 use wirespeed_engine::events::Event;
-use wirespeed_engine::outbox::Policy;
 use wirespeed_engine::topics::{Pattern, Topic};
 use wirespeed_engine::{Config, Drain, Engine};
 

@@ -65,17 +65,17 @@ mod _native {
     #[pymodule_export]
     use crate::engine::broker::NativePublisher;
     #[pymodule_export]
-    use crate::engine::capacity::Sent;
-    #[pymodule_export]
     use crate::engine::event::{Connected, Disconnected, Invalid};
     #[pymodule_export]
     use crate::engine::handle::NativeEngine;
     #[pymodule_export]
     use crate::engine::limits::PyLimits;
     #[pymodule_export]
-    use crate::engine::operations::{NativeDraining, NativeHandoff, NativeLogs};
+    use crate::engine::logs::NativeLogs;
     #[pymodule_export]
-    use crate::engine::session::PySession;
+    use crate::engine::operations::{NativeDraining, NativeHandoff};
+    #[pymodule_export]
+    use crate::engine::session::{PySession, Sent};
     #[pymodule_export]
     use crate::engine::wakers::{CapacityWaker, EventsWaker};
     #[pymodule_export]
@@ -111,7 +111,7 @@ mod _native {
     /// Returns why no browser sends exactly this `Origin` header, or `None` if a browser may send it.
     #[pyfunction]
     fn origin_problem(origin: &str) -> Option<String> {
-        wirespeed_engine::exact_origin_problem(origin)
+        wirespeed_engine::config::exact_origin_problem(origin)
     }
 
     #[pymodule_init]

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use wirespeed_engine::capacity::CapacityNotifier;
+use wirespeed_engine::control::CapacityNotifier;
 use wirespeed_engine::lock as locked;
 
 use crate::queue::Queue;

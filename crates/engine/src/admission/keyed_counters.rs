@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Mutex;
 
-use crate::locks::lock;
+use crate::util::locks::lock;
 
 /// Counters per key. A key with a count of zero takes no memory.
 pub(super) struct KeyedCounters<K>(Mutex<HashMap<K, usize>>);

@@ -6,8 +6,10 @@
 //! [`HandshakeLimiter`](wirespeed_driver::accept::HandshakeLimiter), of which each worker has its
 //! own.
 
+mod forwarded;
 mod keyed_counters;
-mod proxies;
+pub(crate) mod operator_tokens;
+mod proxy_header;
 mod rate;
 
 use std::net::SocketAddr;
@@ -18,50 +20,16 @@ use std::time::Duration;
 use wirespeed_driver::accept::Origin;
 use wirespeed_driver::protocol::handshake::{HeaderList, Response, ServerHandshake};
 
-pub use self::proxies::{ForwardedHeader, Networks, Proxies};
-pub(crate) use self::proxies::{NotProxyHeader, ProxyHead};
-pub use self::rate::Rate;
+pub(crate) use self::proxy_header::{NotProxyHeader, ProxyHead};
 
 use self::keyed_counters::KeyedCounters;
 use self::rate::AddressRate;
+use crate::config::Limits;
 use crate::reasons::Reason;
 
 /// Connections that may be answered at once although the engine will reject them: the answer needs the whole handshake,
 /// with TLS some milliseconds. Beyond this limit the engine closes the one that has been idle longest, or the new one.
 const MAX_REJECTIONS: usize = 64;
-
-/// Limits on the number of clients. The engine answers clients beyond them with 503 or 429 and `Retry-After`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Limits {
-    /// The maximum number of sessions. Further clients get 503.
-    pub max_connections: usize,
-    /// The maximum number of handshakes that are pending for longer than a second: see
-    /// [`HandshakeLimiter`](wirespeed_driver::accept::HandshakeLimiter). The workers share it
-    /// equally.
-    pub max_pending: usize,
-    /// The maximum number of sessions per address (IPv6: per /64). Further clients get 429.
-    pub max_connections_per_address: usize,
-    /// The maximum rate of new connections per address. Further clients get 429.
-    pub rate_per_address: Option<Rate>,
-    /// The maximum number of sessions per user, the `sub` of the token. Tokens without `sub` are not counted. Beyond:
-    /// 429.
-    pub max_sessions_per_user: usize,
-    /// The `Retry-After` of rejections that have no time of their own.
-    pub retry_after: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            max_connections: usize::MAX,
-            max_pending: 1024,
-            max_connections_per_address: usize::MAX,
-            rate_per_address: None,
-            max_sessions_per_user: usize::MAX,
-            retry_after: Duration::from_secs(5),
-        }
-    }
-}
 
 /// The reason why a client is rejected, and when it may try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Rates, and the limit on the rate of new connections per address.
+//! The limit on the rate of new connections per address.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,8 @@ use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
 use wirespeed_driver::accept::Origin;
 
+use crate::config::Rate;
+
 /// The time between two sweeps, which remove addresses that are back at their full burst.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -20,43 +22,12 @@ const MAX_ADDRESSES: usize = 1 << 18;
 /// The maximum time in seconds for which a connection counts against later ones: a month.
 const MAX_PERIOD: f64 = 30.0 * 86_400.0;
 
-/// A rate and a burst, as of a token bucket.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    per_second: f64,
-    burst: f64,
-}
-
-impl Rate {
-    /// `burst` defaults to one second's worth and is at least 1. Returns `None` if a number is not positive and finite.
-    #[must_use]
-    pub fn new(per_second: f64, burst: Option<f64>) -> Option<Self> {
-        let is_valid = |number: f64| number.is_finite() && number > 0.0;
-        let burst = burst.unwrap_or(per_second);
-        (is_valid(per_second) && is_valid(burst)).then(|| Self { per_second, burst: burst.max(1.0) })
-    }
-
-    /// The long-term rate in events per second.
-    #[must_use]
-    pub fn per_second(&self) -> f64 {
-        self.per_second
-    }
-
-    /// The number of events that may happen at once.
-    #[must_use]
-    pub fn burst(&self) -> f64 {
-        self.burst
-    }
-
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // converting saturates
-    fn quota(self) -> Quota {
-        // The period times the burst must fit into the clock of the limiter, which counts nanoseconds.
-        let period = (1.0 / self.per_second).clamp(1e-9, MAX_PERIOD);
-        let burst = NonZeroU32::new(self.burst.min(MAX_PERIOD / period) as u32).unwrap_or(NonZeroU32::MIN);
-        Quota::with_period(Duration::from_secs_f64(period))
-            .unwrap_or_else(|| Quota::per_second(burst))
-            .allow_burst(burst)
-    }
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // converting saturates
+fn quota(rate: Rate) -> Quota {
+    // The period times the burst must fit into the clock of the limiter, which counts nanoseconds.
+    let period = (1.0 / rate.per_second()).clamp(1e-9, MAX_PERIOD);
+    let burst = NonZeroU32::new(rate.burst().min(MAX_PERIOD / period) as u32).unwrap_or(NonZeroU32::MIN);
+    Quota::with_period(Duration::from_secs_f64(period)).unwrap_or_else(|| Quota::per_second(burst)).allow_burst(burst)
 }
 
 type Limiter = RateLimiter<Origin, HashMapStateStore<Origin>, MonotonicClock, NoOpMiddleware<Instant>>;
@@ -72,7 +43,7 @@ pub(super) struct AddressRate {
 impl AddressRate {
     pub(super) fn new(rate: Rate) -> Self {
         let clock = MonotonicClock;
-        let limiter = RateLimiter::new(rate.quota(), HashMapStateStore::default(), clock);
+        let limiter = RateLimiter::new(quota(rate), HashMapStateStore::default(), clock);
         Self { limiter, start: Instant::now(), next_sweep: AtomicU64::new(0) }
     }
 

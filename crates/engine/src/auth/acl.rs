@@ -6,8 +6,9 @@
 use serde_json::{Map, Value};
 
 use super::Identity;
-use super::error::{Denied, Error};
+use super::error::Error;
 use super::pattern::{self, Pattern, is_question};
+use crate::reasons::Denied;
 
 /// The claim with a client's rights, and the policy for clients without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,15 @@ pub enum DefaultPolicy {
     /// Nothing.
     #[default]
     Nothing,
+}
+
+/// An operation on a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopicPermission {
+    /// Receiving its messages.
+    Subscribe,
+    /// Publishing on it.
+    Publish,
 }
 
 /// The rights of a client.

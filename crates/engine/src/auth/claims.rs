@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::Identity;
-use super::error::Denied;
 use super::options::JwtOptions;
+use crate::reasons::Denied;
 
 /// The relevant members of a token's header (RFC 7515 section 4.1). `jku`, `jwk`, `x5u` and `x5c` are ignored: they
 /// would let the token choose the key that verifies it. A duplicate of one of these members is an error.

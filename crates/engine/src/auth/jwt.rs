@@ -8,11 +8,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::algorithm::Algorithm;
 use super::claims::{Claims, Header};
-use super::error::{Denied, Error};
+use super::error::Error;
 use super::jwks::KeyFile;
 use super::keys::VerifyingKey;
 use super::options::{JwtOptions, Key, Source};
 use super::{Head, Identity, source};
+use crate::reasons::Denied;
 
 /// Verifies signed JSON Web Tokens (RFC 7519) in the compact form of RFC 7515.
 ///

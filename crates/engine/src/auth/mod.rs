@@ -8,6 +8,7 @@
 
 pub mod acl;
 mod algorithm;
+pub(crate) mod authenticate;
 mod claims;
 mod error;
 mod jwks;
@@ -15,18 +16,20 @@ mod jwt;
 mod keys;
 mod options;
 mod pattern;
+pub(crate) mod principal;
 mod source;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use jwks::count as jwk_set;
 
 pub use algorithm::Algorithm;
-pub use error::{Denied, Error};
+pub use error::Error;
 pub use jwt::Jwt;
 pub use options::{JwtOptions, Key, Source};
 
 use std::fmt;
 
+pub use crate::reasons::Denied;
 use serde_json::{Map, Value};
 
 /// The parts of a request that identify the client.

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use percent_encoding::percent_decode;
 
 use super::Head;
-use super::error::Denied;
 use super::options::Source;
+use crate::reasons::Denied;
 
 /// Returns the first token that the sources contain, not verified. An empty token counts as missing.
 pub(super) fn find<'h, 's>(head: &'h impl Head, sources: &'s [Source]) -> Result<(Cow<'h, [u8]>, &'s Source), Denied> {

@@ -16,16 +16,15 @@ use self::write::Blocked;
 use super::Turn;
 use super::relaying::Relaying;
 use crate::admission::Permit;
-use crate::config::{Config, Role};
+use crate::config::{Config, Relay, Role};
+use crate::connection::meter::{Meter, Verdict};
+use crate::delivery::Outbox;
 use crate::events::{Batch, Ended};
-use crate::inbound::{Meter, Verdict};
-use crate::metrics::WorkerMetrics;
-use crate::outbox::Outbox;
-use crate::relay::Relay;
-use crate::session::{Session, SessionFigures};
-use crate::timer_wheel::Listed;
+use crate::metrics::{SessionFigures, WorkerMetrics};
+use crate::session::Session;
+use crate::shared::EngineShared;
 use crate::topics::{Pattern, Topic};
-use crate::worker::EngineShared;
+use crate::util::timer_wheel::Listed;
 
 /// The maximum number of reads of one connection in one turn.
 const MAX_READS: u32 = 4;
@@ -220,7 +219,7 @@ impl Established {
         metrics.count_undelivered(std::mem::take(&mut self.undelivered).into());
         if self.dropped > 0 {
             self.dropped_in_all = self.dropped_in_all.saturating_add(self.dropped);
-            metrics.count_dropped(self.session.route().policy, std::mem::take(&mut self.dropped).into());
+            metrics.count_dropped(self.session.route().settings.policy, std::mem::take(&mut self.dropped).into());
         }
     }
 

@@ -14,19 +14,16 @@ use wirespeed_driver::tls::Layer;
 use wirespeed_driver::{Endpoint, Keepalive, buffer_pool};
 
 use crate::admission::{self, NotProxyHeader, Permit, ProxyHead, Rejection, RejectionSlot};
-use crate::auth::Denied;
-use crate::authenticate::{authenticate, denial};
-use crate::config::{Admission, Config, Role};
-use crate::descriptors;
+use crate::auth::authenticate::{authenticate, denial};
+use crate::auth::principal::User;
+use crate::config::{Admission, Config, Relay, Role, Route};
 use crate::http;
-use crate::principal::User;
-use crate::reasons::Reason;
-use crate::relay::Relay;
-use crate::request_head::RequestHead;
-use crate::routes::Route;
+use crate::reasons::{Denied, Reason};
 use crate::session::ClientInfo;
+use crate::session::request_head::RequestHead;
+use crate::shared::EngineShared;
 use crate::topics::Topic;
-use crate::worker::EngineShared;
+use crate::util::descriptors;
 
 /// Bytes that a refused client may still send until it has read the answer: those that were under way.
 const LINGER: u64 = 256 * 1024;
@@ -408,14 +405,14 @@ impl Opening {
         let server = self.server.as_mut()?;
         let matched = server.handshake().request().map_or(RouteMatch::NotFound, |request| find_route(request, shared));
         if let RouteMatch::Route(route) = &matched {
-            server.set_deflate(route.compression);
+            server.set_deflate(route.settings.compression);
         }
         let Refused { reason, detail, response } =
             match Self::decide(server, matched, self.remote, self.rejection, shared) {
                 Ok(AcceptedRequest { response, route, subprotocol, user, topic, permit }) => {
                     let now = Instant::now();
                     let keepalive = Keepalive::new(config.ping_interval, config.ping_timeout, now);
-                    let (mut endpoint, handshake) = self.server.take()?.finish(route.limits, keepalive)?;
+                    let (mut endpoint, handshake) = self.server.take()?.finish(route.settings.limits, keepalive)?;
                     endpoint.send_half_mut().send_head(&response.to_bytes());
                     let Some(request) = handshake.into_request() else { return Some(Opened::Over) };
                     let subprotocol = subprotocol.map(String::into_boxed_str);
@@ -462,11 +459,11 @@ impl Opening {
             RouteMatch::NotFound => return Err(text(404, "There is no WebSocket at this path.\n").into()),
             RouteMatch::Application => &config.auth,
             RouteMatch::Route(route) => {
-                if !route.origins.admit(request) {
+                if !route.settings.origins.admit(request) {
                     let response = reject(handshake, 403, "Pages of this origin may not connect.\n");
                     return Err(Refused { reason: Reason::Origin, detail: Some(Detail::origin(request)), response });
                 }
-                &route.auth
+                &route.settings.auth
             }
         };
         let user = match auth {
@@ -563,7 +560,7 @@ fn relay_topic(
     user: Option<&User>,
     config: &Config,
 ) -> Result<Topic, HandshakeError> {
-    let topic = relay.topic(route, request).ok_or(HandshakeError::NoTopic)?;
+    let topic = route.relay_topic(relay, request).ok_or(HandshakeError::NoTopic)?;
     let may = match user {
         Some(user) => user.rights.subscribe.may(topic.as_str()),
         None => config.acl.default_policy.may(topic.as_str()),

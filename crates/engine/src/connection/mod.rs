@@ -4,6 +4,7 @@
 
 mod established;
 mod handshaking;
+pub(crate) mod meter;
 mod relaying;
 
 pub(crate) use self::established::Established;

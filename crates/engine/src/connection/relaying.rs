@@ -2,11 +2,13 @@
 
 use wirespeed_driver::protocol::MessageKind;
 
-use crate::publishing::{FanOut, has_capacity};
-use crate::relay::Relay;
-use crate::session::{Session, TopicPermission};
+use crate::auth::acl::TopicPermission;
+use crate::config::Relay;
+use crate::control::has_capacity;
+use crate::pubsub::publish::FanOut;
+use crate::session::Session;
+use crate::shared::EngineShared;
 use crate::topics::Topic;
-use crate::worker::EngineShared;
 
 /// The state of one client of a relay.
 pub(crate) struct Relaying {

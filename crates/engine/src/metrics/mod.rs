@@ -9,6 +9,6 @@ mod text;
 mod worker_metrics;
 
 pub use count::{BOUNDS, Distribution};
-pub use snapshot::{Figures, WorkerFigures};
+pub use snapshot::{Figures, SessionFigures, WorkerFigures};
 pub use text::{CONTENT_TYPE, to_text};
 pub(crate) use worker_metrics::{State, WorkerMetrics};

@@ -3,10 +3,53 @@
 use std::time::Duration;
 
 use super::count::Distribution;
-use super::worker_metrics::Policies;
-use crate::auth::Denied;
 use crate::broker::Status;
-use crate::reasons::Reason;
+use crate::config::Policy;
+use crate::reasons::{Denied, Reason};
+
+/// The labels and indices of policies.
+pub(crate) struct Policies;
+
+impl Policies {
+    pub(crate) const COUNT: usize = 5;
+    /// The last is no policy: messages of sessions that ended before these left.
+    pub(crate) const NAMES: [&str; Self::COUNT] = ["disconnect", "drop_oldest", "drop_newest", "conflate", "closing"];
+    pub(super) const CLOSING: usize = 4;
+
+    pub(super) const fn index(policy: Policy) -> usize {
+        match policy {
+            Policy::Disconnect => 0,
+            Policy::DropOldest => 1,
+            Policy::DropNewest => 2,
+            Policy::Conflate => 3,
+        }
+    }
+}
+
+/// The figures of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionFigures {
+    /// Messages from the client.
+    pub messages_received: u64,
+    /// Bytes of their payloads.
+    pub bytes_received: u64,
+    /// Messages to the client that were handed to its connection.
+    pub messages_sent: u64,
+    /// Bytes of their payloads.
+    pub bytes_sent: u64,
+    /// Messages dropped because the client reads too slowly.
+    pub messages_dropped: u64,
+    /// Messages dropped because the client sends too many.
+    pub messages_limited: u64,
+    /// Messages of a relay's client dropped because it may not publish.
+    pub messages_denied: u64,
+    /// Bytes that wait for the client.
+    pub queued_bytes: usize,
+    /// The number of topics, and patterns of topics, that it subscribes to.
+    pub subscriptions: usize,
+    /// How long it is open, or was.
+    pub open: Duration,
+}
 
 /// The metrics of one worker, or their sum over all workers.
 #[derive(Clone, Debug, Default, PartialEq)]

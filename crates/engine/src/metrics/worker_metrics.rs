@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use wirespeed_driver::endpoint::Stats;
 
 use super::count::{Count, Histogram};
-use crate::auth::Denied;
-use crate::outbox::Policy;
-use crate::reasons::Reason;
+use super::snapshot::Policies;
+use crate::config::Policy;
+use crate::reasons::{Denied, Reason};
 
 /// The metrics of one worker. Aligned to two cache lines, as x86 fetches two at a time.
 #[repr(align(128))]
@@ -54,25 +54,6 @@ pub(crate) struct WorkerMetrics {
     turn: AtomicU64,
     /// The latency of a message is being measured: the next one is not.
     timing: AtomicBool,
-}
-
-/// The labels and indices of policies.
-pub(crate) struct Policies;
-
-impl Policies {
-    pub(crate) const COUNT: usize = 5;
-    /// The last is no policy: messages of sessions that ended before these left.
-    pub(crate) const NAMES: [&str; Self::COUNT] = ["disconnect", "drop_oldest", "drop_newest", "conflate", "closing"];
-    const CLOSING: usize = 4;
-
-    const fn index(policy: Policy) -> usize {
-        match policy {
-            Policy::Disconnect => 0,
-            Policy::DropOldest => 1,
-            Policy::DropNewest => 2,
-            Policy::Conflate => 3,
-        }
-    }
 }
 
 /// The state of a worker's thread.

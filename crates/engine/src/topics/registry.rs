@@ -28,7 +28,7 @@ use super::pattern::{Pattern, Topic};
 use super::set::{Members, count_distinct};
 use super::tree::Tree;
 use super::workers::{WorkerId, Workers};
-use crate::locks::{lock, read, write};
+use crate::util::locks::{lock, read, write};
 
 /// The number of separately locked parts: a few for each publishing thread of a current machine, and so few that all
 /// can be locked at once.

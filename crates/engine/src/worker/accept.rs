@@ -14,18 +14,20 @@ use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::socket::Socket;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
-use super::{Command, Key, LISTENERS, Listener, ListenerOptions, Worker};
-use crate::certificate::Certificate;
+use super::{LISTENERS, Worker};
 use crate::config::Role;
+use crate::connection::meter::Meter;
 use crate::connection::{Accepted, Client, Detail, Established, Opened, Opening};
-use crate::descriptors;
-use crate::inbound::Meter;
+use crate::control::Command;
 use crate::listen;
+use crate::listen::{AcceptedSocket, Certificate, Listener, ListenerOptions};
 use crate::logs::{Cause, Level, Logs};
 use crate::metrics::WorkerMetrics;
 use crate::reasons::Reason;
 use crate::session::{Refusal, Session};
 use crate::topics::Topic;
+use crate::util::descriptors;
+use crate::util::slab::Key;
 
 /// How long a refused client may take to read the answer.
 const LINGER: Duration = Duration::from_secs(2);
@@ -42,15 +44,6 @@ const LARGE_PART: usize = 4;
 
 /// How long no client is accepted when descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// An accepted socket whose handshake has not started yet.
-pub(crate) struct AcceptedSocket {
-    options: ListenerOptions,
-    socket: Socket,
-    pub(super) remote: Option<SocketAddr>,
-    /// Another worker has accepted it.
-    passed: bool,
-}
 
 /// Returns the maximum number of accepted sockets and pending handshakes of one worker. `pending` is the number of
 /// handshakes that may wait long. The limit is at most half of the process's descriptors, divided among the workers.
@@ -550,7 +543,7 @@ impl Worker {
                 self.metrics.opened.add(1);
                 self.metrics.sessions.add(1);
                 shared.sessions.add(self.worker.worker.index(), &session);
-                let meter = Meter::new(&route.inbound, Instant::now());
+                let meter = Meter::new(&route.settings.inbound, Instant::now());
                 let refused = subscribe(&session, topic.as_ref()).err();
                 let mut client =
                     Established::new(session, topic, endpoint, socket, shared.config.close_timeout, permit, meter);

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Key;
-use crate::capacity::{CapacityNotifier, Watch};
-use crate::mailbox::Wake;
+use crate::control::{CapacityNotifier, Watch};
+use crate::util::slab::Key;
+use crate::util::wakers::Wake;
 
 /// The queue of such clients of one worker.
 #[derive(Default)]

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use wirespeed_driver::connection::Progress;
 
-use super::{Key, Worker};
+use super::Worker;
 use crate::connection::{Client, Turn};
 use crate::logs::Cause;
+use crate::util::slab::Key;
 
 impl Worker {
     pub(super) fn edge(&mut self, key: Key, event: &mio::event::Event) {

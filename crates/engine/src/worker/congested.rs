@@ -8,10 +8,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::poll::CONGESTION_INTERVAL;
-use super::{Client, Command, Key, Worker};
+use super::{Client, Worker};
 use crate::connection::Established;
-use crate::slow_consumer::{ALLOWANCE, SlowConsumerBudget, SlowConsumerState};
+use crate::control::Command;
+use crate::delivery::slow_consumer::{ALLOWANCE, SlowConsumerBudget, SlowConsumerState};
 use crate::topics::Topic;
+use crate::util::slab::Key;
 
 /// The maximum number of audiences tracked individually. Beyond it, all audiences of this worker count as congested
 /// until half of them are left: a session that subscribes with a wildcard may be behind in any number of topics.

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use wirespeed_driver::accept::{Evicted, Eviction, GRACE, IDLE_TIME};
 
-use super::{Key, Worker};
+use super::Worker;
 use crate::connection::Client;
 use crate::reasons::Reason;
-use crate::slab::Slab;
+use crate::util::slab::{Key, Slab};
 
 impl Worker {
     /// Adds a handshake whose request has not arrived yet; evicts others if there are too many.

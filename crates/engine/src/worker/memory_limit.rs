@@ -3,41 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Key, Worker};
+use super::Worker;
 use crate::connection::Client;
+use crate::delivery::memory::Share;
 use crate::logs::Cause;
+use crate::util::slab::Key;
 
 /// The interval between two checks, while few messages arrive.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A check is made early when this part of the limit has arrived since the last one.
 const EARLY_CHECK_PART: usize = 64;
-
-/// A session may always hold this number of bytes, while the total is below its limit.
-const MIN_SHARE: usize = 64 * 1024;
-
-/// The share of its own limit that the outbox of a stalled session may hold: all of it until half of the total is
-/// used, and from there on proportionally less.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Share(f64);
-
-impl Default for Share {
-    fn default() -> Self {
-        Self(1.0)
-    }
-}
-
-impl Share {
-    fn new(used: usize, total: usize) -> Self {
-        let half = total / 2;
-        if used <= half { Self::default() } else { Self(total.saturating_sub(used) as f64 / half.max(1) as f64) }
-    }
-
-    /// Returns the share of a session's own limit.
-    pub(crate) fn of(self, own: usize) -> usize {
-        if self.0 >= 1.0 { own } else { ((own as f64 * self.0) as usize).max(MIN_SHARE).min(own) }
-    }
-}
 
 impl Worker {
     /// Updates the share of stalled sessions, and frees memory if the total is above its limit.
@@ -99,23 +75,5 @@ impl Worker {
             }
             self.mark(key);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn share_falls_as_the_total_is_used_up() {
-        let (own, total) = (1 << 20, 1 << 30);
-        let share = |own, used, total| Share::new(used, total).of(own);
-        let of = |used| share(own, used, total);
-        assert_eq!([of(0), of(total / 2)], [own, own]);
-        assert_eq!(of(total / 4 * 3), own / 2);
-        assert_eq!([of(total), of(usize::MAX)], [MIN_SHARE, MIN_SHARE]);
-        assert_eq!(share(1000, total, total), 1000);
-        assert_eq!([share(own, 1, 0), share(own, 1, 1)], [MIN_SHARE, MIN_SHARE]);
-        assert_eq!(share(usize::MAX, 1 << 40, usize::MAX), usize::MAX);
     }
 }

@@ -11,12 +11,11 @@ mod execute;
 mod handshake_limit;
 mod memory_limit;
 mod poll;
-mod shared;
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,27 +26,23 @@ use mio::{Events as Ready, Interest, Poll, Token};
 use wirespeed_driver::accept::HandshakeLimiter;
 use wirespeed_driver::fork;
 
-use crate::capacity::CapacityNotifier;
-use crate::certificate::Certificate;
 use crate::connection::Client;
+use crate::control::{CapacityNotifier, Command, Mailbox, WorkerHandle};
+use crate::delivery::memory::Share;
+use crate::delivery::slow_consumer::SlowConsumerState;
 use crate::events::{Batch, Put};
+use crate::listen::{AcceptedSocket, Listener};
 use crate::logs::Cause;
-use crate::mailbox::{Mailbox, Wake};
 use crate::metrics::WorkerMetrics;
 use crate::reasons::Reason;
-use crate::session::WorkerHandle;
-use crate::slab::Slab;
-use crate::slow_consumer::SlowConsumerState;
-use crate::timer_wheel::TimerWheel;
+use crate::shared::EngineShared;
 use crate::topics::{Index, Registry, Topic, WorkerId};
+use crate::util::slab::{Key, Slab};
+use crate::util::timer_wheel::TimerWheel;
+use crate::util::wakers::Wake;
 
-pub(crate) use self::accept::AcceptedSocket;
 use self::backpressure::BackpressureWaiters;
 use self::congested::Congested;
-pub(crate) use self::execute::Command;
-pub(crate) use self::memory_limit::Share;
-pub(crate) use self::shared::EngineShared;
-pub(crate) use crate::slab::Key;
 
 /// Tokens below this number belong to listeners and the waker; the tokens of clients follow.
 const LISTENERS: usize = 64;
@@ -56,28 +51,8 @@ const WAKER: Token = Token(LISTENERS - 1);
 /// The maximum number of listeners of a worker.
 pub(crate) const MAX_LISTENERS: usize = LISTENERS - 1;
 
-/// A batch that reaches this number of events, or of message bytes, is handed on before the turn is over.
-pub(crate) const BATCH_EVENTS: usize = 4096;
-pub(crate) const BATCH_BYTES: usize = 1 << 20;
-
 /// An ending worker survives this number of panics, beside one for each client.
 const EXTRA_PANICS: usize = 4;
-
-/// A listening socket and its options.
-pub(crate) struct Listener {
-    /// `None`: it is closed.
-    pub(crate) socket: Option<OwnedFd>,
-    pub(crate) options: ListenerOptions,
-}
-
-/// The protocol that clients of a listener use.
-#[derive(Clone)]
-pub(crate) struct ListenerOptions {
-    pub(crate) tls: Option<Arc<Certificate>>,
-    pub(crate) unix: bool,
-    /// The listener is that of [`crate::Http::at`]: no sessions begin there, and it stays open until the engine ends.
-    pub(crate) internal: bool,
-}
 
 /// The state of a worker thread.
 ///

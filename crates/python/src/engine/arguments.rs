@@ -1,9 +1,15 @@
-//! Conversion of numeric arguments.
+//! Conversion of arguments: numbers, topics, messages.
 
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use wirespeed_driver::blocking::Source;
+use wirespeed_driver::protocol::MessageKind;
+use wirespeed_engine::Refusal;
+use wirespeed_engine::topics::{Pattern, Topic};
+
+use crate::source;
 
 /// A hundred years, which every clock can add to the current time.
 const MAX_DURATION: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -28,4 +34,27 @@ pub(super) fn count(name: &str, value: i128, minimum: u64) -> PyResult<u64> {
         Ok(count) if count >= minimum && count >> 62 == 0 => Ok(count),
         _ => Err(PyValueError::new_err(format!("{name} must be at least {minimum} and less than 2**62"))),
     }
+}
+
+/// Converts the name of a topic.
+pub(super) fn topic(text: &str) -> PyResult<Topic> {
+    Topic::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
+}
+
+/// Converts a pattern of topics.
+pub(super) fn pattern(text: &str) -> PyResult<Pattern> {
+    Pattern::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
+}
+
+/// Converts a message argument, and passes it to `send`.
+pub(super) fn with_message<R>(
+    message: &Bound<'_, PyAny>,
+    text: Option<bool>,
+    send: impl FnOnce(MessageKind, &[u8]) -> Result<R, Refusal>,
+) -> PyResult<Result<R, Refusal>> {
+    let Some((kind, bytes)) = source::message(message, text)? else {
+        let name = source::type_name(message);
+        return Err(PyTypeError::new_err(format!("message must be str or bytes-like, not {name}")));
+    };
+    Ok(send(kind, bytes.piece(0..bytes.len())))
 }

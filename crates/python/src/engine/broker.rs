@@ -10,13 +10,12 @@ use pyo3::types::{PyDict, PyTuple};
 use wirespeed_brokers::{Address, BrokerConfig, Policy, Publisher, Refusal};
 use wirespeed_engine::broker::{Message, Notice, State, Status};
 
-use super::operations::NativeLogs;
-use super::session::{topic, with_message};
+use super::arguments::{topic, with_message};
+use super::capacity::SIGNAL_INTERVAL;
+use super::logs::NativeLogs;
+use super::refusals::refused;
 use super::wakers::CapacityWaker;
 use crate::errors;
-
-/// The longest delay of a signal handler while a thread waits for a broker.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// For counts below this, result objects are cached.
 const CACHED_COUNTS: usize = 1024;
@@ -179,7 +178,7 @@ impl NativePublisher {
             result = publisher.publish(to.as_ref(), Message { kind, payload, key });
             Ok(())
         })?
-        .map_err(|refusal| super::session::refused(message.py(), refusal))?;
+        .map_err(|refusal| refused(message.py(), refusal))?;
         match result {
             Ok(()) => Ok(true),
             Err(Refusal::Full) => Ok(false),

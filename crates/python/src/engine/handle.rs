@@ -17,22 +17,21 @@ use wirespeed_engine::broker::EnqueueResult;
 use wirespeed_engine::events::Batch;
 use wirespeed_engine::{Config, Engine, Listen, Place, Role, Route, Routes, Session};
 
-use super::arguments::{deadline, seconds};
+use super::arguments::{self, deadline, seconds, with_message};
 use super::auth::PyJwt;
 use super::batch::{BatchPart, Codec, Codecs, PyBatch};
 use super::broker;
-use super::capacity;
+use super::capacity::{self, SIGNAL_INTERVAL};
 use super::limits::PyLimits;
+use super::logs::NativeLogs;
 use super::many;
-use super::operations::{self, NativeDraining, NativeHandoff, NativeLogs};
+use super::operations::{self, NativeDraining, NativeHandoff};
+use super::refusals::{forked, refused_by_engine};
 use super::routes;
-use super::session::{PySession, forked, refused_by_engine, with_message};
+use super::session::PySession;
 use super::wakers::{CapacityWaker, EventsWaker};
 use crate::errors;
 use crate::tls::ServerTLS;
-
-/// The longest delay of a signal handler while a thread waits.
-pub(super) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Host, port, path of a Unix socket, and TLS settings.
 type ListenAddress<'py> = (Option<String>, u16, Option<PathBuf>, Option<PyRef<'py, ServerTLS>>);
@@ -70,7 +69,7 @@ impl Paths {
     fn with_fallback(&self, tag: u32, config: &Config) -> Routes {
         let mut routes = self.routes.clone();
         if !self.named {
-            routes.set_fallback(Route { tag, ..Route::new(Role::Events, config) });
+            routes.set_fallback(Route { tag, ..Route::new(Role::Events, config.route_settings()) });
         }
         routes
     }
@@ -339,7 +338,7 @@ impl NativeEngine {
         key: Option<&str>,
     ) -> PyResult<Py<PyAny>> {
         let engine = self.running()?;
-        let topic = super::session::topic(topic)?;
+        let topic = arguments::topic(topic)?;
         let except = exclude.as_ref().map(|session| &session.session);
         let published = with_message(message, text, |kind, bytes| {
             engine.publish_everywhere(&topic, kind, bytes, except, key.map(Arc::from))
@@ -370,13 +369,13 @@ impl NativeEngine {
 
     /// Returns the number of subscribers of a topic.
     fn subscribers(&self, topic: &str) -> PyResult<usize> {
-        Ok(self.running()?.subscribers(&super::session::topic(topic)?))
+        Ok(self.running()?.subscribers(&arguments::topic(topic)?))
     }
 
     /// Returns whether there is capacity for more messages: to all sessions, or to the subscribers of a topic.
     #[pyo3(signature = (topic = None))]
     fn has_room(&self, py: Python<'_>, topic: Option<&str>) -> PyResult<bool> {
-        let topic = topic.map(super::session::topic).transpose()?;
+        let topic = topic.map(arguments::topic).transpose()?;
         self.running()?.has_capacity(topic.as_ref()).map_err(|refused| refused_by_engine(py, refused.into()))
     }
 
@@ -384,7 +383,7 @@ impl NativeEngine {
     #[pyo3(signature = (topic = None, timeout = None))]
     fn wait_for_room(&self, py: Python<'_>, topic: Option<&str>, timeout: Option<f64>) -> PyResult<bool> {
         let engine = self.running()?;
-        let topic = topic.map(super::session::topic).transpose()?;
+        let topic = topic.map(arguments::topic).transpose()?;
         capacity::wait(py, timeout, refused_by_engine, |deadline| {
             engine.wait_for_capacity(topic.as_ref(), Some(deadline))
         })

@@ -2,9 +2,8 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use wirespeed_engine::admission::{ForwardedHeader, Limits, Networks, Proxies, Rate};
 use wirespeed_engine::auth::acl::DefaultPolicy;
-use wirespeed_engine::inbound::{Inbound, RatePolicy};
+use wirespeed_engine::config::{ForwardedHeader, Inbound, Limits, Networks, Proxies, Rate, RatePolicy};
 
 use super::arguments::seconds;
 

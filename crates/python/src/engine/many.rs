@@ -9,8 +9,9 @@ use wirespeed_engine::broker::EnqueueResult;
 use wirespeed_engine::topics::Topic;
 use wirespeed_engine::{Engine, Item};
 
+use super::arguments::{topic, with_message};
 use super::broker;
-use super::session::{EAGAIN, refused_by_engine, topic, with_message};
+use super::refusals::{EAGAIN, refused_by_engine};
 use crate::source;
 
 /// The maximum number and size in bytes of messages that are published at once. Full chunks are published while the

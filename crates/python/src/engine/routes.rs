@@ -5,12 +5,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_engine::auth::Jwt;
-use wirespeed_engine::outbox::Policy;
-use wirespeed_engine::{Config, Origins, Relay, Role, Route};
+use wirespeed_engine::config::{Origins, Policy};
+use wirespeed_engine::{Config, Relay, Role, Route};
 
+use super::arguments::topic;
 use super::auth::PyJwt;
 use super::limits::{rate, rate_policy};
-use super::session::topic;
 
 /// Converts the allowed origins.
 pub(super) fn origins(listed: Option<Vec<String>>) -> PyResult<Origins> {
@@ -84,9 +84,9 @@ fn setting<'py, T: FromPyObjectOwned<'py>>(settings: &Bound<'py, PyDict>, name: 
 
 /// Returns a route with these settings.
 pub(super) fn route(role: Role, tag: u32, config: &Config, settings: &Bound<'_, PyDict>) -> PyResult<Route> {
-    let mut route = Route { tag, ..Route::new(role, config) };
+    let mut route = Route { tag, ..Route::new(role, config.route_settings()) };
     if let Some(given) = settings.get_item("auth")? {
-        route.auth = if given.is_none() {
+        route.settings.auth = if given.is_none() {
             None
         } else {
             let jwt = given.cast::<PyJwt>().map_err(|_| PyTypeError::new_err("auth must be a JWT or None"))?;
@@ -94,24 +94,24 @@ pub(super) fn route(role: Role, tag: u32, config: &Config, settings: &Bound<'_, 
         };
     }
     if let Some(listed) = setting(settings, "origins")? {
-        route.origins = origins(listed)?;
+        route.settings.origins = origins(listed)?;
     }
     if let Some(offered) = setting(settings, "subprotocols")? {
-        route.subprotocols = offered;
+        route.settings.subprotocols = offered;
     }
-    check_subprotocols(&route.subprotocols, route.auth.as_deref())?;
+    check_subprotocols(&route.settings.subprotocols, route.settings.auth.as_deref())?;
     if let Some(compresses) = setting::<bool>(settings, "compression")? {
-        route.compression = compresses.then(negotiate::Config::server);
+        route.settings.compression = compresses.then(negotiate::Config::server);
     }
     if let Some(size) = setting(settings, "max_size")? {
-        route.limits.message_size = size;
+        route.settings.limits.message_size = size;
     }
     if let Some(fragments) = setting(settings, "max_fragments")? {
-        route.limits.fragments = fragments;
+        route.settings.limits.fragments = fragments;
     }
     for (name, burst_name, limit) in [
-        ("max_messages_per_second", "message_burst", &mut route.inbound.messages),
-        ("max_bytes_per_second", "byte_burst", &mut route.inbound.bytes),
+        ("max_messages_per_second", "message_burst", &mut route.settings.inbound.messages),
+        ("max_bytes_per_second", "byte_burst", &mut route.settings.inbound.bytes),
     ] {
         let (per_second, burst) = (setting::<Option<f64>>(settings, name)?, setting(settings, burst_name)?.flatten());
         if per_second.is_some() || burst.is_some() {
@@ -119,13 +119,13 @@ pub(super) fn route(role: Role, tag: u32, config: &Config, settings: &Bound<'_, 
         }
     }
     if let Some(name) = setting::<String>(settings, "rate_policy")? {
-        route.inbound.policy = rate_policy(&name)?;
+        route.settings.inbound.policy = rate_policy(&name)?;
     }
     if let Some(limit) = setting(settings, "outbox_limit")? {
-        route.outbox_limit = limit;
+        route.settings.outbox_limit = limit;
     }
     if let Some(name) = setting::<String>(settings, "policy")? {
-        route.policy = policy(&name)?;
+        route.settings.policy = policy(&name)?;
     }
     Ok(route)
 }

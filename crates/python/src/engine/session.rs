@@ -3,25 +3,20 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{
-    PyBlockingIOError, PyPermissionError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError,
-};
+use pyo3::exceptions::{PyPermissionError, PyRuntimeError, PyStopIteration, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyDict};
 use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::source::Source;
-use wirespeed_engine::mailbox::Refused;
-use wirespeed_engine::topics::{Pattern, Topic};
-use wirespeed_engine::{Engine, NotRefreshed, Refusal, Session, TopicPermission};
+use wirespeed_engine::control::Refused;
+use wirespeed_engine::{Engine, NotRefreshed, Session, TopicPermission};
 
-use super::capacity::{self, Sent};
-use super::handle::SIGNAL_INTERVAL;
+use super::arguments::{pattern, topic, with_message};
+use super::capacity::{self, SIGNAL_INTERVAL};
+use super::refusals::{forked, refused};
 use super::wakers::CapacityWaker;
-use crate::{errors, headers, source};
-
-/// `EAGAIN` ("resource temporarily unavailable") of Linux and macOS.
-pub(super) const EAGAIN: i32 = if cfg!(target_os = "macos") { 35 } else { 11 };
+use crate::{errors, headers};
 
 /// How long a worker may take to reply with the statistics of a session; after that it counts as stuck.
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,62 +40,6 @@ impl PySession {
     }
 }
 
-/// Returns the error for using a copy in a child process.
-pub(super) fn forked() -> PyErr {
-    PyRuntimeError::new_err(
-        "this is a copy in a child process: the engine's threads are in the process that has started it",
-    )
-}
-
-/// Converts a message argument, and passes it to `send`.
-pub(super) fn with_message<R>(
-    message: &Bound<'_, PyAny>,
-    text: Option<bool>,
-    send: impl FnOnce(wirespeed_driver::protocol::MessageKind, &[u8]) -> Result<R, Refusal>,
-) -> PyResult<Result<R, Refusal>> {
-    let Some((kind, bytes)) = source::message(message, text)? else {
-        let name = source::type_name(message);
-        return Err(PyTypeError::new_err(format!("message must be str or bytes-like, not {name}")));
-    };
-    Ok(send(kind, bytes.piece(0..bytes.len())))
-}
-
-/// Returns the exception for a refused call on a session.
-pub(super) fn refused(py: Python<'_>, refusal: Refusal) -> PyErr {
-    match refusal {
-        Refusal::Invalid(error) => errors::refused(py, error),
-        Refusal::Closed => errors::session_closed(py),
-        Refusal::Full => PyBlockingIOError::new_err((
-            EAGAIN,
-            "more waits for a thread of the engine than may: wait with engine.wait_for_room() when send, publish or \
-             broadcast say so; of subscriptions, until the thread has done those that wait",
-        )),
-        Refusal::Denied => PyPermissionError::new_err(
-            "the session may not: no token of its own, topics_by_default nor session.allow() allows this, or \
-             session.deny() forbids it",
-        ),
-        Refusal::BrokerFull => PyBlockingIOError::new_err((
-            EAGAIN,
-            "more waits for the broker than broker_limit: it is down, or slower than what is published",
-        )),
-        Refusal::TooManySubscriptions(limit) => {
-            PyRuntimeError::new_err(format!("the session subscribes to {limit} topics, as many as it may"))
-        }
-    }
-}
-
-/// Returns the exception for a refused call on an engine: `Closed` means that the engine has stopped.
-pub(super) fn refused_by_engine(py: Python<'_>, refusal: Refusal) -> PyErr {
-    match refusal {
-        Refusal::Closed => errors::engine_stopped(py),
-        other => refused(py, other),
-    }
-}
-
-fn pattern(text: &str) -> PyResult<Pattern> {
-    Pattern::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
-}
-
 fn permissions(subscribe: bool, publish: bool) -> Vec<TopicPermission> {
     [(TopicPermission::Subscribe, subscribe), (TopicPermission::Publish, publish)]
         .into_iter()
@@ -110,11 +49,6 @@ fn permissions(subscribe: bool, publish: bool) -> Vec<TopicPermission> {
 
 fn invalid_pattern(error: &wirespeed_engine::auth::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
-}
-
-/// Converts the name of a topic.
-pub(super) fn topic(text: &str) -> PyResult<Topic> {
-    Topic::new(text).map_err(|error| PyValueError::new_err(format!("topic {text:?}: {error}")))
 }
 
 #[pymethods]
@@ -347,5 +281,55 @@ impl PySession {
 
     fn __repr__(&self, py: Python<'_>) -> String {
         self.describe(py)
+    }
+}
+
+/// The result of `Session.send`: true if there is capacity for more. Awaiting it waits for capacity.
+#[pyclass(frozen, module = "wirespeed.engine")]
+pub(crate) struct Sent {
+    /// The session to wait for; `None` if it has capacity.
+    session: Option<Py<PySession>>,
+}
+
+impl Sent {
+    pub(super) fn new(session: &Bound<'_, PySession>, room: bool) -> PyResult<Py<Self>> {
+        static ROOM: PyOnceLock<Py<Sent>> = PyOnceLock::new();
+        let py = session.py();
+        if room {
+            return ROOM.get_or_try_init(py, || Py::new(py, Self { session: None })).map(|sent| sent.clone_ref(py));
+        }
+        Py::new(py, Self { session: Some(session.clone().unbind()) })
+    }
+}
+
+#[pymethods]
+impl Sent {
+    fn __bool__(&self) -> bool {
+        self.session.is_none()
+    }
+
+    fn __repr__(&self) -> &'static str {
+        if self.session.is_none() { "<Sent: there is room>" } else { "<Sent: no room>" }
+    }
+
+    fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        static WAIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = slf.py();
+        match &slf.get().session {
+            None => Ok(slf.into_any()),
+            Some(session) => {
+                let wait = WAIT.import(py, "wirespeed.engine._capacity", "wait_for_session")?;
+                wait.call1((session,))?.call_method0("__await__")
+            }
+        }
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// With capacity, awaiting it completes at once.
+    fn __next__(&self) -> PyResult<()> {
+        Err(PyStopIteration::new_err(true))
     }
 }

@@ -6,8 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wirespeed_engine::mailbox::Wake;
-use wirespeed_engine::{capacity, events};
+use wirespeed_engine::{Wake, control, events};
 
 use crate::errors;
 
@@ -63,10 +62,10 @@ impl<W> Waker<W> {
 
 /// Becomes readable whenever there may be capacity, until it is closed.
 #[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct CapacityWaker(Waker<capacity::Watch>);
+pub(crate) struct CapacityWaker(Waker<control::Watch>);
 
 impl CapacityWaker {
-    pub(super) fn new(watch: impl FnOnce(Arc<dyn Wake>) -> capacity::Watch) -> PyResult<Self> {
+    pub(super) fn new(watch: impl FnOnce(Arc<dyn Wake>) -> control::Watch) -> PyResult<Self> {
         Waker::new(watch).map(Self)
     }
 }

@@ -9,9 +9,9 @@ use wirespeed_driver::protocol::CloseCode;
 use wirespeed_driver::write_queue::Flushed;
 
 use super::{Closing, Established, count};
-use crate::config::Config;
-use crate::outbox::{MessageBatch, Pending, Policy, Pushed, Waiting};
-use crate::worker::Share;
+use crate::config::{Config, Policy};
+use crate::delivery::memory::Share;
+use crate::delivery::{MessageBatch, Pending, Pushed, Waiting};
 
 /// A client that has taken nothing for this time is stalled, and may hold less of the memory that all sessions share.
 /// A receiver with a full window reports what was read once it is a sixteenth of its buffer plus a segment: less than
@@ -79,7 +79,12 @@ impl Established {
             self.note_undelivered(1);
             return;
         }
-        match self.outbox.push(message.clone(), self.driver.send_half().queued(), limit, self.session.route().policy) {
+        match self.outbox.push(
+            message.clone(),
+            self.driver.send_half().queued(),
+            limit,
+            self.session.route().settings.policy,
+        ) {
             Pushed::Kept { dropped } => self.note_dropped(dropped),
             Pushed::Dropped => self.note_dropped(1),
             Pushed::Overflow => {
@@ -92,7 +97,7 @@ impl Established {
     /// Returns the maximum number of queued bytes. To be called first: it may write, and find that the kernel has
     /// room.
     fn limit(&mut self, share: Share) -> usize {
-        let own = self.session.route().outbox_limit;
+        let own = self.session.route().settings.outbox_limit;
         let least = share.of(own);
         if least < own && self.is_stalled(Instant::now()) { least } else { own }
     }
@@ -179,7 +184,7 @@ impl Established {
         let cut = self.outbox.is_empty();
         if cut {
             self.abort();
-        } else if self.session.route().policy == Policy::Disconnect && !self.is_ending() {
+        } else if self.session.route().settings.policy == Policy::Disconnect && !self.is_ending() {
             self.overflow(config);
         } else {
             while before - self.queued() < wanted && self.outbox.drop_oldest() {
