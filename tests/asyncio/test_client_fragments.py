@@ -174,7 +174,8 @@ def test_send_fragments_that_ends_in_another_thread(scripted: Scripted, run: Run
     run(main)
     frames, close = server.result
     assert all(not frame.fin for frame in frames)
-    assert close is not None and close.code == 1011
+    assert close is not None
+    assert close.code == 1011
 
 
 def test_fragments_are_sent_as_they_are_produced(scripted: Scripted, run: Run, connect: Connect) -> None:

@@ -37,7 +37,7 @@ pub struct Limits {
     /// The maximum number of sessions. Further clients get 503.
     pub max_connections: usize,
     /// The maximum number of handshakes that are pending for longer than a second: see
-    /// [`HandshakeLimiter`](wirespeed_driver::opening::handshake_limiter::HandshakeLimiter). The workers share it
+    /// [`HandshakeLimiter`](wirespeed_driver::accept::HandshakeLimiter). The workers share it
     /// equally.
     pub max_pending: usize,
     /// The maximum number of sessions per address (IPv6: per /64). Further clients get 429.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use wirespeed_driver::blocking::Source;
 use wirespeed_driver::protocol::MessageKind;
+use wirespeed_driver::source::Source;
 use wirespeed_engine::Refusal;
 use wirespeed_engine::topics::{Pattern, Topic};
 

@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyDict};
 use wirespeed_driver::protocol::CloseCode;
-use wirespeed_driver::source::Source;
 use wirespeed_engine::control::Refused;
 use wirespeed_engine::{Engine, NotRefreshed, Session, TopicPermission};
 
