@@ -7,6 +7,7 @@
 //! - [`Endpoint`] parses input and queues output; it never blocks.
 //! - [`connection`] moves bytes, closes connections and keeps them alive, independent of how callers wait.
 //! - [`encoded`] is one message for many connections.
+//! - [`source`] is a message to send, read in pieces.
 //! - [`blocking`] is the connection for threads; its system calls run outside the lock.
 //! - [`readiness`] waits for many sockets at once.
 //! - [`accept`] limits the pending handshakes of servers.

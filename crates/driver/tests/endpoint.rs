@@ -269,6 +269,19 @@ fn rejected_message_allocates_no_buffer() {
 }
 
 #[test]
+fn fault_ends_the_events_and_releases_the_input() {
+    let mut server = endpoint(Side::Server, None);
+    server.receive_slice(b"\x81\x81\0\0\0\0a\x81\x01b\x81\x81\0\0\0\0c"); // the second frame has no mask
+    assert!(matches!(server.poll_event(), Some(Event::Message { payload: Payload::Slice(b"a"), .. })));
+    assert!(server.poll_event().is_none() && matches!(server.send_half().failure(), Some(Failure::Fault(_))));
+    let output = server.send_half_mut().take_output();
+    assert_eq!((output[0], &output[2..4]), (0x88, &1002u16.to_be_bytes()[..]), "a close frame");
+    assert!(!server.poll_eof() && !server.has_input());
+    assert_eq!(server.held_capacity(), 0);
+    assert!(server.poll_event().is_none());
+}
+
+#[test]
 fn checked_out_input_is_still_processed_after_the_end() {
     let (client_socket, server_socket) = sockets(None);
     let (mut client, mut server) = (endpoint(Side::Client, None), endpoint(Side::Server, None));

@@ -454,6 +454,7 @@ impl<B: PayloadBuffer> Endpoint<B> {
     /// the peer's close frame must be sent first, after the frame that is being sent: a peer may end its direction
     /// of TCP with its close frame and read on.
     pub fn poll_eof(&mut self) -> bool {
+        self.release_parsed(); // after a fault, no later poll does it
         if !self.send_half.eof || self.has_input() || self.send_half.has_deferred_close() {
             return false;
         }
