@@ -418,7 +418,7 @@ USERS = sorted(
 
 TESTED_INSIDE = {
     "tests/api/heads.py": {"_net.redirects", "_net.uri"},
-    "tests/test_cli_engine.py": {"cli._engine_rates", "cli._engine_screen"},
+    "tests/test_cli_engine.py": {"cli._engine"},
     "tests/asyncio/test_client_codecs.py": {"_connection.codec"},
     "tests/asyncio/test_connect_routes.py": {"asyncio._opening"},
     "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial", "asyncio._sockets"},
@@ -449,7 +449,7 @@ TESTED_INSIDE = {
     "tests/test_eviction.py": {"_handshake.eviction"},
     "tests/test_asgi_slow_application.py": {"asgi._send_after_close"},
     "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
-    "tests/test_cli_renewal.py": {"cli._renewal"},
+    "tests/test_cli_renewal.py": {"cli._serve"},
     "tests/asyncio/test_io_backends.py": {"_native"},
     "tests/test_cycles.py": {"_native"},
     "tests/test_client_options.py": {"_native", "_net.uri", "_options.client"},
