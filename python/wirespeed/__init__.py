@@ -8,7 +8,7 @@ from ._lazy import lazy as _lazy
 
 if _typing.TYPE_CHECKING:
     from . import sync
-    from ._connection.state import State
+    from ._connection import State
     from ._options.compression import Deflate, compression_memory
     from ._patching import patch, unpatch
     from ._version import __version__
@@ -170,7 +170,7 @@ __all__ = [
 ]
 
 _SOURCES = {
-    "._connection.state": ("State",),
+    "._connection": ("State",),
     "._options.compression": ("Deflate", "compression_memory"),
     "._patching": ("patch", "unpatch"),
     "._version": ("__version__",),

@@ -20,7 +20,7 @@ SETTINGS = ONE_OF_EACH_PORT
 
 if IS_WIRESPEED:
     from wirespeed import Headers, Response
-    from wirespeed._connection.status import address_text
+    from wirespeed._connection import address_text
     from wirespeed._handshake.negotiation import log_handshake_error, log_hint
     from wirespeed._handshake.pending_handshake import PendingHandshake
 

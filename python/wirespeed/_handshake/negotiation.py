@@ -11,8 +11,7 @@ import traceback
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
-from .._connection.state import State
-from .._connection.status import address_text
+from .._connection import State, address_text
 from .._native import Handshake
 from .._options.server import ServerOptions
 from ..datastructures import Headers, Response

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._connection.status import AcceptedStatus, address_text
+from .._connection import AcceptedStatus, address_text
 from .._handshake.negotiation import log_handshake_error
 from .._handshake.pending_handshake import PendingHandshake
 from .._handshake.responses import plain_response

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from .._connection.status import HandshakeSummary
+from .._connection import HandshakeSummary
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._options.client import PLAIN, AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
 from .._options.common import QUEUE_BYTES

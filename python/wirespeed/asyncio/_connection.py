@@ -25,10 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .._annotations import Self
-from .._connection import codec
-from .._connection.construction import construct
-from .._connection.state import State
-from .._connection.status import ConnectionStatus
+from .._connection import JSON, MSGPACK, ConnectionStatus, State, construct
 from .._native import AsyncConnection, Opened
 from .._net.addresses import socket_addresses
 from ..close_codes import CloseCode
@@ -257,7 +254,7 @@ class Connection(ConnectionStatus, AsyncConnection):
             ConnectionClosed: The connection is closed.
             TypeError: The value cannot be encoded as JSON.
         """
-        return self.send(codec.JSON.encode(value), text=True, compress=compress)
+        return self.send(JSON.encode(value), text=True, compress=compress)
 
     async def recv_json(self, type: Any = Any) -> Any:  # noqa: A002 - the word of msgspec
         """Receive a message and decode it as JSON. Needs ``wirespeed[codecs]``.
@@ -270,7 +267,7 @@ class Connection(ConnectionStatus, AsyncConnection):
             msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not JSON.
         """
-        decode = codec.JSON.decoder(type)
+        decode = JSON.decoder(type)
         return decode(await self.recv(decode=False))
 
     def send_msgpack(self, value: Any, *, compress: bool | None = None) -> Coroutine[Any, Any, None]:
@@ -284,7 +281,7 @@ class Connection(ConnectionStatus, AsyncConnection):
             ConnectionClosed: The connection is closed.
             TypeError: The value cannot be encoded as MessagePack.
         """
-        return self.send(codec.MSGPACK.encode(value), compress=compress)
+        return self.send(MSGPACK.encode(value), compress=compress)
 
     async def recv_msgpack(self, type: Any = Any) -> Any:  # noqa: A002 - the word of msgspec
         """Receive a message and decode it as MessagePack. Needs ``wirespeed[codecs]``.
@@ -297,7 +294,7 @@ class Connection(ConnectionStatus, AsyncConnection):
             msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not MessagePack.
         """
-        decode = codec.MSGPACK.decoder(type)
+        decode = MSGPACK.decoder(type)
         return decode(await self.recv(decode=False))
 
     # Control frames.

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .._annotations import Self
-from .._connection.state import State
+from .._connection import State
 from .._redaction import mask_uri, printable
 from ..close_codes import CloseCode
 from ..datastructures import Headers, Response

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .._annotations import Self
-from .._connection.state import State
+from .._connection import State
 from ..exceptions import ConnectionClosed, ConnectionClosedError, ConnectionClosedOK
 from ..typing import BytesLike
 from ._client import connect

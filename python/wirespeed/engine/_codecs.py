@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, get_origin
 
-from .._connection.codec import JSON, MSGPACK
+from .._connection import JSON, MSGPACK
 
 __all__ = ["Decode", "Decoders", "decoders"]
 

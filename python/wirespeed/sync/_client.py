@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from .._connection.construction import construct
-from .._connection.status import HandshakeSummary
+from .._connection import HandshakeSummary, construct
 from .._handshake.plan import OpeningPlan, plan_opening
 from .._lazy import ssl as ssl_module
 from .._native import ConnectedSocket

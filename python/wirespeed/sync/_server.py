@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from .._annotations import Self
-from .._connection.construction import construct
-from .._connection.state import State
+from .._connection import State, construct
 from .._handshake.eviction import LingeringSocket
 from .._handshake.negotiation import LINGER_TIMEOUT, log_refusal, negotiation, refuse
 from .._handshake.pending_handshake import PendingHandshake

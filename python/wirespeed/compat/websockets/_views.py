@@ -10,7 +10,7 @@ import socket
 import weakref
 from typing import Any
 
-from ..._connection.state import State as _State
+from ..._connection import State as _State
 from ...close_codes import CloseCode
 from . import protocol
 from ._certificates import ssl_object

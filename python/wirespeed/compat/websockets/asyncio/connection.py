@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ...._connection.state import State
+from ...._connection import State
 from ...._native import broadcast as _broadcast
 from ....asyncio._broadcasting import report, reusable
 from ....asyncio._connection import Connection as _Connection

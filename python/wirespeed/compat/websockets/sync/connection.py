@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .... import exceptions
-from ...._connection.state import State
+from ...._connection import State
 from ....close_codes import CloseCode
 from ....sync._connection import Connection as _Connection
 from ....typing import BytesLike, Data, DataLike

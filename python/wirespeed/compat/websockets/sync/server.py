@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...._connection.state import State
+from ...._connection import State
 from ....close_codes import CloseCode
 from ....sync._basic_auth import basic_auth as _basic_auth
 from ....sync._serve import serve as _serve
