@@ -20,10 +20,9 @@ from .._net.proxy import socks_timeout
 from .._net.redirects import RedirectChain
 from .._options.client import ClientOptions, Network
 from ..exceptions import InvalidStatus
-from ._deadline import Deadline
-from ._dial import dial, dial_address, dial_unix
+from ._dial import connect_socks, dial, dial_address, dial_unix
 from ._sockets import abandon, until_ready, watches_descriptors
-from ._socks import connect_socks
+from ._tasks import Deadline
 
 __all__ = ["Opening", "check_chain", "open_websocket"]
 

@@ -21,7 +21,7 @@ from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from ..typing import LoggerLike
-from ._leaving import leave
+from ._tasks import leave
 
 if TYPE_CHECKING:
     from ._connection import ClientConnection

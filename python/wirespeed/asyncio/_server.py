@@ -28,15 +28,11 @@ from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
 from ._connection import Connection, attach, choose_io_backend, native_arguments
-from ._deadline import Deadline
 from ._handshake_limiter import HandshakeLimiter, HandshakeTask
-from ._leaving import can_suspend
 from ._listening import Acceptor
 from ._pending_handshake import PendingHandshakes
 from ._serving import negotiate, receive_request
-from ._task_drain import TaskDrain
-from ._tasks import current_task
-from ._yielding import is_turn_due, yield_to_loop
+from ._tasks import Deadline, TaskDrain, can_suspend, current_task, is_turn_due, yield_to_loop
 
 __all__ = ["Handler", "Server", "ServerConnection"]
 

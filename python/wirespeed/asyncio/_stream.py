@@ -17,7 +17,7 @@ from ..typing import BytesLike
 from ._client import connect
 from ._connection import ClientConnection
 from ._pipe import Pipe, closed_error
-from ._yielding import is_turn_due, yield_to_loop
+from ._tasks import is_turn_due, yield_to_loop
 
 __all__ = ["StreamReader", "StreamWriter", "open_stream"]
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from ....asyncio._basic_auth import basic_auth as _basic_auth
+from ....asyncio._request_hooks import basic_auth as _basic_auth
 from ....asyncio._serve import serve as _serve
 from ....asyncio._serve import unix_serve as _unix_serve
 from ....asyncio._server import Server as _Server

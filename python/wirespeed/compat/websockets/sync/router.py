@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl as ssl_module
 from typing import Any, Literal
 
-from ....sync._router import Router as _Router
+from ....sync._request_hooks import Router as _Router
 from ....typing import PathLike
 from .._installed import private
 from .server import Server, serve

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...._connection import State
 from ....close_codes import CloseCode
-from ....sync._basic_auth import basic_auth as _basic_auth
+from ....sync._request_hooks import basic_auth as _basic_auth
 from ....sync._serve import serve as _serve
 from ....sync._serve import unix_serve as _unix_serve
 from ....sync._server import Server as _Server
