@@ -88,7 +88,8 @@ def _opening() -> str:
 class Deadline:
     """A context manager that raises ``TimeoutError`` in a coroutine when its block takes too long.
 
-    It cancels the task, so code in the block must let ``CancelledError`` through. If the task is also cancelled by
+    It works like ``asyncio.timeout``, which Python 3.10 lacks, and its exception names the step that took too long. It
+    cancels the task, so code in the block must let ``CancelledError`` through. If the task is also cancelled by
     another caller, even at the same time, it stays cancelled.
 
     Args:
@@ -147,7 +148,8 @@ def _uncancel(task: asyncio.Task[object]) -> int:
     return getattr(task, "uncancel", int)()
 
 
-# Like the default of yield_after: some 0.3 ms of the cheapest calls.
+# Awaiting a completed operation does not suspend, so a task that repeats it would block the loop. The native core
+# counts messages by itself, with the option `yield_after`. This is its default: some 0.3 ms of the cheapest calls.
 _CALLS = 1024
 
 _count = itertools.count(1).__next__
@@ -288,6 +290,8 @@ def _awaits(frame: FrameType) -> bool:
 
 def leave(connection: Connection, code: int) -> None:
     """Begin to close a connection without waiting. The event loop sends the queued messages, then closes it.
+
+    This is for code that cannot await: ``__del__``, and coroutines that are closed or collected.
 
     ``asyncio.run`` waits for the end of the connection before it returns, unless it is already closing asynchronous
     generators.

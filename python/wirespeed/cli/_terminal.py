@@ -425,7 +425,10 @@ T = TypeVar("T")
 
 
 class Worker:
-    """A thread that runs one call after another. The process can end during a call.
+    """A thread that runs one blocking call after another, beside the event loop. The process can end during a call.
+
+    A blocked pipe must not prevent a connection from answering pings. The standard streams cannot be made non-blocking,
+    because other processes share them.
 
     Args:
         name: Name of the thread.
