@@ -14,9 +14,8 @@ from ....typing import BytesLike, Data, DataLike
 from .. import _heads as heads
 from .. import protocol as protocols
 from .._installed import private
-from .._iteration import AsyncMessages
 from .._settings import adapter, check_code, close_timeout
-from .._views import ProtocolView, TransportView
+from .._views import AsyncMessages, ProtocolView, TransportView
 
 __all__ = ["Connection", "use_native"]
 

@@ -16,10 +16,9 @@ from ....asyncio._server import ServerConnection as _ServerConnection
 from ....close_codes import CloseCode
 from ....typing import LoggerLike, Origin, PathLike, StatusLike, Subprotocol
 from .. import _heads as heads
-from .. import _hooks as hooks
-from .._credentials import pairs
+from .. import _server as hooks
 from .._installed import private
-from .._lines import Logged, log_closed
+from .._server import Logged, log_closed, pairs
 from .._settings import (
     MAX_FRAGMENTS,
     check_code,

@@ -19,9 +19,8 @@ from ....typing import BytesLike, Data, DataLike
 from .. import _heads as heads
 from .. import protocol as protocols
 from .._installed import private
-from .._iteration import Messages
 from .._settings import adapter, check_code, close_timeout
-from .._views import ProtocolView, SocketView, socket_view
+from .._views import Messages, ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
 

@@ -1,10 +1,11 @@
-"""Wraps the hooks of applications, so that they receive objects of the installed package.
+"""What servers of both APIs convert: hooks of applications, credentials, and log lines.
 
 Hooks may return responses and raise exceptions of either package; the server knows only those of this package.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -12,9 +13,16 @@ from ... import exceptions
 from ...datastructures import Headers
 from . import _heads as heads
 from . import exceptions as theirs
-from ._lines import note_application
 
-__all__ = ["process_request", "process_response", "select_subprotocol"]
+__all__ = [
+    "Logged",
+    "log_closed",
+    "note_application",
+    "pairs",
+    "process_request",
+    "process_response",
+    "select_subprotocol",
+]
 
 
 def _response(value: Any) -> Any:
@@ -105,3 +113,62 @@ def _select(supported: Sequence[str]) -> Callable[..., str]:
         raise exceptions.NegotiationError(f"invalid subprotocol; expected one of {', '.join(supported)}")
 
     return select
+
+
+def pairs(credentials: Any) -> Any:
+    """Return credentials with tuples as pairs, from any objects with two items.
+
+    Args:
+        credentials: The argument of the user.
+    """
+    if credentials is None or isinstance(credentials, str):
+        return credentials
+    try:
+        items = list(credentials)
+    except TypeError:
+        return credentials
+    if len(items) == 2 and all(isinstance(item, str) for item in items):
+        return tuple(items)
+    return [tuple(item) if isinstance(item, (list, tuple)) else item for item in items]
+
+
+class Logged:
+    """Base class of server connections, before the native class: logs the response to the request.
+
+    The connection is the ``websocket`` attribute of the log record.
+    """
+
+    logger: Any
+    response: Any
+    _by_application = False
+
+    def _send_answer(self, answer: Any) -> Any:
+        error = super()._send_answer(answer)  # type: ignore[misc]
+        if self.logger.isEnabledFor(logging.INFO):
+            response = self.response
+            if response.status_code == 101:
+                self.logger.info("connection open")
+            else:
+                line = "HTTP response sent (%d %s)" if self._by_application else "connection rejected (%d %s)"
+                self.logger.info(line, response.status_code, response.reason_phrase)
+        return error
+
+
+def note_application(connection: Any, response: Any) -> None:
+    """Note that the application has answered a request, if it has.
+
+    Args:
+        connection: The connection.
+        response: The value that ``process_request`` returned.
+    """
+    if response is not None:
+        connection._by_application = True
+
+
+def log_closed(connection: Any) -> None:
+    """Log that a connection is closed.
+
+    Args:
+        connection: The connection.
+    """
+    connection.logger.info("connection closed")
