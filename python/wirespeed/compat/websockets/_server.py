@@ -6,11 +6,14 @@ Hooks may return responses and raise exceptions of either package; the server kn
 from __future__ import annotations
 
 import logging
+import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from ... import exceptions
+from ..._serving.routing import RouterBase
 from ...datastructures import Headers
+from ...typing import PathLike
 from . import _heads as heads
 from . import exceptions as theirs
 
@@ -21,8 +24,11 @@ __all__ = [
     "pairs",
     "process_request",
     "process_response",
+    "routing",
     "select_subprotocol",
 ]
+
+S = TypeVar("S")
 
 
 def _response(value: Any) -> Any:
@@ -172,3 +178,47 @@ def log_closed(connection: Any) -> None:
         connection: The connection.
     """
     connection.logger.info("connection closed")
+
+
+def routing(router: type[RouterBase], serve: Callable[..., S]) -> tuple[Callable[..., S], Callable[..., S]]:
+    """Return the functions ``route`` and ``unix_route`` of an API.
+
+    Args:
+        router: Its class ``Router``, in whose module the functions are.
+        serve: Its function ``serve``.
+    """
+
+    def route(
+        url_map: Any,
+        *args: Any,
+        server_name: str | None = None,
+        ssl: ssl_module.SSLContext | Literal[True] | None = None,
+        create_router: type[RouterBase] | None = None,
+        **kwargs: Any,
+    ) -> S:
+        """Serve connections with a handler for each path. Needs werkzeug.
+
+        Args:
+            url_map: ``werkzeug.routing.Map`` whose endpoints are handlers.
+            *args: As for :func:`serve`.
+            server_name: Name of the server as clients see it; by default the name in the Host header.
+            ssl: As for :func:`serve`; ``True`` if a reverse proxy terminates TLS.
+            create_router: Subclass of :class:`Router` to create.
+            **kwargs: As for :func:`serve`.
+        """
+        handler, kwargs = (create_router or router).arrange(url_map, server_name, ssl, kwargs)
+        return serve(handler, *args, **kwargs)
+
+    def unix_route(url_map: Any, path: PathLike | None = None, **kwargs: Any) -> S:
+        """Serve connections on a Unix socket with a handler for each path: see :func:`route`.
+
+        Args:
+            url_map: As for :func:`route`.
+            path: Path of the socket.
+            **kwargs: As for :func:`route`.
+        """
+        return route(url_map, unix=True, path=path, **kwargs)
+
+    for function in (route, unix_route):
+        function.__module__, function.__qualname__ = router.__module__, function.__name__
+    return route, unix_route
