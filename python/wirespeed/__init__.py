@@ -23,42 +23,7 @@ if _typing.TYPE_CHECKING:
     from .asyncio.loop import EventLoop, new_event_loop, run
     from .close_codes import Close, CloseCode
     from .datastructures import Headers, HeadersLike, MultipleValuesError, Request, Response
-    from .exceptions import (
-        ConcurrencyError,
-        ConnectionClosed,
-        ConnectionClosedError,
-        ConnectionClosedOK,
-        DuplicateParameter,
-        HeaderLineTooLong,
-        InvalidHandshake,
-        InvalidHeader,
-        InvalidHeaderFormat,
-        InvalidHeaderValue,
-        InvalidMessage,
-        InvalidMethod,
-        InvalidOrigin,
-        InvalidParameterName,
-        InvalidParameterValue,
-        InvalidProtocol,
-        InvalidProxy,
-        InvalidProxyMessage,
-        InvalidProxyStatus,
-        InvalidState,
-        InvalidStatus,
-        InvalidUpgrade,
-        InvalidURI,
-        NegotiationError,
-        PayloadTooBig,
-        ProtocolError,
-        ProxyError,
-        RequestLineTooLong,
-        SecurityError,
-        StatusLineTooLong,
-        StreamClosedError,
-        TooManyFragments,
-        TooManyHeaders,
-        WebSocketException,
-    )
+    from .exceptions import *
     from .tls import TLS, TLSInfo
     from .typing import (
         BytesLike,
@@ -183,42 +148,6 @@ _SOURCES = {
     ".asyncio.loop": ("EventLoop", "new_event_loop", "run"),
     ".close_codes": ("Close", "CloseCode"),
     ".datastructures": ("Headers", "HeadersLike", "MultipleValuesError", "Request", "Response"),
-    ".exceptions": (
-        "ConcurrencyError",
-        "ConnectionClosed",
-        "ConnectionClosedError",
-        "ConnectionClosedOK",
-        "DuplicateParameter",
-        "HeaderLineTooLong",
-        "InvalidHandshake",
-        "InvalidHeader",
-        "InvalidHeaderFormat",
-        "InvalidHeaderValue",
-        "InvalidMessage",
-        "InvalidMethod",
-        "InvalidOrigin",
-        "InvalidParameterName",
-        "InvalidParameterValue",
-        "InvalidProtocol",
-        "InvalidProxy",
-        "InvalidProxyMessage",
-        "InvalidProxyStatus",
-        "InvalidState",
-        "InvalidStatus",
-        "InvalidUpgrade",
-        "InvalidURI",
-        "NegotiationError",
-        "PayloadTooBig",
-        "ProtocolError",
-        "ProxyError",
-        "RequestLineTooLong",
-        "SecurityError",
-        "StreamClosedError",
-        "StatusLineTooLong",
-        "TooManyFragments",
-        "TooManyHeaders",
-        "WebSocketException",
-    ),
     ".tls": ("TLS", "TLSInfo"),
     ".typing": (
         "BytesLike",
@@ -232,6 +161,9 @@ _SOURCES = {
         "Subprotocol",
     ),
 }
+
+# All other exports are exceptions.
+_SOURCES[".exceptions"] = (*{*__all__}.difference(("sync",), *_SOURCES.values()),)
 
 _MODULES = ("asyncio", "close_codes", "datastructures", "exceptions", "sync", "tls", "typing")
 
