@@ -473,7 +473,7 @@ TESTED_INSIDE = {
     },
     "tests/test_hints.py": {"_options.hints"},
     "tests/test_proxy.py": {"_net.proxy", "_net.uri"},
-    "tests/test_race.py": {"_net.addresses", "_net.race"},
+    "tests/test_race.py": {"_net.addresses"},
     "tests/test_redaction.py": {"_redaction"},
     "tests/test_redirects.py": {"_net.redirects"},
     "tests/test_responses.py": {"_handshake.responses"},

@@ -20,6 +20,9 @@ from .._net.addresses import (
     UNIX_RETRY,
     Address,
     Failures,
+    Race,
+    Wait,
+    attempts,
     from_infos,
     interleave_families,
     is_socket_replaced,
@@ -29,7 +32,6 @@ from .._net.addresses import (
     system_error,
 )
 from .._net.proxy import Proxy, socks_error, socks_missing, socks_type
-from .._net.race import Race, Wait, attempts
 from ._sockets import abandon, receive, send_all, until_ready, watches_descriptors
 
 __all__ = ["connect_socks", "dial", "dial_address", "dial_unix"]
