@@ -25,13 +25,12 @@ from collections.abc import (
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from .._annotations import Self
 from .._connection import JSON, MSGPACK, ConnectionStatus, State, construct
 from .._native import AsyncConnection, Opened
 from .._net.addresses import socket_addresses
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError, ConnectionClosed, ConnectionClosedOK
-from ..typing import BytesLike, Data, DataLike
+from ..typing import BytesLike, Data, DataLike, Self
 from ._sockets import ignore, watches_descriptors
 from ._tasks import can_suspend, is_turn_due, leave, yield_to_loop
 

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any
 
-from .._annotations import Self
 from .._connection import State, construct
 from .._handshake.eviction import LingeringSocket
 from .._handshake.negotiation import LINGER_TIMEOUT, answer, log_handshake_error, log_refusal, negotiation, refuse
@@ -27,6 +26,7 @@ from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
+from ..typing import Self
 from ._connection import Connection, attach, choose_io_backend, native_arguments
 from ._handshake_limiter import HandshakeLimiter, HandshakeTask
 from ._listening import Acceptor

@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from .._annotations import Self
 from .._connection import State
 from ..exceptions import ConnectionClosed, ConnectionClosedError, ConnectionClosedOK
-from ..typing import BytesLike
+from ..typing import BytesLike, Self
 from ._client import connect
 from ._connection import ClientConnection
 from ._pipe import Pipe, closed_error

@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from .._annotations import Buffer, Self
 from .._native import NativePublisher
+from ..typing import Buffer, Self
 from ._arguments import checked_seconds
 from ._event_loop import wait_for_publisher
 from ._handlers import NOT_AWAITED, dispose, must_be_awaited

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, get_origin
 
-from .._annotations import Unpack
 from .._connection import JSON, MSGPACK
 from .._native import JWT, NativeEngine
 from .._options.common import check_subprotocols
+from ..typing import Unpack
 from ._arguments import check_count
 
 __all__ = ["Decode", "Decoders", "Policy", "RatePolicy", "RouteSettings", "Routing", "decoders"]

@@ -15,13 +15,12 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from .._annotations import Self
 from .._connection import JSON, MSGPACK, ConnectionStatus, State
 from .._lazy import uuid
 from .._native import BlockingConnection, Opened, Ping
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError, ConnectionClosedOK
-from ..typing import Data, LoggerLike
+from ..typing import Data, LoggerLike, Self
 
 __all__ = ["ClientConnection", "Connection", "Ping"]
 

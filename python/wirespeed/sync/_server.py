@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from .._annotations import Self
 from .._connection import State, construct
 from .._handshake.eviction import LingeringSocket
 from .._handshake.negotiation import LINGER_TIMEOUT, log_refusal, negotiation, refuse
@@ -25,6 +24,7 @@ from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
+from ..typing import Self
 from ._connection import Connection
 from ._handshake_limiter import HandshakeLimiter, HandshakeThread
 from ._pending_handshake import PendingHandshakes
