@@ -424,11 +424,11 @@ USERS = sorted(
 
 
 TESTED_INSIDE = {
-    "tests/api/heads.py": {"_net.redirects", "_net.uri"},
+    "tests/api/heads.py": {"_net.uri"},
     "tests/test_cli_engine.py": {"cli._engine"},
     "tests/asyncio/test_client_codecs.py": {"_connection", "asyncio._connection"},
     "tests/asyncio/test_connect_routes.py": {"asyncio._opening"},
-    "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial", "asyncio._sockets"},
+    "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._opening", "asyncio._sockets"},
     "tests/asyncio/test_reconnect.py": {"asyncio._reconnect"},
     "tests/asyncio/test_server_broadcast_slow.py": {"asyncio._broadcasting"},
     "tests/asyncio/test_server_flood.py": {
@@ -446,7 +446,7 @@ TESTED_INSIDE = {
     "tests/compat/test_iteration.py": {"compat.websockets._views"},
     "tests/compat/test_log_records.py": {"compat.websockets._server"},
     "tests/compat/test_linking.py": {"compat.websockets._installed"},
-    "tests/compat/test_tls.py": {"compat.websockets._certificates", "compat.websockets._views"},
+    "tests/compat/test_tls.py": {"compat.websockets._views"},
     "tests/sync/test_client_codecs.py": {"_connection", "sync._connection"},
     "tests/sync/test_dial.py": {"sync._dial"},
     "tests/sync/test_server_flood.py": {"_handshake.eviction", "_handshake.pending_handshake", "_serving.accepting"},
@@ -475,7 +475,7 @@ TESTED_INSIDE = {
     "tests/test_proxy.py": {"_net.proxy", "_net.uri"},
     "tests/test_race.py": {"_net.addresses"},
     "tests/test_redaction.py": {"_redaction"},
-    "tests/test_redirects.py": {"_net.redirects"},
+    "tests/test_redirects.py": {"_net.uri"},
     "tests/test_responses.py": {"_handshake.responses"},
     "tests/test_log_throttle.py": {"_serving.log_throttle"},
     "tests/asyncio/test_started_tasks.py": {"asyncio._tasks"},

@@ -13,7 +13,7 @@ from .._lazy import ssl as ssl_module
 from .._native import ConnectedSocket
 from .._net.addresses import HAPPY_EYEBALLS_DELAY, socket_addresses
 from .._net.proxy import connect_socks
-from .._net.redirects import RedirectChain
+from .._net.uri import RedirectChain
 from .._options.client import PLAIN, ClientOptions, Network, check_headers, checked_network, checked_options
 from .._options.compression import Deflate
 from .._options.hints import cached_arguments, suggesting_names

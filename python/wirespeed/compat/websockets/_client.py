@@ -7,8 +7,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..._net.redirects import RedirectChain, cross_origin_headers
-from ..._net.uri import parse_uri
+from ..._net.uri import RedirectChain, cross_origin_headers, parse_uri
 from ..._options.client import Network
 from ...exceptions import InvalidStatus, SecurityError
 from . import _heads as heads
