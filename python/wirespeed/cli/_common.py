@@ -10,11 +10,14 @@ import os
 import re
 import select
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._lazy import ssl
 from .._redaction import printable
 from ..exceptions import InvalidStatus
+
+if TYPE_CHECKING:
+    from .. import TLS
 
 __all__ = [
     "CommandError",
@@ -26,6 +29,7 @@ __all__ = [
     "parse_count",
     "parse_seconds",
     "parse_size",
+    "server_tls",
     "write_all",
 ]
 
@@ -146,6 +150,26 @@ def limit(seconds: float) -> float | None:
         seconds: The value of the option.
     """
     return None if math.isinf(seconds) else seconds
+
+
+def server_tls(arguments: argparse.Namespace) -> TLS | None:
+    """Return the TLS settings of a server, ``None`` without a certificate.
+
+    Args:
+        arguments: The parsed command line.
+
+    Raises:
+        CommandError: The options contradict each other.
+        OSError, ValueError: The files cannot be used.
+    """
+    if arguments.cert is not None:
+        from .. import TLS
+
+        return TLS(cert=arguments.cert, key=arguments.key, ca=arguments.client_ca)
+    for name in ("key", "client_ca"):
+        if getattr(arguments, name) is not None:
+            raise CommandError(Status.USAGE, f"--{name.replace('_', '-')} needs --cert")
+    return None
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .. import TLS
 from ..engine import Engine
-from ._common import PORT, CommandError, Status, describe, limit, load, write_all
+from ._common import PORT, CommandError, Status, describe, limit, load, server_tls, write_all
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -119,11 +118,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         options["open_timeout"] = options["close_timeout"] = timeout
     if arguments.ping is not None:
         options["ping_interval"] = limit(arguments.ping) or None
-    if arguments.cert is not None:
-        options["ssl"] = TLS(cert=arguments.cert, key=arguments.key, ca=arguments.client_ca)
-    for name in ("key", "client_ca"):
-        if arguments.cert is None and getattr(arguments, name) is not None:
-            raise CommandError(Status.USAGE, f"--{name.replace('_', '-')} needs --cert")
+    if (tls := server_tls(arguments)) is not None:
+        options["ssl"] = tls
     return options
 
 

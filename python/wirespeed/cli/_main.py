@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from ._common import PORT, CommandError, Status, parse_count, parse_seconds, par
 __all__ = ["main"]
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    Subparsers = argparse._SubParsersAction[ArgumentParser]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except SystemExit as exc:
             return int(exc.code or 0)
         _fill_standard_streams()
-        return int(parsed.run(parsed))
+        # Imported here, because the help does not need it.
+        run = importlib.import_module(f"._{parsed.command}", __package__).run
+        return int(run(parsed))
     except CommandError as exc:
         with contextlib.suppress(OSError):
             write_all(2, f"wirespeed: {exc}\n".encode())
@@ -47,16 +51,36 @@ def _fill_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="wirespeed", description="WebSockets on the command line.", allow_abbrev=False
-    )
+def _make_parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="wirespeed", description="WebSockets on the command line.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"wirespeed {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_connect_parser(subparsers)
     _add_serve_parser(subparsers)
     _add_engine_parser(subparsers)
     return parser
+
+
+def _add_command(subparsers: Subparsers, name: str, text: str, description: str, epilog: str) -> ArgumentParser:
+    """Add the parser of a command, whose module has a function ``run``."""
+    parser = subparsers.add_parser(
+        name,
+        help=text,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=name)
+    return parser
+
+
+def _add_tls(parser: ArgumentParser) -> None:
+    """Add the options of a server's certificate."""
+    add = parser.add_argument_group("TLS").add_argument
+    add("--cert", metavar="FILE", help="certificate and intermediate certificates, in PEM, to serve wss")
+    add("--key", metavar="FILE", help="private key of --cert, if it is not in the same file")
+    add("--client-ca", metavar="FILE", help="require client certificates of the authorities in this PEM file")
 
 
 CONNECT_DESCRIPTION = """\
@@ -92,20 +116,9 @@ exit status:
 
 
 def _add_connect_parser(subparsers: Subparsers) -> None:
-    """Add the parser of this command.
-
-    Args:
-        subparsers: The result of ``add_subparsers``.
-    """
-    parser = subparsers.add_parser(
-        "connect",
-        help="connect to a server: interactive, or in a pipe",
-        description=CONNECT_DESCRIPTION,
-        epilog=CONNECT_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = _add_command(
+        subparsers, "connect", "connect to a server: interactive, or in a pipe", CONNECT_DESCRIPTION, CONNECT_EPILOG
     )
-    parser.set_defaults(run=_run_connect)
     parser.add_argument("uri", metavar="URI", help="ws:// or wss:// URI; user:password@ becomes Basic authentication")
     add = parser.add_argument_group("request").add_argument
     add("--header", metavar="NAME:VALUE", action="append", default=[], type=_header, help="add a header (repeat)")
@@ -152,13 +165,6 @@ def _add_connect_parser(subparsers: Subparsers) -> None:
     add("--no-color", action="store_true", help="no colors; NO_COLOR in the environment does the same")
 
 
-def _run_connect(arguments: argparse.Namespace) -> Status:
-    # Imported here, because the help does not need it.
-    from ._connect import run
-
-    return run(arguments)
-
-
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
@@ -199,20 +205,9 @@ exit status:
 
 
 def _add_serve_parser(subparsers: Subparsers) -> None:
-    """Add the parser of this command.
-
-    Args:
-        subparsers: The result of ``add_subparsers``.
-    """
-    parser = subparsers.add_parser(
-        "serve",
-        help="serve connections with an echo or your handler",
-        description=SERVE_DESCRIPTION,
-        epilog=SERVE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = _add_command(
+        subparsers, "serve", "serve connections with an echo or your handler", SERVE_DESCRIPTION, SERVE_EPILOG
     )
-    parser.set_defaults(run=_run_serve)
     what = "handler to run for each connection (default: an echo)"
     parser.add_argument("handler", metavar="MODULE:HANDLER", nargs="?", help=what)
     add = parser.add_argument_group("address").add_argument
@@ -227,10 +222,7 @@ def _add_serve_parser(subparsers: Subparsers) -> None:
     origin = "accept web pages of this origin only (repeat); none: also accept requests without an Origin header"
     add("--origin", metavar="ORIGIN", action="append", help=origin)
     add("--subprotocol", metavar="NAME", action="append", help="accept a subprotocol (repeat, preferred first)")
-    add = parser.add_argument_group("TLS").add_argument
-    add("--cert", metavar="FILE", help="certificate and intermediate certificates, in PEM, to serve wss")
-    add("--key", metavar="FILE", help="private key of --cert, if it is not in the same file")
-    add("--client-ca", metavar="FILE", help="require client certificates of the authorities in this PEM file")
+    _add_tls(parser)
     add = parser.add_argument_group("limits").add_argument
     add("--max-size", metavar="BYTES", default=2**20, type=parse_size, help="maximum message size: 1048576, 16M, none")
     timeout = "timeout of opening and of closing (default: 10)"
@@ -239,13 +231,6 @@ def _add_serve_parser(subparsers: Subparsers) -> None:
     add("--ping", metavar="SECONDS", default=20.0, type=parse_seconds, help=ping)
     add = parser.add_argument_group("output").add_argument
     add("-v", "--verbose", action="count", default=0, help="log refused connections; twice: every connection")
-
-
-def _run_serve(arguments: argparse.Namespace) -> Status:
-    # Imported here, because the help does not need it.
-    from ._serve import run
-
-    return run(arguments)
 
 
 def _path(text: str) -> str:
@@ -288,20 +273,9 @@ exit status:
 
 
 def _add_engine_parser(subparsers: Subparsers) -> None:
-    """Add the parser of this command.
-
-    Args:
-        subparsers: The result of ``add_subparsers``.
-    """
-    parser = subparsers.add_parser(
-        "engine",
-        help="serve connections on many threads, and show the rates",
-        description=ENGINE_DESCRIPTION,
-        epilog=ENGINE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = _add_command(
+        subparsers, "engine", "serve connections on many threads, and show the rates", ENGINE_DESCRIPTION, ENGINE_EPILOG
     )
-    parser.set_defaults(run=_run_engine)
     what = parser.add_mutually_exclusive_group().add_argument
     what("--echo", action="store_true", help="send every message back (the default)")
     what("--app", metavar="MODULE:NAME", help="an Engine, or a function that sets one up")
@@ -315,10 +289,7 @@ def _add_engine_parser(subparsers: Subparsers) -> None:
     add("--origin", metavar="ORIGIN", action="append", help=origin)
     add("--subprotocol", metavar="NAME", action="append", help="accept a subprotocol (repeat, preferred first)")
     add("--compression", action="store_true", default=None, help="accept permessage-deflate")
-    add = parser.add_argument_group("TLS").add_argument
-    add("--cert", metavar="FILE", help="certificate and intermediate certificates, in PEM, to serve wss")
-    add("--key", metavar="FILE", help="private key of --cert, if it is not in the same file")
-    add("--client-ca", metavar="FILE", help="require client certificates of the authorities in this PEM file")
+    _add_tls(parser)
     add = parser.add_argument_group("limits").add_argument
     add("--max-size", metavar="BYTES", type=parse_size, default=..., help="maximum message size: 1048576, 16M, none")
     timeout = "timeout of opening and of closing (default: 10)"
@@ -334,13 +305,6 @@ def _add_engine_parser(subparsers: Subparsers) -> None:
     add("--interval", metavar="SECONDS", type=parse_seconds, help=interval)
     add("--plain", action="store_true", help="show lines of rates also on a terminal")
     add("-v", "--verbose", action="count", default=0, help="log refused connections; twice: every failure")
-
-
-def _run_engine(arguments: argparse.Namespace) -> Status:
-    # Imported here, because the help does not need it.
-    from ._engine import run
-
-    return run(arguments)
 
 
 def _port(text: str) -> int:

@@ -16,10 +16,10 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .. import TLS, Request, Response, Server, ServerConnection, serve, unix_serve
+from .. import Request, Response, Server, ServerConnection, serve, unix_serve
 from .. import run as run_loop
 from ..tls import Stamp, stamp
-from ._common import PORT, CommandError, Status, describe, limit, load, write_all
+from ._common import PORT, CommandError, Status, describe, limit, load, server_tls, write_all
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -62,7 +62,7 @@ def _make(found: Any, arguments: argparse.Namespace) -> Server:
         "open_timeout": limit(arguments.timeout),
         "close_timeout": limit(arguments.timeout),
         "ping_interval": limit(arguments.ping or math.inf),
-        "ssl": _tls(arguments),
+        "ssl": server_tls(arguments),
     }
     if arguments.origin is not None:
         options["origins"] = [None if origin == "none" else origin for origin in arguments.origin]
@@ -78,15 +78,6 @@ def _make(found: Any, arguments: argparse.Namespace) -> Server:
         if getattr(arguments, name) not in (None, False):
             raise CommandError(Status.USAGE, f"--unix excludes --{name.replace('_', '-')}")
     return unix_serve(found, arguments.unix, **options)
-
-
-def _tls(arguments: argparse.Namespace) -> TLS | None:
-    if arguments.cert is not None:
-        return TLS(cert=arguments.cert, key=arguments.key, ca=arguments.client_ca)
-    for name in ("key", "client_ca"):
-        if getattr(arguments, name) is not None:
-            raise CommandError(Status.USAGE, f"--{name.replace('_', '-')} needs --cert")
-    return None
 
 
 def _allow_paths(paths: list[str]) -> Any:
