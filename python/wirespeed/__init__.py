@@ -8,7 +8,7 @@ from ._lazy import lazy as _lazy
 
 if _typing.TYPE_CHECKING:
     from . import sync
-    from ._connection import State
+    from ._native_types import State
     from ._options.compression import Deflate, compression_memory
     from ._patching import patch, unpatch
     from ._version import __version__
@@ -133,7 +133,7 @@ __all__ = [
 ]
 
 _SOURCES = {
-    "._connection": ("State",),
+    "._native_types": ("State",),
     "._options.compression": ("Deflate", "compression_memory"),
     "._patching": ("patch", "unpatch"),
     "._version": ("__version__",),

@@ -1,8 +1,7 @@
-"""What connections of both APIs share: states, status attributes, construction, JSON and MessagePack."""
+"""What connections of both APIs share: status attributes, construction, JSON and MessagePack."""
 
 from __future__ import annotations
 
-import enum
 import functools
 import importlib
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._native import AsyncConnection, BlockingConnection, Opened
+from ._native_types import State
 from ._redaction import mask_query, printable
 from .datastructures import Request, Response
 from .tls import TLSInfo, tls_info
@@ -31,22 +31,6 @@ __all__ = [
     "address_text",
     "construct",
 ]
-
-
-class State(enum.IntEnum):
-    """State of a WebSocket connection."""
-
-    CONNECTING = 0
-    """The opening handshake is under way."""
-
-    OPEN = 1
-    """Messages can be sent and received."""
-
-    CLOSING = 2
-    """A close frame was sent or received; the connection is not closed yet."""
-
-    CLOSED = 3
-    """The TCP connection is closed."""
 
 
 class ConnectionStatus:
