@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from interop.uvicorn_server import OURS, THEIRS, UvicornServer
-from wirespeed.asgi._head import HEAD_BYTES, essential_head, with_version
-from wirespeed.asgi._server import http_version_of
+from wirespeed.asgi._uvicorn import HEAD_BYTES, essential_head, http_version_of, with_version
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 

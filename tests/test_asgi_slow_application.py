@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from interop.certificates import Certificates
 from interop.load_scaling import load_scaled
 from interop.uvicorn_server import UvicornServer
-from wirespeed.asgi import _send_after_close as lateness
+from wirespeed.asgi import _after_close as after_close
 from wirespeed.close_codes import Close
 from wirespeed.exceptions import ConnectionClosed
 
@@ -261,7 +261,7 @@ async def subscribe(app: Raw, receive: Any, send: Any) -> None:
 def test_sending_application_notices_the_disconnect(
     loop: str, run: Any, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lateness, "_WITH_MESSAGES", 0.5)
+    monkeypatch.setattr(after_close, "_WITH_MESSAGES", 0.5)
     app = Raw(run)
     served(app, data, loop=loop)
     assert app.raised == ["ClientDisconnected"]
@@ -319,7 +319,7 @@ def test_second_task_of_an_application() -> None:
 
 def test_time_limit_for_remaining_messages() -> None:
     """Each received message extends the time limit, the last one by less."""
-    late = lateness.SendAfterClose()
+    late = after_close.SendAfterClose()
     closed = ConnectionClosed(Close(4001, "bye"), Close(4001, "bye"), True)
 
     def delay(received: int, waiting: int, now: float) -> float | None:
@@ -348,7 +348,7 @@ def test_time_limit_for_remaining_messages() -> None:
 )
 def test_only_after_a_close_of_the_client(closed: ConnectionClosed) -> None:
     stats: Any = {"messages_received": 5, "receive_queue_messages": 3}
-    assert lateness.SendAfterClose().delay(closed, stats, 0.0) is None
+    assert after_close.SendAfterClose().delay(closed, stats, 0.0) is None
 
 
 @LOOPS

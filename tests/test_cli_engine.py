@@ -148,7 +148,7 @@ def test_sigterm_as_soon_as_the_address_is_printed(monkeypatch: pytest.MonkeyPat
         assert signal.getsignal(signal.SIGTERM) != previous
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("wirespeed.cli._engine_run.write_all", write)
+    monkeypatch.setattr("wirespeed.cli._engine.write_all", write)
     assert main(["engine", "--port", "0", "--drain", "1"]) == 0
     assert told[0].startswith(b"listening on ws://")
     assert signal.getsignal(signal.SIGTERM) == previous
@@ -197,8 +197,7 @@ def test_a_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
 def test_status_screen() -> None:
     from rich.console import Console
 
-    from wirespeed.cli._engine_rates import Rates
-    from wirespeed.cli._engine_screen import draw
+    from wirespeed.cli._engine import Rates, draw
     from wirespeed.engine import Engine
 
     engine = Engine("127.0.0.1", workers=2)

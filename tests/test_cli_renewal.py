@@ -19,7 +19,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the command is ours")
 
 if IS_WIRESPEED:
-    from wirespeed.cli import _renewal as renewal
+    from wirespeed.cli import _serve as serving
 
 
 class Server:
@@ -40,7 +40,7 @@ class Looks:
         self.pauses: list[float] = []
         self._turn = asyncio.Event()
         names = SimpleNamespace(get_running_loop=asyncio.get_running_loop, sleep=self._sleep)
-        monkeypatch.setattr(renewal, "asyncio", names)
+        monkeypatch.setattr(serving, "asyncio", names)
 
     async def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -65,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
         async def main() -> None:
             server: Any = Server()
             looks = Looks(monkeypatch)
-            with renewal.Renewal(server, [str(file) for file in files], logging.getLogger(LOGGER)):
+            with serving.Renewal(server, [str(file) for file in files], logging.getLogger(LOGGER)):
                 await asyncio.sleep(0)
                 await test(server, looks, files)
             # Nothing of it is left.

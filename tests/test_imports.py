@@ -135,10 +135,11 @@ def test_lists_agree(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
     seen = {
-        alias.name: "." * node.level + (node.module or "")
+        name: "." * node.level + (node.module or "")
         for node in ast.walk(block)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
+        for name in (wirespeed.exceptions.__all__ if alias.name == "*" else [alias.name])
     }
     if sys.version_info >= (3, 16):
         seen.pop("EventLoopPolicy", None)

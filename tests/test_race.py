@@ -14,8 +14,7 @@ from interop.subject import IS_WIRESPEED
 pytestmark = pytest.mark.wirespeed_only("the modules are ours")
 
 if IS_WIRESPEED:
-    from wirespeed._net.addresses import Address
-    from wirespeed._net.race import Race
+    from wirespeed._net.addresses import Address, Race
 
 
 def address(number: int) -> Address:

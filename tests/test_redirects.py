@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wirespeed._net.redirects import (
+from wirespeed._net.uri import (
     MAX_REDIRECTS,
     RedirectChain,
     cross_origin_headers,

@@ -8,59 +8,22 @@ from ._lazy import lazy as _lazy
 
 if _typing.TYPE_CHECKING:
     from . import sync
-    from ._connection.state import State
+    from ._native_types import State
     from ._options.compression import Deflate, compression_memory
     from ._patching import patch, unpatch
     from ._version import __version__
-    from .asyncio._basic_auth import basic_auth
     from .asyncio._broadcasting import broadcast
     from .asyncio._client import connect, unix_connect
-    from .asyncio._connection import ClientConnection
-    from .asyncio._listener import Listener
+    from .asyncio._connection import ClientConnection, Listener
     from .asyncio._reconnect import ConnectAttempt
-    from .asyncio._router import Router, route, unix_route
+    from .asyncio._request_hooks import Router, basic_auth, route, unix_route
     from .asyncio._serve import serve, unix_serve
     from .asyncio._server import Server, ServerConnection
     from .asyncio._stream import StreamReader, StreamWriter, open_stream
     from .asyncio.loop import EventLoop, new_event_loop, run
     from .close_codes import Close, CloseCode
     from .datastructures import Headers, HeadersLike, MultipleValuesError, Request, Response
-    from .exceptions import (
-        ConcurrencyError,
-        ConnectionClosed,
-        ConnectionClosedError,
-        ConnectionClosedOK,
-        DuplicateParameter,
-        HeaderLineTooLong,
-        InvalidHandshake,
-        InvalidHeader,
-        InvalidHeaderFormat,
-        InvalidHeaderValue,
-        InvalidMessage,
-        InvalidMethod,
-        InvalidOrigin,
-        InvalidParameterName,
-        InvalidParameterValue,
-        InvalidProtocol,
-        InvalidProxy,
-        InvalidProxyMessage,
-        InvalidProxyStatus,
-        InvalidState,
-        InvalidStatus,
-        InvalidUpgrade,
-        InvalidURI,
-        NegotiationError,
-        PayloadTooBig,
-        ProtocolError,
-        ProxyError,
-        RequestLineTooLong,
-        SecurityError,
-        StatusLineTooLong,
-        StreamClosedError,
-        TooManyFragments,
-        TooManyHeaders,
-        WebSocketException,
-    )
+    from .exceptions import *
     from .tls import TLS, TLSInfo
     from .typing import (
         BytesLike,
@@ -170,59 +133,21 @@ __all__ = [
 ]
 
 _SOURCES = {
-    "._connection.state": ("State",),
+    "._native_types": ("State",),
     "._options.compression": ("Deflate", "compression_memory"),
     "._patching": ("patch", "unpatch"),
     "._version": ("__version__",),
-    ".asyncio._basic_auth": ("basic_auth",),
     ".asyncio._broadcasting": ("broadcast",),
     ".asyncio._client": ("connect", "unix_connect"),
-    ".asyncio._connection": ("ClientConnection",),
+    ".asyncio._connection": ("ClientConnection", "Listener"),
     ".asyncio._reconnect": ("ConnectAttempt",),
-    ".asyncio._router": ("Router", "route", "unix_route"),
+    ".asyncio._request_hooks": ("Router", "basic_auth", "route", "unix_route"),
     ".asyncio._serve": ("serve", "unix_serve"),
     ".asyncio._server": ("Server", "ServerConnection"),
     ".asyncio._stream": ("StreamReader", "StreamWriter", "open_stream"),
-    ".asyncio._listener": ("Listener",),
     ".asyncio.loop": ("EventLoop", "new_event_loop", "run"),
     ".close_codes": ("Close", "CloseCode"),
     ".datastructures": ("Headers", "HeadersLike", "MultipleValuesError", "Request", "Response"),
-    ".exceptions": (
-        "ConcurrencyError",
-        "ConnectionClosed",
-        "ConnectionClosedError",
-        "ConnectionClosedOK",
-        "DuplicateParameter",
-        "HeaderLineTooLong",
-        "InvalidHandshake",
-        "InvalidHeader",
-        "InvalidHeaderFormat",
-        "InvalidHeaderValue",
-        "InvalidMessage",
-        "InvalidMethod",
-        "InvalidOrigin",
-        "InvalidParameterName",
-        "InvalidParameterValue",
-        "InvalidProtocol",
-        "InvalidProxy",
-        "InvalidProxyMessage",
-        "InvalidProxyStatus",
-        "InvalidState",
-        "InvalidStatus",
-        "InvalidUpgrade",
-        "InvalidURI",
-        "NegotiationError",
-        "PayloadTooBig",
-        "ProtocolError",
-        "ProxyError",
-        "RequestLineTooLong",
-        "SecurityError",
-        "StreamClosedError",
-        "StatusLineTooLong",
-        "TooManyFragments",
-        "TooManyHeaders",
-        "WebSocketException",
-    ),
     ".tls": ("TLS", "TLSInfo"),
     ".typing": (
         "BytesLike",
@@ -236,6 +161,9 @@ _SOURCES = {
         "Subprotocol",
     ),
 }
+
+# All other exports are exceptions.
+_SOURCES[".exceptions"] = (*{*__all__}.difference(("sync",), *_SOURCES.values()),)
 
 _MODULES = ("asyncio", "close_codes", "datastructures", "exceptions", "sync", "tls", "typing")
 

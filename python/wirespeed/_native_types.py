@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TypedDict
 
-__all__ = ["ConnectOptions", "DeflateOptions", "EngineSettings", "SharedSettings", "Stats"]
+__all__ = ["ConnectOptions", "DeflateOptions", "EngineSettings", "SharedSettings", "State", "Stats"]
 
 
 class DeflateOptions(TypedDict):
@@ -71,3 +72,19 @@ class Stats(TypedDict):
     receive_queue_messages: int
     receive_queue_bytes: int
     send_queue_bytes: int
+
+
+class State(enum.IntEnum):
+    """State of a WebSocket connection."""
+
+    CONNECTING = 0
+    """The opening handshake is under way."""
+
+    OPEN = 1
+    """Messages can be sent and received."""
+
+    CLOSING = 2
+    """A close frame was sent or received; the connection is not closed yet."""
+
+    CLOSED = 3
+    """The TCP connection is closed."""

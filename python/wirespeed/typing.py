@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections.abc
 import http
 import logging
 import os
+import typing
 from typing import TYPE_CHECKING, Any, NewType
 
 from .datastructures import HeadersLike
@@ -22,6 +24,17 @@ __all__ = [
     "StatusLike",
     "Subprotocol",
 ]
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as Buffer
+    from typing_extensions import Self as Self
+    from typing_extensions import Unpack as Unpack
+else:
+    # Names for annotations of this package, so that `typing.get_type_hints` works: the nearest equivalent in older
+    # versions of Python, which do not have them.
+    Buffer = getattr(collections.abc, "Buffer", Any)
+    Self = getattr(typing, "Self", Any)
+    Unpack = getattr(typing, "Unpack", type)
 
 Data = str | bytes
 """Types of a received message: ``str`` for text, ``bytes`` for binary."""

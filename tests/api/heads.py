@@ -20,8 +20,7 @@ import wirespeed
 import wirespeed.sync
 from interop.serving import KEY
 from interop.uvicorn_server import UvicornServer
-from wirespeed._net.redirects import resolve_location
-from wirespeed._net.uri import parse_uri
+from wirespeed._net.uri import parse_uri, resolve_location
 from wirespeed.exceptions import InvalidHandshake, InvalidURI
 
 from .conversation import QUIET

@@ -178,11 +178,12 @@ def test_without_msgspec(
     server: WebSocketsServer, run: Run, connect: Connect, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exception names the package to install, and no message is lost."""
-    from wirespeed._connection import codec as module
+    from wirespeed._connection import Codec
+    from wirespeed.asyncio import _connection as module
 
     for name in ("msgspec", "msgspec.json", "msgspec.msgpack"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(module, codec.upper(), module.Codec(codec))
+    monkeypatch.setattr(module, codec.upper(), Codec(codec))
 
     async def main() -> None:
         async with connect(server.uri) as ws:

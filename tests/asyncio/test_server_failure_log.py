@@ -21,7 +21,7 @@ SETTINGS = ONE_OF_EACH_PORT
 
 if IS_WIRESPEED:
     from wirespeed import Headers, Response
-    from wirespeed._connection.status import address_text
+    from wirespeed._connection import address_text
     from wirespeed._server.accept import AcceptedSocket
     from wirespeed._server.log import log_handshake_error, log_hint
 

@@ -68,7 +68,7 @@ def test_an_iterator_as_a_generator(package: Any) -> None:
 
 def test_throwing_into_an_iterator() -> None:
     """An exception, or a class with one, and a traceback: the forms that generators accept, in old programs."""
-    from wirespeed.compat.websockets._iteration import Messages
+    from wirespeed.compat.websockets._views import Messages
 
     def thrown(*arguments: Any) -> tuple[BaseException, set[Any]]:
         with pytest.raises(ZeroDivisionError) as caught:

@@ -153,7 +153,7 @@ def test_hooks_that_raise(caplog: pytest.LogCaptureFixture, kind: str) -> None:
 
 def test_a_quiet_log_costs_nothing(server: Any) -> None:
     """With the logger at WARNING, the default, no response is formatted for the log."""
-    from wirespeed.compat.websockets._lines import Logged
+    from wirespeed.compat.websockets._server import Logged
 
     class Base:
         def _send_answer(self, answer: Any) -> str:

@@ -14,8 +14,7 @@ import pytest
 from interop.certificates import Certificates
 from wirespeed import TLS
 from wirespeed.compat import websockets
-from wirespeed.compat.websockets._certificates import ssl_object
-from wirespeed.compat.websockets._views import TransportView, socket_view
+from wirespeed.compat.websockets._views import TransportView, socket_view, ssl_object
 
 pytest.importorskip("websockets", minversion="17")
 

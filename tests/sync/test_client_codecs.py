@@ -114,11 +114,12 @@ def test_closed(server: WebSocketsServer, codec: str) -> None:
 
 def test_without_msgspec(server: WebSocketsServer, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exception names the package to install, and no message is lost."""
-    from wirespeed._connection import codec as module
+    from wirespeed._connection import Codec
+    from wirespeed.sync import _connection as module
 
     for name in ("msgspec", "msgspec.json", "msgspec.msgpack"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(module, codec.upper(), module.Codec(codec))
+    monkeypatch.setattr(module, codec.upper(), Codec(codec))
     with connect(server.uri) as ws:
         send, recv = calls(ws, codec)
         with pytest.raises(ImportError, match=r"wirespeed\[codecs\]"):

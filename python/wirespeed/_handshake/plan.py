@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from .._lazy import ssl as ssl_module
 from .._native import ClientOpening, ClientPlan, ClientTLS
 from .._net.proxy import Proxy, get_proxy, socks_type, tunnel_request
-from .._net.redirects import RedirectChain
-from .._net.uri import WebSocketURI
+from .._net.uri import RedirectChain, WebSocketURI
 from .._options.client import Network, native_tls
 from ..tls import TLS, choose_ssl
 

@@ -15,8 +15,7 @@ from .._lazy import ssl as ssl_module
 from .._native import ClientPlan, ClientTLS, system_authorities
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._net.proxy import basic_authorization
-from .._net.redirects import RedirectChain
-from .._net.uri import WebSocketURI
+from .._net.uri import RedirectChain, WebSocketURI
 from ..datastructures import Headers, HeadersLike
 from ..exceptions import InvalidHeader
 from ..tls import TLS

@@ -12,7 +12,7 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._connection.status import address_text
+from .._connection import address_text
 from ..exceptions import ConnectionClosed, InvalidHandshake
 from ..typing import LoggerLike
 

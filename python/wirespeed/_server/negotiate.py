@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from .._connection.state import State
+from .._connection import State
 from .._handshake.responses import common_fields, plain_response
 from .._native import Handshake, Opened, ServerTLS, accept_key
 from .._options.server import ServerOptions

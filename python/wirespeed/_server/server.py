@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._connection.status import AcceptedStatus, address_text
+from .._connection import AcceptedStatus, address_text
 from .._handshake.responses import plain_response
 from .._lazy import ssl as ssl_module
 from .._native import PendingHandshake

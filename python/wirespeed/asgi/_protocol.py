@@ -18,11 +18,17 @@ from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidHandshake
 from . import _events as events
-from . import _head as head
-from ._lines import TrafficLog, traffic_log
-from ._lingering import lingering_applications
-from ._send_after_close import SendAfterClose
-from ._server import TRACE, ClientDisconnected, http_version_of, settings_of, utils
+from ._after_close import SendAfterClose, lingering_applications
+from ._traffic_log import TrafficLog, traffic_log
+from ._uvicorn import (
+    TRACE,
+    ClientDisconnected,
+    essential_head,
+    http_version_of,
+    settings_of,
+    utils,
+    with_version,
+)
 
 __all__ = ["WebSocketProtocol"]
 
@@ -228,7 +234,7 @@ class WebSocketProtocol(asyncio.Protocol):
     def _receive_request(self, data: bytes) -> None:
         settings = settings_of(self._config, self.max_fragments)
         handshake = PendingHandshake(settings.native)
-        data, fields = head.essential_head(head.with_version(data, self._http_version))
+        data, fields = essential_head(with_version(data, self._http_version))
         try:
             handshake.receive(data)
             handshake.check()

@@ -8,13 +8,11 @@ import typing as _typing
 from .._lazy import lazy as _lazy
 
 if _typing.TYPE_CHECKING:
-    from ._basic_auth import basic_auth
     from ._broadcasting import broadcast
     from ._client import connect, unix_connect
-    from ._connection import ClientConnection, Connection
-    from ._listener import Listener
+    from ._connection import ClientConnection, Connection, Listener
     from ._reconnect import ConnectAttempt, process_exception
-    from ._router import Router, route, unix_route
+    from ._request_hooks import Router, basic_auth, route, unix_route
     from ._serve import serve, unix_serve
     from ._server import Server, ServerConnection
     from ._stream import StreamReader, StreamWriter, open_stream
@@ -42,16 +40,14 @@ __all__ = [
 ]
 
 _SOURCES = {
-    "._basic_auth": ("basic_auth",),
     "._broadcasting": ("broadcast",),
     "._client": ("connect", "unix_connect"),
-    "._connection": ("ClientConnection", "Connection"),
+    "._connection": ("ClientConnection", "Connection", "Listener"),
     "._reconnect": ("ConnectAttempt", "process_exception"),
-    "._router": ("Router", "route", "unix_route"),
+    "._request_hooks": ("Router", "basic_auth", "route", "unix_route"),
     "._serve": ("serve", "unix_serve"),
     "._server": ("Server", "ServerConnection"),
     "._stream": ("StreamReader", "StreamWriter", "open_stream"),
-    "._listener": ("Listener",),
 }
 
 if not _typing.TYPE_CHECKING:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
-from .._connection.state import State
+from .._connection import State
 from .._native import broadcast as _broadcast
 from ..exceptions import ConcurrencyError
 from ..typing import DataLike, LoggerLike

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from .._connection.status import HandshakeSummary
+from .._connection import HandshakeSummary
 from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._options.client import PLAIN, AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
 from .._options.common import QUEUE_BYTES
@@ -19,11 +19,10 @@ from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
-from ._connection import ClientConnection, establish
-from ._deadline import Deadline
-from ._listener import Listener
+from ._connection import ClientConnection, Listener, establish
 from ._opening import check_chain, open_websocket
 from ._reconnect import ConnectAttempt, Policy, Reconnection, backoff, process_exception
+from ._tasks import Deadline
 
 __all__ = ["connect", "unix_connect"]
 

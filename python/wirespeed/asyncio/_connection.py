@@ -1,4 +1,4 @@
-"""The asyncio connection and its construction.
+"""The asyncio connection, its construction, and ``Listener`` for its events.
 
 The native base class implements messages; this module implements the methods that are called less often.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import inspect
 import socket as socket_module
 import sys
 import warnings
@@ -24,26 +25,21 @@ from collections.abc import (
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from .._annotations import Self
-from .._connection import codec
-from .._connection.construction import construct
-from .._connection.state import State
-from .._connection.status import ConnectionStatus
+from .._connection import JSON, MSGPACK, ConnectionStatus, State, construct
 from .._native import AsyncConnection, Opened
 from .._net.addresses import socket_addresses
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError, ConnectionClosed, ConnectionClosedOK
-from ..typing import BytesLike, Data, DataLike
-from ._leaving import can_suspend, leave
+from ..typing import BytesLike, Data, DataLike, Self
 from ._sockets import ignore, watches_descriptors
-from ._yielding import is_turn_due, yield_to_loop
+from ._tasks import can_suspend, is_turn_due, leave, yield_to_loop
 
 if TYPE_CHECKING:
     from .._options.client import AsyncClientOptions
     from .._options.common import AsyncOptions
     from ._opening import Opening
 
-__all__ = ["ClientConnection", "Connection", "attach", "choose_io_backend", "establish", "native_arguments"]
+__all__ = ["ClientConnection", "Connection", "Listener", "attach", "choose_io_backend", "establish", "native_arguments"]
 
 
 class Connection(ConnectionStatus, AsyncConnection):
@@ -257,7 +253,7 @@ class Connection(ConnectionStatus, AsyncConnection):
             ConnectionClosed: The connection is closed.
             TypeError: The value cannot be encoded as JSON.
         """
-        return self.send(codec.JSON.encode(value), text=True, compress=compress)
+        return self.send(JSON.encode(value), text=True, compress=compress)
 
     async def recv_json(self, type: Any = Any) -> Any:  # noqa: A002 - the word of msgspec
         """Receive a message and decode it as JSON. Needs ``wirespeed[codecs]``.
@@ -270,7 +266,7 @@ class Connection(ConnectionStatus, AsyncConnection):
             msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not JSON.
         """
-        decode = codec.JSON.decoder(type)
+        decode = JSON.decoder(type)
         return decode(await self.recv(decode=False))
 
     def send_msgpack(self, value: Any, *, compress: bool | None = None) -> Coroutine[Any, Any, None]:
@@ -284,7 +280,7 @@ class Connection(ConnectionStatus, AsyncConnection):
             ConnectionClosed: The connection is closed.
             TypeError: The value cannot be encoded as MessagePack.
         """
-        return self.send(codec.MSGPACK.encode(value), compress=compress)
+        return self.send(MSGPACK.encode(value), compress=compress)
 
     async def recv_msgpack(self, type: Any = Any) -> Any:  # noqa: A002 - the word of msgspec
         """Receive a message and decode it as MessagePack. Needs ``wirespeed[codecs]``.
@@ -297,7 +293,7 @@ class Connection(ConnectionStatus, AsyncConnection):
             msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not MessagePack.
         """
-        decode = codec.MSGPACK.decoder(type)
+        decode = MSGPACK.decoder(type)
         return decode(await self.recv(decode=False))
 
     # Control frames.
@@ -521,3 +517,72 @@ async def _items(message: Iterable[DataLike] | AsyncIterable[DataLike]) -> Async
     else:
         for item in message:
             yield item
+
+
+class Listener:
+    """Receives messages and events of a connection. Pass an instance to :func:`wirespeed.connect` as ``listener``.
+
+    Override the methods that you need; others cost nothing. The event loop calls them, one at a time, so they must not
+    block. If ``on_message`` is overridden, it receives all messages, and ``recv`` and similar methods raise
+    ``RuntimeError``; otherwise messages are received as without a listener. Messages are delivered at once, so
+    ``max_queue`` does not limit them: a listener that stores messages needs its own limit.
+
+    An exception in a method closes the connection with code 1011, and :meth:`ClientConnection.wait_closed` raises it.
+    After it, only ``on_close`` is called. ``KeyboardInterrupt`` and ``SystemExit`` propagate to the event loop.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, method in vars(cls).items():
+            if hasattr(Listener, name) and name.startswith("on_") and inspect.iscoroutinefunction(method):
+                raise TypeError(f"{cls.__qualname__}.{name} must not be async: begin a task in it for what has to wait")
+
+    def on_open(self, ws: Connection) -> None:
+        """Called when the connection is open, before all other methods.
+
+        Args:
+            ws: The connection.
+        """
+
+    # Any, so that an override can declare the types that it gets. They depend on the peer and on ``zero_copy``.
+    def on_message(self, ws: Connection, message: Any) -> None:
+        """Called when a message has arrived.
+
+        Args:
+            ws: The connection.
+            message: ``str`` for text, ``bytes`` for binary; with ``zero_copy``, a read-only ``memoryview`` for binary.
+                The view is meant for use during the call. It stays valid if you keep it, but then keeps the whole
+                read buffer in memory.
+        """
+
+    def on_ping(self, ws: Connection, data: bytes) -> None:
+        """Called when a ping has arrived. The pong is sent automatically.
+
+        Args:
+            ws: The connection.
+            data: Payload of at most 125 bytes.
+        """
+
+    def on_pong(self, ws: Connection, data: bytes) -> None:
+        """Called when a pong has arrived.
+
+        Args:
+            ws: The connection.
+            data: Payload of at most 125 bytes.
+        """
+
+    def on_close(self, ws: Connection, code: int, reason: str) -> None:
+        """Called once when the connection is closed, after all other methods.
+
+        Args:
+            ws: The connection.
+            code: Code of the received close frame; 1005 if it has no code, 1006 if none was received.
+            reason: Reason of the received close frame.
+        """
+
+    def on_writable(self, ws: Connection) -> None:
+        """Called when there is room to send again, after ``send_nowait`` raised or reached ``write_limit``.
+
+        Args:
+            ws: The connection.
+        """

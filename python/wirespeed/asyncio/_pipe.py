@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .._connection.state import State
+from .._connection import State
 from ..close_codes import CloseCode
 from ..exceptions import ConnectionClosed, StreamClosedError
 from ..typing import BytesLike

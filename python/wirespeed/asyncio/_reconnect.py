@@ -14,14 +14,13 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .._annotations import Self
-from .._connection.state import State
+from .._connection import State
 from .._redaction import mask_uri, printable
 from ..close_codes import CloseCode
 from ..datastructures import Headers, Response
 from ..exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
-from ..typing import LoggerLike
-from ._leaving import leave
+from ..typing import LoggerLike, Self
+from ._tasks import leave
 
 if TYPE_CHECKING:
     from ._connection import ClientConnection

@@ -18,7 +18,7 @@ from .._version import SERVER
 from ..datastructures import Request, Response
 from ..tls import TLS
 from ..typing import LoggerLike, Origin, PathLike, Subprotocol
-from ._listener import Listener
+from ._connection import Listener
 from ._server import Handler, Server, ServerConnection
 
 __all__ = ["serve", "unix_serve"]

@@ -14,9 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any
 
-from .._annotations import Self
-from .._connection.construction import construct
-from .._connection.state import State
+from .._connection import State, construct
 from .._native import Opened
 from .._net.binding import Listeners, Place
 from .._options.server import AsyncServerOptions, check_close_frame
@@ -26,13 +24,10 @@ from .._server.negotiate import LINGER_TIMEOUT, answer, negotiation, reception, 
 from .._server.server import AcceptedBase, ServerBase, not_awaitable
 from ..close_codes import CloseCode
 from ..tls import TLS
+from ..typing import Self
 from ._accept import Acceptor, HandshakeLimiter, HandshakeTask, PendingHandshakes, negotiate, receive_request
 from ._connection import Connection, attach, choose_io_backend, native_arguments
-from ._deadline import Deadline
-from ._leaving import can_suspend
-from ._task_drain import TaskDrain
-from ._tasks import current_task
-from ._yielding import is_turn_due, yield_to_loop
+from ._tasks import Deadline, TaskDrain, can_suspend, current_task, is_turn_due, yield_to_loop
 
 __all__ = ["Handler", "Server", "ServerConnection"]
 

@@ -10,14 +10,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from .._annotations import Self
-from .._connection.state import State
+from .._connection import State
 from ..exceptions import ConnectionClosed, ConnectionClosedError, ConnectionClosedOK
-from ..typing import BytesLike
+from ..typing import BytesLike, Self
 from ._client import connect
 from ._connection import ClientConnection
 from ._pipe import Pipe, closed_error
-from ._yielding import is_turn_due, yield_to_loop
+from ._tasks import is_turn_due, yield_to_loop
 
 __all__ = ["StreamReader", "StreamWriter", "open_stream"]
 

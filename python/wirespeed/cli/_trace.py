@@ -8,7 +8,7 @@ from typing import Any
 from .. import ClientConnection, Headers, Listener, Request, Response
 from .._redaction import mask_header, printable
 from ..exceptions import ConnectionClosed
-from ._screen import Screen
+from ._terminal import Screen
 
 __all__ = ["Watcher", "closing", "opening", "receive", "request", "response", "sent"]
 

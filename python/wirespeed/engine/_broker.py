@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
+import inspect
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from .._annotations import Buffer, Self
 from .._native import NativePublisher
+from ..typing import Buffer, Self
 from ._arguments import checked_seconds
-from ._capacity import wait_for_publisher
-from ._lifecycle import start_logging
-from ._log import Log
+from ._event_loop import wait_for_publisher
+from ._handlers import NOT_AWAITED, dispose, must_be_awaited
+from ._log import Log, start_logging
 
-__all__ = ["BrokerEvent", "BrokerPolicy", "BrokerStatus", "Published", "Publisher"]
+if TYPE_CHECKING:
+    from ._engine import Engine
+
+__all__ = ["BrokerEvent", "BrokerPolicy", "BrokerStatus", "Notices", "Published", "Publisher"]
 
 _logger = Log(logging.getLogger("wirespeed.engine"))
 
@@ -310,3 +316,89 @@ class Publisher(NativePublisher):
 
 def _size(message: Any) -> int:
     return len(message.encode()) if isinstance(message, str) else memoryview(message).nbytes
+
+
+class Notices:
+    """Passes notices of the broker to its handler, one at a time and in order, in the thread or task that takes events.
+
+    Args:
+        engine: The engine.
+        logger: Logs exceptions of the handler.
+    """
+
+    def __init__(self, engine: Engine, logger: Log) -> None:
+        self._engine = engine
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[BrokerEvent] = collections.deque()
+        # A thread or task is running the handler.
+        self._busy = False
+        # The error about an awaitable result was logged.
+        self._refused = False
+
+    def has_unhandled(self) -> bool:
+        """Return whether there are notices, and no handler is running."""
+        with self._lock:
+            return self._fetch()
+
+    def _fetch(self) -> bool:
+        self._waiting.extend(BrokerEvent(*notice) for notice in self._engine._broker_notices())
+        return bool(self._waiting) and not self._busy
+
+    def _begin(self) -> BrokerEvent | None:
+        with self._lock:
+            if not self._fetch():
+                return None
+            self._busy = True
+            return self._waiting.popleft()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._busy = False
+
+    def _wake_another(self) -> None:
+        # This task or thread will not handle the remaining notices, and all others may be waiting.
+        if self._waiting:
+            self._engine._wake_taker()
+
+    def dispatch(self, handler: Callable[[BrokerEvent], Any] | None) -> bool:
+        """Call the handler, if any, for each notice. Return whether there were notices."""
+        any_handled = False
+        try:
+            while (event := self._begin()) is not None:
+                any_handled = True
+                try:
+                    result = None if handler is None else handler(event)
+                    if result is not None and must_be_awaited(result):
+                        self._refuse(event, result)
+                except Exception:
+                    self._logger.exception("the handler of %r has failed", event)
+                finally:
+                    self._end()
+        except BaseException:
+            self._wake_another()
+            raise
+        return any_handled
+
+    def _refuse(self, event: BrokerEvent, result: Any) -> None:
+        if not self._refused:
+            self._refused = True
+            self._logger.error("the handler of %r has returned %r: %s", event, result, NOT_AWAITED)
+        dispose(result)
+
+    async def dispatch_async(self, handler: Callable[[BrokerEvent], Any] | None) -> None:
+        """Call the handler for each notice, and await its results."""
+        try:
+            while (event := self._begin()) is not None:
+                try:
+                    if handler is not None:
+                        result = handler(event)
+                        if inspect.isawaitable(result):
+                            await result
+                except Exception:
+                    self._logger.exception("the handler of %r has failed", event)
+                finally:
+                    self._end()
+        except BaseException:
+            self._wake_another()
+            raise

@@ -9,17 +9,15 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from .._annotations import Self
 from .._native import JWT, Batch, Connected, Disconnected, EngineLimits, Invalid, Message
 from .._options.common import check_subprotocols, check_type
 from ..tls import TLS
+from ..typing import Self
 from ._arguments import check_count, checked_seconds, checked_tls
-from ._broker import BrokerPolicy, BrokerStatus
-from ._capacity import wait_for_engine
-from ._handler_deadline import GRACE_PERIOD
+from ._broker import BrokerPolicy, BrokerStatus, Notices
+from ._event_loop import iterate, wait_for_engine
 from ._handlers import Handlers, SessionQueues, ThreadDispatcher, is_coroutine_function
-from ._iteration import Notices, iterate
-from ._lifecycle import EngineLifecycle
+from ._lifecycle import GRACE_PERIOD, EngineLifecycle
 from ._routes import Policy, RatePolicy, Routing
 
 if TYPE_CHECKING:

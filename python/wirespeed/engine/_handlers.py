@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._native import Connected, Invalid, Message, Sent, Session, Undecoded
 from ..exceptions import InvalidState
-from ._iteration import NOT_AWAITED, TIME_SLICE, dispose, must_be_awaited
+from ._event_loop import TIME_SLICE
 from ._log import Log
 
 if TYPE_CHECKING:
@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     # An event that is handled later. A message is decoded when its turn has come.
     QueuedEvent: TypeAlias = Event | Undecoded
 
-__all__ = ["Handlers", "SessionQueues", "ThreadDispatcher", "is_coroutine_function"]
+__all__ = [
+    "NOT_AWAITED",
+    "Handlers",
+    "SessionQueues",
+    "ThreadDispatcher",
+    "dispose",
+    "is_coroutine_function",
+    "must_be_awaited",
+]
 
 # RFC 6455 7.4.1, 1011: "a server is terminating the connection because it encountered an unexpected condition".
 INTERNAL_ERROR = 1011
@@ -48,6 +56,23 @@ MAX_TOTAL_BYTES = 2**26
 
 # Python 3.12 runs a task up to its first suspension at once. Most handlers never suspend.
 EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+
+
+# The end of the log record for handlers that return an awaitable in a thread.
+NOT_AWAITED = "a thread does not await it; coroutine functions run on an event loop, as with engine.serve()"
+
+
+def must_be_awaited(result: object) -> bool:
+    """Return whether a handler's result must be awaited. The result of `send` need not be."""
+    return inspect.isawaitable(result) and not isinstance(result, Sent)
+
+
+def dispose(result: Any) -> None:
+    """Close or cancel an awaitable that will not be awaited."""
+    for name in "close", "cancel":
+        if callable(end := getattr(result, name, None)):
+            end()
+            return
 
 
 def is_coroutine_function(handler: object) -> bool:

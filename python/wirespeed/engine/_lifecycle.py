@@ -1,6 +1,6 @@
-"""Operation of an engine: draining, signals, logging and certificates.
+"""Operation of an engine: draining, signals, the deadline of handlers, certificates.
 
-The native core serves the sessions. This module adds signals, event loops and ``logging``.
+The native core serves the sessions. This module adds signals and event loops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import dataclasses
 import ipaddress
 import logging
 import os
-import select
 import signal
 import threading
 import time
@@ -21,23 +20,19 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from .._native import NativeDraining, NativeEngine, NativeHandoff, NativeLogs
+from .._native import NativeDraining, NativeEngine, NativeHandoff
 from .._options.common import check_type
 from ..tls import TLS
 from ._arguments import check_count, checked_seconds, checked_tls
-from ._handler_deadline import GRACE_PERIOD, HandlerDeadline, Interrupted, interrupt_at_deadline
-from ._log import Log
+from ._log import Log, start_logging
 
-__all__ = ["Drained", "EngineLifecycle", "start_logging"]
+__all__ = ["Drained", "EngineLifecycle", "GRACE_PERIOD", "HandlerDeadline", "Interrupted", "interrupt_at_deadline"]
 
 STUCK_AFTER = 5.0
 """Seconds that a worker may be busy without a pause until ``/health`` reports it as stuck."""
 
 MIN_PAGE_TOKEN = 16
 """The minimum length of the page's token, so that it cannot be guessed."""
-
-SUPPRESSED_INTERVAL = 1.0
-"""Seconds between two checks whether suppressed records are due."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -358,40 +353,6 @@ def _end_after_handoff(handoff: NativeHandoff, deadline: HandlerDeadline) -> Non
         deadline.end(time.monotonic() + seconds)
 
 
-def start_logging(logs: NativeLogs, logger: Log) -> None:
-    """Start a thread that passes native log records to a logger, and ends with the native threads.
-
-    Args:
-        logs: The source of the records.
-        logger: The logger.
-    """
-    # A daemon thread that waits for a descriptor: it delays neither the engine nor the end of the interpreter.
-    threading.Thread(target=_log, args=(logs, logs.wake_fd(), logger), name="wirespeed-log", daemon=True).start()
-
-
-def _log(logs: NativeLogs, waker: int, logger: Log) -> None:
-    """Log all records until the engine ends."""
-    try:
-        ready = b"\0"
-        poll = select.poll()  # `select` fails with descriptors from 1,024 on
-        poll.register(waker, select.POLLIN)
-        while ready:
-            while not poll.poll(SUPPRESSED_INTERVAL * 1000 if logs.has_suppressed else None):
-                _log_records(logs, logger)
-            ready = os.read(waker, 4096)
-            _log_records(logs, logger)
-    finally:
-        os.close(waker)
-
-
-def _log_records(logs: NativeLogs, logger: Log) -> None:
-    for level, text, suppressed in logs.take():
-        if suppressed:
-            logger.log(level, "%s (and %d more since the last time)", text, suppressed)
-        else:
-            logger.log(level, "%s", text)
-
-
 # ---- the certificate ----
 
 Source = tuple[str | None, bytes]
@@ -424,3 +385,99 @@ def _file(source: Any) -> str | None:
         return None
     path = os.path.abspath(os.fsdecode(source))
     return path if os.path.isfile(path) else None
+
+
+GRACE_PERIOD = 1.0
+"""Seconds that handlers get after the end of the engine, in which they learn about sessions that were cut off."""
+
+
+class Interrupted(BaseException):
+    """Raised in the main thread to leave a handler, as :class:`KeyboardInterrupt` would."""
+
+
+class HandlerDeadline:
+    """The time until which handlers are waited for when an engine ends: unlimited until :meth:`end` sets it.
+
+    It knows no handlers: their callers register a callback, which abandons or cancels them.
+    """
+
+    def __init__(self) -> None:
+        # Callbacks under it must take no other lock. It is reentrant, as a signal handler may call `end`.
+        self._lock = threading.RLock()
+        self._at: float | None = None
+        self._callbacks: list[Callable[[float], object]] = []
+
+    def end(self, at: float) -> None:
+        """Set when the engine ends, by the monotonic clock; the earliest call counts. From any thread."""
+        at += GRACE_PERIOD
+        with self._lock:
+            if self._at is not None and self._at <= at:
+                return
+            self._at = at
+            for callback in list(self._callbacks):
+                callback(at)
+
+    @contextlib.contextmanager
+    def notifying(self, callback: Callable[[float], object]) -> Iterator[None]:
+        """Have a function called, in any thread, with the deadline, once it is known."""
+        with self._lock:
+            self._callbacks.append(callback)
+            if self._at is not None:
+                callback(self._at)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.remove(callback)
+
+
+@contextlib.contextmanager
+def interrupt_at_deadline(
+    deadline: HandlerDeadline, interrupt: Callable[[], bool], after: float, logger: Log
+) -> Iterator[None]:
+    """Leave this context when the deadline has passed, even during a call. For the main thread.
+
+    Args:
+        deadline: The deadline.
+        interrupt: Prepares the handler of SIGTERM to raise :class:`Interrupted`; false: it cannot.
+        after: Additional seconds.
+        logger: Logs the interruption.
+    """
+    # Protects `over` against the interrupting thread: no signal is sent after the context has ended.
+    lock = threading.Lock()
+    over = threading.Event()
+    thread = threading.get_ident()
+
+    def wait(at: float) -> None:
+        # Repeated, because the interrupted code may catch the exception.
+        while not over.wait(max(at - time.monotonic(), 0)):
+            with lock:
+                if not over.is_set() and interrupt():
+                    signal.pthread_kill(thread, signal.SIGTERM)
+            at = time.monotonic() + GRACE_PERIOD
+
+    def callback(at: float) -> None:
+        threading.Thread(target=wait, args=(at + after,), name="wirespeed-end", daemon=True).start()
+
+    left = False
+    try:
+        with deadline.notifying(callback):
+            yield
+    except Interrupted:
+        left = True
+    finally:
+        while not _is_settled(over, lock):
+            pass
+    if left:
+        logger.error("a handler has not returned in time: it was interrupted")
+
+
+def _is_settled(over: threading.Event, lock: threading.Lock) -> bool:
+    try:
+        over.set()
+        with lock:
+            pass
+        time.sleep(0)  # a signal that was sent before is handled here
+    except Interrupted:
+        return False
+    return True

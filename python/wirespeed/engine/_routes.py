@@ -1,17 +1,18 @@
-"""Routes: the paths of an engine, and the settings of each. The native core serves them."""
+"""Routes of an engine: paths with settings and handlers of their own, and the codecs of their messages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, get_origin
 
-from .._annotations import Unpack
+from .._connection import JSON, MSGPACK
 from .._native import JWT, NativeEngine
 from .._options.common import check_subprotocols
+from ..typing import Unpack
 from ._arguments import check_count
-from ._codecs import Decode, Decoders, decoders
 
-__all__ = ["Policy", "RatePolicy", "RouteSettings", "Routing"]
+__all__ = ["Decode", "Decoders", "Policy", "RatePolicy", "RouteSettings", "Routing", "decoders"]
 
 Policy: TypeAlias = Literal["disconnect", "drop_oldest", "drop_newest", "conflate"]
 RatePolicy: TypeAlias = Literal["delay", "drop", "disconnect"]
@@ -179,3 +180,39 @@ class Routing(NativeEngine):
         """
         checked = _checked_settings("relay", settings)
         self._route(path, "relay", {**checked, "send": send, "receive": receive, "echo": echo, "prefix": prefix}, 0)
+
+
+Decode: TypeAlias = Callable[[bytes], Any]
+
+Decoders: TypeAlias = tuple[Decode | None, Decode | None]
+"""The decoders of text and of binary messages; ``None``: such messages are invalid."""
+
+
+def decoders(codec: Any) -> Decoders | None:
+    """Return the decoders of a codec; ``None``: messages are not decoded.
+
+    Args:
+        codec: As for :meth:`Engine.route`.
+
+    Raises:
+        ValueError: There is no codec of that name.
+        TypeError: msgspec does not support the type.
+        ImportError: The codec needs msgspec, which is not installed; the text says how to install it.
+    """
+    if codec is None:
+        return None
+    if isinstance(codec, str):
+        if codec == "json":
+            return JSON.decoder(Any), JSON.decoder(Any)
+        if codec == "msgpack":
+            return None, MSGPACK.decoder(Any)
+        raise ValueError(f'codec must be None, "json", "msgpack", a type or a function, not {codec!r}')
+    # Aliases such as `Annotated[bytes, ...]` have the attributes of their types.
+    if not isinstance(codec, type) and get_origin(codec) is None:
+        decode = getattr(codec, "decode", None)
+        if callable(decode):
+            return decode, decode
+        if inspect.isroutine(codec):
+            return codec, codec
+    # It is a type, for which JSON and MessagePack use the same field names and values.
+    return JSON.decoder(codec), MSGPACK.decoder(codec)

@@ -5,10 +5,9 @@ import typing as _typing
 from .._lazy import lazy as _lazy
 
 if _typing.TYPE_CHECKING:
-    from ._basic_auth import basic_auth
     from ._client import connect, unix_connect
     from ._connection import ClientConnection, Ping
-    from ._router import Router, route, unix_route
+    from ._request_hooks import Router, basic_auth, route, unix_route
     from ._serve import serve, unix_serve
     from ._server import Server, ServerConnection
 
@@ -28,10 +27,9 @@ __all__ = [
 ]
 
 _SOURCES = {
-    "._basic_auth": ("basic_auth",),
     "._client": ("connect", "unix_connect"),
     "._connection": ("ClientConnection", "Ping"),
-    "._router": ("Router", "route", "unix_route"),
+    "._request_hooks": ("Router", "basic_auth", "route", "unix_route"),
     "._serve": ("serve", "unix_serve"),
     "._server": ("Server", "ServerConnection"),
 }

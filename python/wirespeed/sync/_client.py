@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from .._connection.construction import construct
-from .._connection.status import HandshakeSummary
+from .._connection import HandshakeSummary, construct
 from .._handshake.plan import OpeningPlan, plan_opening
 from .._lazy import ssl as ssl_module
 from .._native import ConnectedSocket
 from .._net.addresses import HAPPY_EYEBALLS_DELAY, socket_addresses
 from .._net.proxy import connect_socks
-from .._net.redirects import RedirectChain
+from .._net.uri import RedirectChain
 from .._options.client import PLAIN, ClientOptions, Network, check_headers, checked_network, checked_options
 from .._options.compression import Deflate
 from .._options.hints import cached_arguments, suggesting_names

@@ -15,15 +15,12 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from .._annotations import Self
-from .._connection import codec
-from .._connection.state import State
-from .._connection.status import ConnectionStatus
+from .._connection import JSON, MSGPACK, ConnectionStatus, State
 from .._lazy import uuid
 from .._native import BlockingConnection, Opened, Ping
 from ..close_codes import CloseCode
 from ..exceptions import ConcurrencyError, ConnectionClosedOK
-from ..typing import Data, LoggerLike
+from ..typing import Data, LoggerLike, Self
 
 __all__ = ["ClientConnection", "Connection", "Ping"]
 
@@ -165,7 +162,7 @@ class Connection(ConnectionStatus, BlockingConnection):
             ConnectionClosed: The connection is closed.
             TypeError: The value cannot be encoded as JSON.
         """
-        self.send(codec.JSON.encode(value), text=True, compress=compress)
+        self.send(JSON.encode(value), text=True, compress=compress)
 
     def recv_json(self, type: Any = Any, timeout: float | None = None) -> Any:  # noqa: A002 - the word of msgspec
         """Receive a message and decode it as JSON. Needs ``wirespeed[codecs]``.
@@ -180,7 +177,7 @@ class Connection(ConnectionStatus, BlockingConnection):
             msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not JSON.
         """
-        decode = codec.JSON.decoder(type)
+        decode = JSON.decoder(type)
         return decode(self.recv(timeout, decode=False))
 
     def send_msgpack(self, value: Any, *, compress: bool | None = None) -> None:
@@ -194,7 +191,7 @@ class Connection(ConnectionStatus, BlockingConnection):
             ConnectionClosed: The connection is closed.
             TypeError: The value cannot be encoded as MessagePack.
         """
-        self.send(codec.MSGPACK.encode(value), compress=compress)
+        self.send(MSGPACK.encode(value), compress=compress)
 
     def recv_msgpack(self, type: Any = Any, timeout: float | None = None) -> Any:  # noqa: A002 - the word of msgspec
         """Receive a message and decode it as MessagePack. Needs ``wirespeed[codecs]``.
@@ -209,7 +206,7 @@ class Connection(ConnectionStatus, BlockingConnection):
             msgspec.ValidationError: The message does not match the type.
             msgspec.DecodeError: The message is not MessagePack.
         """
-        decode = codec.MSGPACK.decoder(type)
+        decode = MSGPACK.decoder(type)
         return decode(self.recv(timeout, decode=False))
 
 

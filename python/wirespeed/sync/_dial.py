@@ -18,6 +18,9 @@ from .._net.addresses import (
     UNIX_RETRY,
     Address,
     Failures,
+    Race,
+    Wait,
+    attempts,
     from_infos,
     interleave_families,
     is_socket_replaced,
@@ -25,7 +28,6 @@ from .._net.addresses import (
     resolution_error,
     system_error,
 )
-from .._net.race import Race, Wait, attempts
 
 __all__ = ["dial", "dial_address", "dial_unix"]
 

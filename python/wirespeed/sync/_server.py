@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from .._annotations import Self
-from .._connection.construction import construct
-from .._connection.state import State
+from .._connection import State, construct
 from .._lazy import ssl as ssl_module
 from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
 from .._options.server import ServerOptions, check_close_frame
@@ -24,6 +22,7 @@ from .._server.negotiate import LINGER_TIMEOUT, negotiation, reception, refuse
 from .._server.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
 from ..tls import TLS
+from ..typing import Self
 from ._accept import EVICTION_DELAY, HandshakeLimiter, PendingHandshakes, drop_thread, negotiate, receive_request
 from ._connection import Connection
 

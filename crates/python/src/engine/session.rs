@@ -317,7 +317,7 @@ impl Sent {
         match &slf.get().session {
             None => Ok(slf.into_any()),
             Some(session) => {
-                let wait = WAIT.import(py, "wirespeed.engine._capacity", "wait_for_session")?;
+                let wait = WAIT.import(py, "wirespeed.engine._event_loop", "wait_for_session")?;
                 wait.call1((session,))?.call_method0("__await__")
             }
         }

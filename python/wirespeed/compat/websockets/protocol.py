@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from ..._connection.state import State as _State
+from ..._connection import State as _State
 from ._installed import Names
 
 _Side = enum.IntEnum("_Side", {"SERVER": 0, "CLIENT": 1})

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from ...._net.proxy import get_proxy
-from ....asyncio._dial import dial
+from ....asyncio._opening import dial
 from .._settings import reject
 
 __all__ = ["check_limits", "client_network"]

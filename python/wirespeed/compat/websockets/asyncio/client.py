@@ -13,9 +13,8 @@ from ....asyncio._connection import ClientConnection as _ClientConnection
 from ....asyncio._reconnect import Policy
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import _heads as heads
-from .._connecting import Connecting, local_uri, network_with_chain
+from .._client import Chain, Connecting, local_uri, network_with_chain
 from .._installed import private
-from .._redirecting import Chain
 from .._settings import MAX_FRAGMENTS, not_negative
 from .._views import ProtocolView
 from ..client import backoff, process_exception

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ...._connection.state import State
+from ...._connection import State
 from ...._native import broadcast as _broadcast
 from ....asyncio._broadcasting import report, reusable
 from ....asyncio._connection import Connection as _Connection
@@ -14,9 +14,8 @@ from ....typing import BytesLike, Data, DataLike
 from .. import _heads as heads
 from .. import protocol as protocols
 from .._installed import private
-from .._iteration import AsyncMessages
 from .._settings import adapter, check_code, close_timeout
-from .._views import ProtocolView, TransportView
+from .._views import AsyncMessages, ProtocolView, TransportView
 
 __all__ = ["Connection", "use_native"]
 

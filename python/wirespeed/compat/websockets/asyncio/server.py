@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from ....asyncio._basic_auth import basic_auth as _basic_auth
+from ....asyncio._request_hooks import basic_auth as _basic_auth
 from ....asyncio._serve import serve as _serve
 from ....asyncio._serve import unix_serve as _unix_serve
 from ....asyncio._server import Server as _Server
@@ -16,10 +16,9 @@ from ....asyncio._server import ServerConnection as _ServerConnection
 from ....close_codes import CloseCode
 from ....typing import LoggerLike, Origin, PathLike, StatusLike, Subprotocol
 from .. import _heads as heads
-from .. import _hooks as hooks
-from .._credentials import pairs
+from .. import _server as hooks
 from .._installed import private
-from .._lines import Logged, log_closed
+from .._server import Logged, log_closed, pairs
 from .._settings import (
     MAX_FRAGMENTS,
     check_code,

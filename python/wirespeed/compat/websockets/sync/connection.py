@@ -12,16 +12,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .... import exceptions
-from ...._connection.state import State
+from ...._connection import State
 from ....close_codes import CloseCode
 from ....sync._connection import Connection as _Connection
 from ....typing import BytesLike, Data, DataLike
 from .. import _heads as heads
 from .. import protocol as protocols
 from .._installed import private
-from .._iteration import Messages
 from .._settings import adapter, check_code, close_timeout
-from .._views import ProtocolView, SocketView, socket_view
+from .._views import Messages, ProtocolView, SocketView, socket_view
 
 __all__ = ["Connection"]
 

@@ -10,19 +10,18 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...._connection.state import State
+from ...._connection import State
 from ....close_codes import CloseCode
-from ....sync._basic_auth import basic_auth as _basic_auth
+from ....sync._request_hooks import basic_auth as _basic_auth
 from ....sync._serve import serve as _serve
 from ....sync._serve import unix_serve as _unix_serve
 from ....sync._server import Server as _Server
 from ....sync._server import ServerConnection as _ServerConnection
 from ....typing import LoggerLike, Origin, PathLike, StatusLike, Subprotocol
 from .. import _heads as heads
-from .. import _hooks as hooks
-from .._credentials import pairs
+from .. import _server as hooks
 from .._installed import private
-from .._lines import Logged, log_closed
+from .._server import Logged, log_closed, pairs
 from .._settings import (
     MAX_FRAGMENTS,
     check_code,

@@ -1,12 +1,13 @@
-"""Routing for the asyncio server: a handler for each path."""
+"""Functions for ``process_request`` of the asyncio server: routing by path, and HTTP Basic authentication."""
 
 from __future__ import annotations
 
 import inspect
 import ssl as ssl_module
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal
 
+from .._handshake.credentials import check_arguments, checked_result, parse_authorization, unauthorized
 from .._server.routing import RouterBase
 from ..datastructures import Request, Response
 from ..tls import TLS
@@ -14,7 +15,7 @@ from ..typing import PathLike
 from ._serve import serve, unix_serve
 from ._server import Server, ServerConnection
 
-__all__ = ["Router", "route", "unix_route"]
+__all__ = ["Router", "basic_auth", "route", "unix_route"]
 
 
 class Router(RouterBase):
@@ -96,3 +97,42 @@ def unix_route(
     """
     handler, kwargs = (create_router or Router).arrange(url_map, server_name, ssl, kwargs)
     return unix_serve(handler, path, **kwargs)
+
+
+def basic_auth(
+    realm: str = "",
+    credentials: tuple[str, str] | Iterable[tuple[str, str]] | None = None,
+    check_credentials: Callable[[str, str], Awaitable[bool] | bool] | None = None,
+) -> Callable[[ServerConnection, Request], Awaitable[Response | None]]:
+    """Return a ``process_request`` for :func:`serve` that requires HTTP Basic authentication (RFC 7617).
+
+    Clients with valid credentials are accepted, and their connection has a ``username``; others get status 401. Give
+    either ``credentials`` or ``check_credentials``::
+
+        serve(handler, "localhost", 8765, process_request=basic_auth("staff", credentials=("hello", "iloveyou")))
+
+    Args:
+        realm: Name of the protected area, which browsers show.
+        credentials: Username and password, or a list of such pairs.
+        check_credentials: Function or coroutine function that receives both and returns whether they are valid.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: Both ``credentials`` and ``check_credentials`` are given, or neither; or a username contains a
+            colon.
+    """
+    check = check_arguments(realm, credentials, check_credentials)
+
+    async def process_request(connection: ServerConnection, request: Request) -> Response | None:
+        parsed = parse_authorization(request.headers)
+        if isinstance(parsed, str):
+            return unauthorized(realm, parsed)
+        valid = check(*parsed)
+        if inspect.isawaitable(valid):
+            valid = await valid
+        if not checked_result(valid):
+            return unauthorized(realm, "Invalid credentials\n")
+        connection.username = parsed[0]
+        return None
+
+    return process_request

@@ -1,24 +1,82 @@
-"""Waits on an event loop for send capacity.
+"""Waits on an event loop: for events, and for send capacity.
 
-Owns one descriptor for each engine or publisher and event loop, which native threads make readable when there may be
-capacity. Knows nothing of messages.
+Native threads make a descriptor readable when there may be events or capacity. No taken event is held across an
+`await`, so a task that is cancelled loses none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .._native import CapacityWaker, NativeEngine, NativePublisher, Session
+    from .._native import Batch, CapacityWaker, NativeEngine, NativePublisher, Session
+    from ._broker import BrokerEvent, Notices
+    from ._engine import Engine
 
-__all__ = ["wait_for_engine", "wait_for_publisher", "wait_for_session"]
+__all__ = ["TIME_SLICE", "iterate", "wait_for_engine", "wait_for_publisher", "wait_for_session"]
+
+# Seconds after which an iteration yields to the other tasks of the loop.
+TIME_SLICE = 0.002
+
+# The maximum number of events in a batch.
+MAX_EVENTS = 1024
+
+
+async def iterate(
+    engine: Engine, notices: Notices | None, handler: Callable[[], Callable[[BrokerEvent], Any] | None]
+) -> AsyncGenerator[Batch, None]:
+    """Iterate over batches of events until the engine is stopped.
+
+    Each iterating task has its own waker, and waits for it only when there are no events.
+
+    Args:
+        engine: The engine.
+        notices: Its broker notices, if it has a broker.
+        handler: Returns the current handler of notices.
+    """
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    # Closed explicitly, as a traceback may keep this generator alive: a notification might be lost to its waker.
+    with contextlib.closing(engine._events_waker()) as waker:
+
+        def wake() -> None:
+            waker.clear()
+            ready.set()
+
+        loop.add_reader(waker.fileno(), wake)
+        turned = loop.time()
+        try:
+            while True:
+                if notices is not None:
+                    await notices.dispatch_async(handler())
+                # There is no `await` between here and the `yield`.
+                batch = engine._take(MAX_EVENTS, 0)
+                if batch is None:
+                    return
+                if batch:
+                    yield batch
+                    del batch  # released before the next wait
+                    if loop.time() - turned > TIME_SLICE:
+                        # Under load, nothing in this loop waits, but the event loop has other tasks.
+                        await asyncio.sleep(0)
+                        turned = loop.time()
+                    continue
+                # Notices end the wait of any task, possibly of this one.
+                if notices is not None and notices.has_unhandled():
+                    continue
+                ready.clear()
+                if waker.wait():
+                    await ready.wait()
+                    turned = loop.time()
+        finally:
+            loop.remove_reader(waker.fileno())
 
 
 class _CapacityWatch:
-    """The waiters of one event loop for one engine or publisher."""
+    """The waiters of one event loop for one engine or publisher, and the descriptor that they share."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, waker: CapacityWaker) -> None:
         self._waker = waker
