@@ -417,7 +417,7 @@ USERS = sorted(
 
 
 TESTED_INSIDE = {
-    "tests/api/heads.py": {"_net.redirects", "_net.uri"},
+    "tests/campaigns/api/heads.py": {"_net.redirects", "_net.uri"},
     "tests/test_cli_engine.py": {"cli._engine_rates", "cli._engine_screen"},
     "tests/asyncio/test_client_codecs.py": {"_connection.codec"},
     "tests/asyncio/test_connect_routes.py": {"asyncio._opening"},
