@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from campaigns.liveness.wire import CLOSE, CONT, PING, TEXT, Codec
+from campaigns.common.wire import CLOSE, CONT, PING, TEXT, Codec
 
 from .answering import answer
 from .talking import BINARY, bomb

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from campaigns.liveness.wire import TEXT
+from campaigns.common.wire import TEXT
 
 from .talking import BINARY, repeat
 from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, SECRET, Several, Target, head

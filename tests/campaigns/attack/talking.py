@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Iterator
 
-from campaigns.liveness.wire import CLOSE, CONT, PING, TEXT
+from campaigns.common.wire import CLOSE, CONT, PING, TEXT
 
 from .target import Several, Target
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from campaigns.liveness.wire import Codec
+from campaigns.common.wire import Codec
 from interop.flood import spread
 
 __all__ = [

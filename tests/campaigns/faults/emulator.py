@@ -2,8 +2,8 @@
 
 Run as ``python -m campaigns.faults.emulator`` inside of a network namespace of its own (``unshare --net --mount``), it
 makes a second one, a device in each, and carries IP packets from one to the other: late, reordered, duplicated, or not
-at all. It prints ``ready PID`` when it works; PID is that of a process whose ``/proc/PID/ns/net`` is the namespace of the other
-end. Commands come on standard input, a line each: ``blackhole``, ``heal``. It ends with its standard input.
+at all. It prints ``ready PID`` when it works; PID is that of a process whose ``/proc/PID/ns/net`` is the namespace of
+the other end. Commands come on standard input, a line each: ``blackhole``, ``heal``. It ends with its standard input.
 
 Addresses are 10.77.0.1 for the near end, where the emulator was started, and 10.77.0.2 for the far one.
 """

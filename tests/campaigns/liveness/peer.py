@@ -17,11 +17,11 @@ import termios
 import threading
 from typing import Any
 
+from campaigns.common.wire import CLOSE, PING, PONG, Close, Codec, Violation
 from interop.openssl import forget_errors
 
 from . import payload
 from .payload import Damaged, Ident
-from .wire import CLOSE, PING, PONG, Close, Codec, Violation
 
 __all__ = ["PEER_TASK", "Peer"]
 

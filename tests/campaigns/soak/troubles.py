@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable
 
-from campaigns.liveness.wire import PING, TEXT, Codec
+from campaigns.common.wire import PING, TEXT, Codec
 from interop.faults import FRAME_FAULTS, HANDSHAKE_FAULTS, ODDITIES, FrameFault, Oddity
 from interop.scripted import Disconnected, Wire
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from campaigns.liveness.wire import CLOSE, PING, TEXT, Close, Codec
+from campaigns.common.wire import CLOSE, PING, TEXT, Close, Codec
 
 from .record import Record, Seen, make, read
 
