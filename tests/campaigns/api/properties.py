@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
+import fnmatch
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +14,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from campaigns.common.schedules import Schedules
 from interop.asyncio_tools import SETTINGS
 from interop.servers import WebSocketsServer
 
@@ -18,7 +22,7 @@ from . import aio, arguments, blocking, engine, heads, listening
 from .oracle import Misbehaved
 from .values import BYTES, TEXTS
 
-__all__ = ["NAMES", "World", "attempt", "world"]
+__all__ = ["NAMES", "Programs", "World", "attempt", "world"]
 
 # An example of each takes some milliseconds.
 _SETTINGS = {
@@ -26,6 +30,9 @@ _SETTINGS = {
     for setting in SETTINGS
     for kind in ("asyncio client", "asyncio server", "listener")
 }
+
+# The number of programs drawn from one seed.
+TRIES = 200
 
 NAMES = ["blocking client", "blocking server", *_SETTINGS, "engine", "arguments", "requests", "refusals", "locations"]
 
@@ -106,6 +113,62 @@ def attempt(here: World, name: str, tries: int, number: int | None = None) -> No
     gc.collect()
     if (after := _references()) != before:
         raise Misbehaved(f"references to values that many programs have in common: {before} before, {after} after")
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """The programs of one property that are drawn from one seed. Hypothesis itself makes a failing one small."""
+
+    name: str
+    seed: int
+
+
+class Programs(Schedules[Round]):
+    """All programs, a round of each property after the other.
+
+    Args:
+        here: The shared resources.
+    """
+
+    name = "api"
+    does = "Any calls of the Python API with any values."
+    unit = f"rounds of {TRIES} programs"
+    hang = 300.0
+
+    def __init__(self, here: World) -> None:
+        self._here = here
+        self._names = NAMES
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--name", action="append", help="what to try, or a pattern: see --list; repeatable")
+        parser.add_argument("--list", action="store_true", help="list what is tried")
+
+    def configure(self, options: argparse.Namespace) -> str:
+        if options.list:
+            print("\n".join(NAMES))
+            raise SystemExit(0)
+        patterns = options.name or ["*"]
+        self._names = [name for name in NAMES if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+        return "" if self._names else f"nothing is called {options.name}: see --list"
+
+    def first(self) -> int:
+        return 0
+
+    def draw(self, seed: int) -> Round:
+        return Round(self._names[seed % len(self._names)], seed)
+
+    def run(self, plan: Round) -> list[str]:
+        try:
+            attempt(self._here, plan.name, TRIES, plan.seed)
+        except BaseException as exc:
+            return ["\n".join([f"{type(exc).__name__}: {exc}", *getattr(exc, "__notes__", [])])]
+        return []
+
+    def title(self, plan: Round) -> str:
+        return f"{plan.name}, seed {plan.seed}"
+
+    def again(self, plan: Round) -> str:
+        return f"PYTHONPATH=tests python -m campaigns.api --name '{plan.name}' --seed {plan.seed}"
 
 
 def _references() -> list[int]:

@@ -11,7 +11,8 @@ import os
 
 import pytest
 
-from campaigns.liveness.campaign import campaign, report
+from campaigns.common.schedules import campaign
+from campaigns.liveness.campaign import Liveness
 from campaigns.liveness.settings import matching
 from interop.samples import sample
 from interop.subject import IS_WIRESPEED
@@ -45,7 +46,8 @@ def test_no_call_waits_forever(case: str, rotation: str | None) -> None:
         pytest.skip("this loop is not installed")
     # Far from the seeds of the other cases.
     first = (FIRST + sixtieths[0]) * 1000 + list(CASES).index(case) * 100_000
-    outcome = campaign(settings, SECONDS * len(sixtieths) / 60 / len(CASES), first, shrink_seconds=SHRINKING)
+    schedules = Liveness(settings)
+    outcome = campaign(schedules, SECONDS * len(sixtieths) / 60 / len(CASES), first, shrinking=SHRINKING)
     if outcome.failure is not None:
-        pytest.fail(report(outcome.failure), pytrace=False)
+        pytest.fail(schedules.report(outcome.failure), pytrace=False)
     assert outcome.runs

@@ -1,0 +1,21 @@
+"""The command line of a campaign."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+
+def arguments(name: str, does: str, *, seconds: float = 60) -> argparse.ArgumentParser:
+    """Returns a parser with the arguments of every campaign. The process has no HTTP proxy from then on."""
+    forget_proxies()
+    parser = argparse.ArgumentParser(prog=name, description=does)
+    parser.add_argument("--seconds", type=float, default=seconds, help="how long to run (%(default)s)")
+    parser.add_argument("--keep-going", action="store_true", help="go on after a failure until the time is over")
+    return parser
+
+
+def forget_proxies() -> None:
+    """Removes the proxies of the environment: they do not reach the loopback."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        del os.environ[name]
