@@ -18,7 +18,7 @@ from campaigns.common.schedules import Schedules
 from interop.asyncio_tools import SETTINGS
 from interop.servers import WebSocketsServer
 
-from . import aio, arguments, blocking, engine, heads, listening
+from . import arguments, connections, engine, heads, listening
 from .oracle import Misbehaved
 from .values import BYTES, TEXTS
 
@@ -53,10 +53,9 @@ class World:
 
     def property(self, name: str) -> tuple[st.SearchStrategy[Any], Callable[[Any], None]]:
         """The strategy and the function of a property."""
-        if name == "blocking client":
-            return blocking.PROGRAMS, lambda program: blocking.run(blocking.dialled(self.uri), program)
-        if name == "blocking server":
-            return blocking.PROGRAMS, lambda program: blocking.run(blocking.accepted(), program)
+        if name.startswith("blocking"):
+            uri = self.uri if name == "blocking client" else None
+            return connections.BLOCKING.programs, lambda program: connections.run_blocking(uri, program)
         if name == "engine":
             return engine.PROGRAMS, lambda program: engine.run(self.engine, program)
         if name == "arguments":
@@ -70,8 +69,8 @@ class World:
         kind, setting = _SETTINGS[name]
         if kind == "listener":
             return listening.PROGRAMS, lambda program: listening.run(self.uri, program, setting)
-        opened = aio.dialled(self.uri) if kind == "asyncio client" else aio.accepted
-        return aio.PROGRAMS, lambda program: aio.run(opened, program, setting)
+        uri = self.uri if kind == "asyncio client" else None
+        return connections.AWAITED.programs, lambda program: connections.run_on_loop(uri, program, setting)
 
 
 @contextlib.contextmanager
