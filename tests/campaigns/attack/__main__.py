@@ -3,67 +3,66 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import fnmatch
+import itertools
 import json
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from campaigns.common.table import Table, Verdict, main
 from interop.certificates import Certificates
 
-from .measuring import Attacked, Figures, complaints, defects
+from .measuring import Attacked, complaints, defects
 from .report import markdown, one_line
-from .table import KINDS, ROWS, chosen
+from .table import KINDS, ROWS, Row, chosen
+
+# The attacked kind and the attack.
+Cell = tuple[str, Row]
 
 
-def main() -> int:
-    """Runs the attacks that the arguments select; returns the exit status: 0, or 1 if a bound was exceeded."""
-    options = _arguments()
-    if options.list:
-        for row in ROWS:
-            print(f"{row.slug}: {row.does} -- {', '.join(row.kinds)}")
-        return 0
-    kinds = [kind for kind in KINDS if fnmatch.fnmatch(kind, options.kind)]
-    found: list[Figures] = []
-    exceeded = 0
-    with tempfile.TemporaryDirectory() as folder:
-        certificates = Certificates(Path(folder))
-        for kind in kinds:
-            rows = [row for row in chosen(kind, options.matrix) if fnmatch.fnmatch(row.slug, options.row)]
-            if not rows:
-                continue
-            with Attacked(kind, certificates) as attacked:
-                for row in rows:
-                    figures = attacked.run(row, options.seconds, compare=True)
-                    found.append(figures)
-                    print(one_line(figures), file=sys.stderr, flush=True)
-                    for complaint in (*defects(figures), *complaints(row, figures)):
-                        exceeded += 1
-                        print(f"  EXCEEDED: {complaint}", file=sys.stderr, flush=True)
-                        print(f"  again: --kind {kind} --row {row.slug} --seconds {options.seconds}", file=sys.stderr)
-    if options.json:
-        print(json.dumps([figures.as_json() for figures in found], indent=1))
-    else:
-        print(markdown(found))
-    print(f"{len(found)} attacks, {exceeded} bounds exceeded", file=sys.stderr)
-    return 1 if exceeded or not found else 0
+class Attacks(Table[Cell]):
+    """Attacks on servers and clients."""
 
+    name = "attack"
+    does = "Attacks on servers and clients: what honest ones notice, and what it costs."
+    seconds = 3
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="attack", description="Attacks on servers and clients: what honest ones notice, and what it costs."
-    )
-    parser.add_argument("--seconds", type=float, default=3, help="how long each attack lasts (3)")
-    parser.add_argument("--kind", default="*", help=f"whom to attack, a pattern: {', '.join(KINDS)}")
-    parser.add_argument("--row", default="*", help="which attacks, a pattern: see --list")
-    parser.add_argument(
-        "--matrix", choices=["default", "all"], default="all", help="each attack on all that it concerns (all), or some"
-    )
-    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
-    parser.add_argument("--markdown", action="store_true", help="print a table in Markdown, the default")
-    parser.add_argument("--list", action="store_true", help="list the attacks")
-    return parser.parse_args()
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--kind", default="*", help=f"what to attack, a pattern: {', '.join(KINDS)}")
+        parser.add_argument("--row", default="*", help="which attacks, a pattern: see --list")
+        parser.add_argument(
+            "--matrix", choices=["default", "all"], default="all", help="each attack on all kinds (all), or on some"
+        )
+        parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+        parser.add_argument("--markdown", action="store_true", help="print a table in Markdown, the default")
+
+    def cells(self, options: argparse.Namespace) -> list[Cell]:
+        kinds = [kind for kind in KINDS if fnmatch.fnmatch(kind, options.kind)]
+        rows = [(kind, row) for kind in kinds for row in chosen(kind, options.matrix)]
+        return [(kind, row) for kind, row in rows if fnmatch.fnmatch(row.slug, options.row)]
+
+    def rows(self) -> Iterator[str]:
+        return (f"{row.slug}: {row.does} -- {', '.join(row.kinds)}" for row in ROWS)
+
+    def run(self, cells: Sequence[Cell], options: argparse.Namespace) -> Iterator[Verdict]:
+        with tempfile.TemporaryDirectory() as folder:
+            certificates = Certificates(Path(folder))
+            for kind, group in itertools.groupby(cells, lambda cell: cell[0]):
+                with Attacked(kind, certificates) as attacked:
+                    for _, row in group:
+                        figures = attacked.run(row, options.seconds, compare=True)
+                        again = f"--kind {kind} --row {row.slug} --seconds {options.seconds:g}"
+                        found = [*defects(figures), *complaints(row, figures)]
+                        yield Verdict(one_line(figures), found, again, figures)
+
+    def report(self, verdicts: Sequence[Verdict], options: argparse.Namespace) -> list[str]:
+        figures = [verdict.figures for verdict in verdicts]
+        print(json.dumps(list(map(dataclasses.asdict, figures)), indent=1) if options.json else markdown(figures))
+        return []
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Attacks()))

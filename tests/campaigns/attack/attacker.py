@@ -1,4 +1,4 @@
-"""The attacker's process: ``child.py attacker ROW KIND PORT``. It begins at the first question, and ends at
+"""The attacker, a program: ``attacker ROW KIND PORT``. It begins at the first question, and ends at
 the second.
 """
 
@@ -8,9 +8,9 @@ import json
 import sys
 import threading
 
+from campaigns.common.program import answer
 from interop.flood import raise_descriptors
 
-from .answering import answer
 from .table import attack_of
 from .target import Target
 

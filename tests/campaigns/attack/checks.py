@@ -1,4 +1,4 @@
-"""Helpers that the test files share."""
+"""The test that the files share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from .measuring import Attacked, complaints, defects
 from .report import one_line
 from .table import row_of
 
-__all__ = ["check_bounds"]
-
 # An attack continues longer while its bound seems exceeded: a busy machine needs more time to show its effect.
 SECONDS = (0.5, 1.0, 2.0)
 
 
-def check_bounds(attacked: Attacked, slug: str) -> None:
-    """Attacks, and checks that all bounds check_bounds."""
+pytestmark = [pytest.mark.wirespeed_only("the limits are ours"), pytest.mark.timeout(300)]
+
+
+def test_attack_stays_within_bounds(attacked: Attacked, slug: str) -> None:
+    """Attacks, and checks that all bounds hold."""
     row = row_of(slug)
     if row.port == "tls" and "renegotiations" in slug and OPENSSL is None:
         pytest.skip("openssl is not installed")

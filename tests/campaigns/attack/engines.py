@@ -1,4 +1,4 @@
-"""Engines with small limits, in a process of their own: ``child.py engines KIND CERT KEY KEYS``.
+"""Engines with small limits, in a process of their own: ``engines KIND CERT KEY KEYS``.
 
 In ``engine-batches`` a thread takes the events, in ``engine-async`` an event loop calls handlers. Each port is an
 engine: ``plain``, ``tls``; ``guarded`` requires tokens, ``keyed`` those of a key file; ``limited`` counts the sessions
@@ -22,11 +22,12 @@ import weakref
 from typing import Any
 
 import wirespeed
+from campaigns.common.echo import BIG
+from campaigns.common.program import Log, answer, serve_questions
 from wirespeed import InvalidState
 from wirespeed.engine import JWT, Connected, Engine, Message
 
-from .answering import Log, answer, serve_questions
-from .serving import BIG, LIMITS, PENDING
+from .serving import LIMITS, PENDING
 from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, RATE, SECRET
 
 __all__ = ["main"]
@@ -160,6 +161,6 @@ def main(kind: str, cert: str, key: str, keys: str) -> None:
         def state() -> dict[str, Any]:
             stats = [engine.stats() for engine in engines.values()]
             figures = {name: sum(one[name] for one in stats) for name in ("connections", "events_waiting", "panics")}
-            return {**figures, **PASSED, **log.told()}
+            return {**figures, **PASSED, **log.since_last()}
 
         serve_questions(state)

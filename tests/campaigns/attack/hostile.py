@@ -1,4 +1,4 @@
-"""Hostile servers: ``child.py hostile ROW`` is one, with a thread for each connection."""
+"""Hostile servers, a program: ``hostile ROW`` is one, with a thread for each connection."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from campaigns.common.program import answer
 from campaigns.common.wire import CLOSE, CONT, PING, TEXT, Codec
 
-from .answering import answer
 from .talking import BINARY, bomb
 
 __all__ = [

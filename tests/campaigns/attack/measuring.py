@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,11 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from campaigns.common.program import Program, Usage
 from interop.certificates import Certificates
-from interop.children import Child
 from interop.load_scaling import load_scaled
 
-from .answering import ask, heard
 from .calling import OPEN_TIMEOUT
 from .knocking import good_token, part
 from .table import Row
@@ -42,20 +40,6 @@ LATENESS = "TimeoutError"
 
 # The maximum time of an answer beyond the requested duration.
 LONG = 60.0
-
-
-@dataclasses.dataclass
-class Usage:
-    """Resources of a process: MiB, descriptors, threads."""
-
-    memory: float
-    descriptors: int
-    threads: int
-
-
-def usage(pid: int) -> Usage:
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return Usage(int(fields["VmRSS"].split()[0]) / 1024, len(os.listdir(f"/proc/{pid}/fd")), int(fields["Threads"]))
 
 
 class Peak(threading.Thread):
@@ -109,12 +93,9 @@ class Figures:
     seconds: float
     passed: int
 
-    def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
-
-def start(*arguments: str) -> Child:
-    return Child([sys.executable, str(Path(__file__).with_name("child.py")), *arguments])
+def start(name: str, *arguments: str) -> Program:
+    return Program(name, f"attack.{name}", *arguments)
 
 
 class Attacked:
@@ -137,15 +118,15 @@ class Attacked:
             if self._is_client:
                 self.child = stack.enter_context(start("calling", self.kind))
                 self.honest = stack.enter_context(start("serving", "asyncio-fd", *files))
-                self.ports = heard(self.honest, LONG)["ports"]
-                heard(self.child, LONG)
+                self.ports = self.honest.answer(LONG)["ports"]
+                self.child.answer(LONG)
             else:
                 arguments = ["serving", self.kind, *files]
                 if self.kind.startswith("engine"):
                     arguments = ["engines", self.kind, *files, self._keys()]
                 self.child = stack.enter_context(start(*arguments))
                 self.honest = stack.enter_context(start("honest"))
-                self.ports = heard(self.child, LONG)["ports"]
+                self.ports = self.child.answer(LONG)["ports"]
             # Resources that each port needs itself.
             for port in self.ports:
                 self.measure(port, 0.1)
@@ -184,15 +165,15 @@ class Attacked:
 
     def measure(self, port: str, seconds: float, **more: Any) -> dict[str, Any]:
         """Measures the latency of honest traffic for a time."""
-        teller = self.child if self._is_client else self.honest
-        ask(teller, {**self._question(port, seconds), **more})
-        return heard(teller, load_scaled(seconds + LONG))
+        measuring = self.child if self._is_client else self.honest
+        measuring.ask({**self._question(port, seconds), **more})
+        return measuring.answer(seconds + LONG)
 
     def _state(self) -> dict[str, Any]:
         if self._is_client:
             return {"connections": 0, **self.measure("plain", 0.0)}
-        ask(self.child)
-        return heard(self.child, LONG)
+        self.child.ask()
+        return self.child.answer(LONG)
 
     def run(self, row: Row, seconds: float, *, compare: bool = False) -> Figures:
         """Attacks the process for some seconds.
@@ -202,45 +183,45 @@ class Attacked:
             seconds: The duration.
             compare: Whether to measure the honest traffic beforehand as well.
         """
-        pid = self.child.process.pid
+        pid = self.child.pid
         before = self.measure(row.port, seconds) if compare else {}
         first = self._state()
-        at_first = usage(pid)
+        at_first = self.child.usage()
         with contextlib.ExitStack() as stack:
             peak = Peak(pid)
             if row.harm is not None:
                 attacker = stack.enter_context(start("hostile", row.slug))
                 scheme = "wss" if row.port == "tls" else "ws"
-                more = {"hostile": f"{scheme}://127.0.0.1:{heard(attacker, LONG)['port']}/", "how": row.how}
+                more = {"hostile": f"{scheme}://127.0.0.1:{attacker.answer(LONG)['port']}/", "how": row.how}
             else:
                 attacker = stack.enter_context(start("attacker", row.slug, self.kind, str(self.ports[row.port])))
-                heard(attacker, LONG)
+                attacker.answer(LONG)
                 more = {}
             begun = time.monotonic()
             with peak:
-                ask(attacker)
+                attacker.ask()
                 honest = self.measure(row.port, max(seconds, row.lasts), **more)
             passed = self._state().get("passed", 0) - first.get("passed", 0) if row.passes or row.least else 0
             lasted = time.monotonic() - begun
-            ask(attacker)
-            tally = heard(attacker, LONG)
-        said = [honest] if self._is_client else []
-        state, left = self._settle(at_first, said)
+            attacker.ask()
+            tally = attacker.answer(LONG)
+        answers = [honest] if self._is_client else []
+        state, left = self._settle(at_first, answers)
         return Figures(
             row=row.name, kind=self.kind, p99_before=before.get("p99"), honest=honest,
             memory=peak.memory - at_first.memory, descriptors=peak.descriptors - at_first.descriptors, left=left,
             connections=state["connections"], waiting=state.get("events_waiting", 0),
-            panics=state.get("panics", 0), lines=sum(one["logged"] for one in said),
-            errors=[error for one in said for error in one["errors"]], tally=tally,
+            panics=state.get("panics", 0), lines=sum(one["logged"] for one in answers),
+            errors=[error for one in answers for error in one["errors"]], tally=tally,
             seconds=lasted, passed=passed,
         )  # fmt: skip
 
-    def _settle(self, at_first: Usage, said: list[dict[str, Any]]) -> tuple[dict[str, Any], Usage]:
+    def _settle(self, at_first: Usage, answers: list[dict[str, Any]]) -> tuple[dict[str, Any], Usage]:
         """Waits until the usage is as before; returns the usage and the increase; adds the log records."""
         deadline = time.monotonic() + load_scaled(10)
         while True:
-            state, now = self._state(), usage(self.child.process.pid)
-            said.append(state)
+            state, now = self._state(), self.child.usage()
+            answers.append(state)
             left = Usage(
                 now.memory - at_first.memory, now.descriptors - at_first.descriptors, now.threads - at_first.threads
             )

@@ -1,4 +1,4 @@
-"""Servers with small limits, in a process of their own: ``child.py serving KIND CERT KEY``.
+"""Servers with small limits, a program: ``serving KIND CERT KEY``.
 
 Kinds are ``asyncio-fd`` and ``asyncio-transport``, ``listener-fd`` and ``listener-transport``, ``sync`` and
 ``uvicorn``. Paths: ``/big`` answers each message with a large one, ``/news`` sends each message to all connections,
@@ -13,55 +13,14 @@ import threading
 from typing import Any
 
 import wirespeed
+from campaigns.common.echo import Listener, application, handle, handler
+from campaigns.common.program import Log, answer, serve_questions
 
-from .answering import Log, answer, serve_questions
 from .target import CLOSE_TIMEOUT, OPEN_TIMEOUT
-
-__all__ = ["BIG", "LIMITS", "main"]
 
 # Limits of the opening handshake: number and time.
 LIMITS: dict[str, Any] = {"open_timeout": OPEN_TIMEOUT, "close_timeout": CLOSE_TIMEOUT}
 PENDING = 50
-
-BIG = bytes(2**18)
-
-news: set[Any] = set()
-
-
-async def handler(ws: Any) -> None:
-    if ws.request.path == "/big":
-        async for _ in ws:
-            await ws.send(BIG)
-    elif ws.request.path == "/news":
-        news.add(ws)
-        try:
-            async for message in ws:
-                wirespeed.broadcast(news, message)
-        finally:
-            news.discard(ws)
-    else:
-        async for message in ws:
-            await ws.send(message)
-
-
-class Listener(wirespeed.Listener):
-    def on_open(self, ws: Any) -> None:
-        self.path = ws.request.path
-        if self.path == "/news":
-            news.add(ws)
-
-    def on_message(self, ws: Any, message: Any) -> None:
-        try:
-            if self.path == "/news":
-                wirespeed.broadcast(news, message)
-            else:
-                ws.send_nowait(BIG if self.path == "/big" else message)
-        except BlockingIOError:
-            # Clients that do not read are dropped.
-            ws.abort()
-
-    def on_close(self, ws: Any, code: int, reason: str) -> None:
-        news.discard(ws)
 
 
 async def serve_asyncio(kind: str, cert: str, key: str) -> None:
@@ -76,15 +35,10 @@ async def serve_asyncio(kind: str, cert: str, key: str) -> None:
 
         async def state() -> dict[str, Any]:
             connections = sum(len(server.connections) for server in servers.values())
-            return {"connections": connections, "tasks": len(asyncio.all_tasks()), **log.told()}
+            return {"connections": connections, "tasks": len(asyncio.all_tasks()), **log.since_last()}
 
         answer({"ports": {name: server.sockets[0].getsockname()[1] for name, server in servers.items()}})
         await asyncio.to_thread(serve_questions, lambda: asyncio.run_coroutine_threadsafe(state(), loop).result(30))
-
-
-def handle(ws: Any) -> None:
-    for message in ws:
-        ws.send(BIG if ws.request.path == "/big" else message)
 
 
 def serve_sync(cert: str, key: str) -> None:
@@ -100,25 +54,11 @@ def serve_sync(cert: str, key: str) -> None:
     for thread in threads:
         thread.start()
     answer({"ports": {name: server.socket.getsockname()[1] for name, server in servers.items()}})
-    serve_questions(lambda: {"connections": sum(len(server.connections) for server in servers.values()), **log.told()})
+    serve_questions(
+        lambda: {"connections": sum(len(server.connections) for server in servers.values()), **log.since_last()}
+    )
     for server in servers.values():
         server.shutdown()
-
-
-async def application(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": 404, "headers": []})
-        await send({"type": "http.response.body"})
-        return
-    await receive()
-    await send({"type": "websocket.accept"})
-    while (event := await receive())["type"] == "websocket.receive":
-        message = {"bytes": BIG} if scope["path"] == "/big" else {name: event.get(name) for name in ("text", "bytes")}
-        try:
-            await send({"type": "websocket.send", **message})
-        except OSError:
-            # Its client has gone.
-            return
 
 
 def serve_uvicorn(cert: str, key: str) -> None:
@@ -131,7 +71,7 @@ def serve_uvicorn(cert: str, key: str) -> None:
         UvicornServer(application, ssl_certfile=cert, ssl_keyfile=key, **options) as secure,
     ):
         answer({"ports": {"plain": plain.address[1], "tls": secure.address[1]}})
-        serve_questions(lambda: {"connections": plain.connections + secure.connections, **log.told()})
+        serve_questions(lambda: {"connections": plain.connections + secure.connections, **log.since_last()})
 
 
 def main(kind: str, cert: str, key: str) -> None:

@@ -1,20 +1,7 @@
 """Attacks on engines whose events come in batches."""
 
-from __future__ import annotations
+from campaigns.attack.checks import pytestmark, test_attack_stays_within_bounds
 
-from typing import TYPE_CHECKING
-
-import pytest
-
-if TYPE_CHECKING:
-    from campaigns.attack.measuring import Attacked
-
-pytestmark = [pytest.mark.wirespeed_only("websockets has no engine"), pytest.mark.timeout(300)]
+__all__ = ["KINDS", "pytestmark", "test_attack_stays_within_bounds"]
 
 KINDS = ("engine-batches",)
-
-
-def test_attack_stays_within_bounds(attacked: Attacked, slug: str) -> None:
-    from campaigns.attack.checks import check_bounds
-
-    check_bounds(attacked, slug)

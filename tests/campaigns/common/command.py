@@ -11,7 +11,6 @@ def arguments(name: str, does: str, *, seconds: float = 60) -> argparse.Argument
     forget_proxies()
     parser = argparse.ArgumentParser(prog=name, description=does)
     parser.add_argument("--seconds", type=float, default=seconds, help="how long to run (%(default)s)")
-    parser.add_argument("--keep-going", action="store_true", help="go on after a failure until the time is over")
     return parser
 
 

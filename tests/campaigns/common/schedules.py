@@ -186,6 +186,7 @@ def main(kind: Schedules[Any]) -> int:
 
 def _arguments(kind: Schedules[Any]) -> argparse.Namespace:
     parser = arguments(kind.name, kind.does)
+    parser.add_argument("--keep-going", action="store_true", help="go on after a failure until the time is over")
     parser.add_argument("--seed", type=int, help="run the schedule of this seed only")
     parser.add_argument("--first", type=int, default=kind.first(), help="the first seed (%(default)s)")
     parser.add_argument("--times", type=int, default=1, help="how often to run one schedule (1)")

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
-import sys
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from interop.children import Child
-from interop.load_scaling import load_scaled
+from campaigns.common.program import Program
 
 from .lines import TOLERANCES, Verdict, judge
 
-__all__ = ["Soak", "Unwell"]
-
-TESTS = Path(__file__).resolve().parents[2]
-PAGE = os.sysconf("SC_PAGE_SIZE")
 # Seconds in which programs start and every server answers.
 STARTING = 20
 # The engine's own echo is measured as a separate server.
 PATHS = {"engine-batches": "/echo"}
-
-
-class Unwell(Exception):
-    """A program has ended, or does not answer."""
 
 
 @dataclasses.dataclass
@@ -40,52 +27,6 @@ class Line:
 
     def verdict(self, kind: str) -> Verdict:
         return judge(kind, self.times, self.figures)
-
-
-class Program:
-    """A child; output other than answers is kept: there should be none."""
-
-    def __init__(self, name: str, *arguments: str) -> None:
-        self.name = name
-        # Through `env`, because the children of the tests inherit every other variable.
-        command = ["env", f"PYTHONPATH={TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", sys.executable]
-        self.child = Child([*command, "-X", "faulthandler", "-m", *arguments])
-        self.said: list[str] = []
-
-    def read(self, start: str, seconds: float = 30.0) -> str:
-        while True:
-            try:
-                line = self.child.read_line(load_scaled(seconds))
-            except (EOFError, TimeoutError) as exc:
-                raise Unwell(f"{self.name}: {exc}\n" + "\n".join(self.said[-30:])) from None
-            if line.startswith(start):
-                return line[len(start) :]
-            self.said.append(line)
-
-    def port(self) -> int:
-        return int(self.read("port "))
-
-    def ask(self) -> None:
-        assert self.child.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.child.process.stdin.write("\n")
-            self.child.process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.read("figures "))
-        if "problem" in answer:
-            raise Unwell(f"{self.name}: {answer['problem']}")
-        return answer
-
-    def seen(self) -> dict[str, float]:
-        """Returns megabytes of memory, descriptors and threads, as the kernel reports them."""
-        folder = Path(f"/proc/{self.child.process.pid}")
-        try:
-            pages = int((folder / "statm").read_text().split()[1])
-            counts = {name: len(os.listdir(folder / name)) for name in ("fd", "task")}
-        except OSError as exc:
-            raise Unwell(f"{self.name}: {exc}\n" + "\n".join(self.said[-30:])) from None
-        return {"memory": pages * PAGE / 2**20, "descriptors": counts["fd"], "threads": counts["task"]}
 
 
 class Soak:
@@ -115,28 +56,26 @@ class Soak:
     def __enter__(self) -> Soak:  # noqa: PYI034 - typing.Self needs Python 3.11
         servers, clients = self.names
         try:
-            programs = [(name, self._start(f"server {name}", "campaigns.soak.servers", name)) for name in servers]
+            programs = [(name, self._start(f"server {name}", "soak.servers", name)) for name in servers]
             self.tested += [program for _, program in programs]
-            ports = {name: program.port() for name, program in programs}
+            ports = {name: program.answer()["port"] for name, program in programs}
             where = {f"server {name}": f"{port},{PATHS.get(name, '/')}" for name, port in ports.items()}
-            bad = self._start("peer server", "campaigns.soak.troubles", str(self.seed))
-            bad_port = bad.port()
+            bad = self._start("peer server", "soak.troubles", str(self.seed))
+            bad_port = bad.answer()["port"]
             # The clients need an honest server.
-            good = self._start("peer echo", "campaigns.soak.servers", "handlers")
-            good_port = good.port()
+            good = self._start("peer echo", "soak.servers", "handlers")
+            good_port = good.answer()["port"]
             self.peers += [bad, good]
             self.tested += [
-                self._start(
-                    f"client {name}", "campaigns.soak.clients", name, str(self.seed), str(good_port), str(bad_port)
-                )
+                self._start(f"client {name}", "soak.clients", name, str(self.seed), str(good_port), str(bad_port))
                 for name in clients
             ]
             if where:
                 targets = [f"{port},{path}" for port in ports.values() for path in ("/", "/echo", "/relay/news")]
-                self.peers.append(self._start("peer clients", "campaigns.soak.troubles", str(self.seed), *targets))
-                honest = self._start("honest", "campaigns.soak.honest", *(f"{name}={at}" for name, at in where.items()))
+                self.peers.append(self._start("peer clients", "soak.troubles", str(self.seed), *targets))
+                honest = self._start("honest", "soak.honest", *(f"{name}={at}" for name, at in where.items()))
                 self.peers.append(honest)
-                self._settle(honest, set(where))
+                self.settle(honest, set(where))
         except BaseException:
             self.stack.close()
             raise
@@ -147,11 +86,9 @@ class Soak:
         self.stack.close()
 
     def _start(self, name: str, *arguments: str) -> Program:
-        program = Program(name, *arguments)
-        self.stack.callback(program.child.stop)
-        return program
+        return self.stack.enter_context(Program(name, *arguments))
 
-    def _settle(self, honest: Program, waiting: set[str]) -> None:
+    def settle(self, honest: Program, waiting: set[str]) -> None:
         """Waits until every server has answered an honest client: before that, programs start, slowly on a busy
         machine.
         """
@@ -163,41 +100,41 @@ class Soak:
                 self._complain(name, 0, figures)
                 if figures["replies"]:
                     waiting.discard(name)
-        self.problems += [f"{name}: nobody got a reply in its first {STARTING} s" for name in sorted(waiting)]
+        self.problems += [f"{name}: no client got a reply in its first {STARTING} s" for name in sorted(waiting)]
 
     def _complain(self, name: str, now: float, figures: dict[str, Any]) -> None:
         for problem, count in figures.get("problems", {}).items():
             self.problems.append(f"{name}, after {now:.0f} s, {count} times: {problem}")
 
-    def run(self, seconds: float, samples: int, tell: Callable[[str], None]) -> None:
-        """Runs for some time, and takes a number of samples."""
+    def run(self, seconds: float, samples: int) -> Iterator[str]:
+        """Runs for some time, and takes a number of samples; yields lines of progress."""
         for number in range(1, samples + 1):
             due = self.begun + seconds * number / samples
             time.sleep(max(0.0, due - time.monotonic()))
-            self._look()
+            self.sample()
             if number % max(1, samples // 20) == 0:
-                tell(f"{time.monotonic() - self.begun:.0f} of {seconds:.0f} s: {self.replies} replies in time")
+                yield f"{time.monotonic() - self.begun:.0f} of {seconds:.0f} s: {self.replies} replies in time"
 
-    def _look(self) -> None:
+    def sample(self) -> None:
         now = time.monotonic() - self.begun
-        everybody = self.tested + self.peers
-        for program in everybody:
+        programs = self.tested + self.peers
+        for program in programs:
             program.ask()
-        answers = {program.name: program.answer() for program in everybody}
+        answers = {program.name: program.answer() for program in programs}
         for program in self.tested:
-            for kind, figure in {**program.seen(), **answers[program.name]}.items():
-                self._note(program.name, kind, now, figure)
+            for kind, figure in {**dataclasses.asdict(program.usage()), **answers[program.name]}.items():
+                self._record(program.name, kind, now, figure)
         for name, figures in answers.get("honest", {}).items():
             self.replies += figures["replies"]
             self.openings += figures["openings"]
             self._complain(name, now, figures)
             if not figures["replies"]:
-                self.problems.append(f"{name}, after {now:.0f} s: nobody got a reply")
+                self.problems.append(f"{name}, after {now:.0f} s: no client got a reply")
             for kind in ("latency", "opening"):
                 if kind in figures:
-                    self._note(name, kind, now, figures[kind])
+                    self._record(name, kind, now, figures[kind])
 
-    def _note(self, name: str, kind: str, now: float, figure: float) -> None:
+    def _record(self, name: str, kind: str, now: float, figure: float) -> None:
         line = self.lines.setdefault((name, kind), Line())
         line.times.append(now)
         line.figures.append(figure)
@@ -218,6 +155,6 @@ class Soak:
                         found.append(f"{name}: no answers from second {line.times[start]:.0f} on")
         return found
 
-    def said(self) -> list[str]:
+    def errors(self) -> list[str]:
         """Returns the errors that programs under test have logged."""
-        return [f"{program.name}: {line}" for program in self.tested for line in program.said]
+        return [f"{program.name}: {line}" for program in self.tested for line in program.printed]

@@ -1,4 +1,4 @@
-"""The clients under test, each a program: ``python -m campaigns.soak.clients NAME SEED GOOD BAD``, with two ports.
+"""The clients under test, each a program: ``clients NAME SEED GOOD BAD``, with the ports of two servers.
 
 They connect to either repeatedly, exchange some messages, and leave in every possible way.
 """
@@ -11,18 +11,16 @@ import contextlib
 import functools
 import logging
 import random
-import sys
 import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import wirespeed
+from campaigns.common.program import serve_in_thread
 from wirespeed.sync import connect as connect_blocking
 
-from .program import Figures, figures_of_loop, objects, serve_figures
-
-__all__ = ["CLIENTS"]
+from .counting import Figures, figures_of_loop, objects
 
 AT_ONCE = 6
 OPTIONS: dict[str, Any] = {
@@ -76,7 +74,7 @@ async def again(ports: list[int], one: Any) -> None:
 
 
 async def run(ports: list[int], one: Any) -> None:
-    serve_figures(with_answers(ports, figures_of_loop(asyncio.get_running_loop(), *CONNECTIONS)))
+    serve_in_thread(with_answers(ports, figures_of_loop(asyncio.get_running_loop(), *CONNECTIONS)))
     await asyncio.gather(*(again(ports, one) for _ in range(AT_ONCE)))
 
 
@@ -149,7 +147,7 @@ def blocking(ports: list[int]) -> None:
                 talk_blocking(somewhere(ports))
             threading.Event().wait(0.02)
 
-    serve_figures(with_answers(ports, lambda: {"objects": objects(*CONNECTIONS)}))
+    serve_in_thread(with_answers(ports, lambda: {"objects": objects(*CONNECTIONS)}))
     for _ in range(AT_ONCE):
         threading.Thread(target=forever, daemon=True).start()
     threading.Event().wait()
@@ -236,6 +234,7 @@ CLIENTS = {
     "blocking": blocking,
 }
 
-if __name__ == "__main__":
-    random.seed(int(sys.argv[2]))
-    CLIENTS[sys.argv[1]]([int(port) for port in sys.argv[3:5]])
+
+def main(name: str, seed: str, *ports: str) -> None:
+    random.seed(int(seed))
+    CLIENTS[name](list(map(int, ports)))

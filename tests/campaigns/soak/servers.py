@@ -1,100 +1,60 @@
-"""The servers under test, each a program: ``python -m campaigns.soak.servers NAME``."""
+"""The servers under test, each a program: ``servers NAME``. They echo, and the engine publishes too."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 from typing import Any
 
 import wirespeed
+from campaigns.common import echo
+from campaigns.common.program import answer, serve_in_thread
 from wirespeed import InvalidState
 from wirespeed.engine import Connected, Engine, Message, Publisher, Session
 
-from .program import announce, figures_of_loop, objects, serve_figures
-
-__all__ = ["SERVERS"]
+from .counting import figures_of_loop, objects
 
 LIMITS: dict[str, Any] = {"open_timeout": 2.0, "close_timeout": 2.0, "ping_interval": 2.0, "ping_timeout": 2.0}
 CONNECTIONS = ("ServerConnection", "AsyncConnection", "BlockingConnection", "WebSocketProtocol")
 
 
-everybody: set[Any] = set()
-
-
-async def echo(ws: Any) -> None:
-    """Sends back each message; on paths of hostile peers, to all of them."""
-    if ws.request.path != "/relay/news":
-        async for message in ws:
-            await ws.send(message)
-        return
-    everybody.add(ws)
-    try:
-        async for message in ws:
-            wirespeed.broadcast(everybody, message)
-    finally:
-        everybody.discard(ws)
-
-
-class Echo(wirespeed.Listener):
-    """Sends back each message, unless the client does not read."""
-
-    def on_message(self, ws: Any, message: str | bytes) -> None:
-        with contextlib.suppress(BlockingIOError):
-            ws.send_nowait(message)
-
-
 async def serve(**options: Any) -> None:
     async with wirespeed.serve(host="127.0.0.1", port=0, **LIMITS, **options) as server:
-        serve_figures(figures_of_loop(asyncio.get_running_loop(), *CONNECTIONS))
-        announce(next(iter(server.sockets)).getsockname()[1])
+        serve_in_thread(figures_of_loop(asyncio.get_running_loop(), *CONNECTIONS))
+        answer({"port": next(iter(server.sockets)).getsockname()[1]})
         await asyncio.Event().wait()
 
 
 def handlers() -> None:
-    asyncio.run(serve(handler=echo))
+    asyncio.run(serve(handler=echo.handler))
 
 
 def listeners() -> None:
-    wirespeed.run(serve(handler=None, listener=Echo))
+    wirespeed.run(serve(handler=None, listener=echo.Listener))
 
 
 def transports() -> None:
     import uvloop
 
-    uvloop.run(serve(handler=echo, io_backend="transport"))
+    uvloop.run(serve(handler=echo.handler, io_backend="transport"))
 
 
 def threads() -> None:
     from wirespeed.sync import serve as serve_threads
 
-    def handle(ws: Any) -> None:
-        for message in ws:
-            ws.send(message)
-
-    with serve_threads(handle, "127.0.0.1", 0, **LIMITS) as server:
-        serve_figures(lambda: {"objects": objects(*CONNECTIONS)})
-        announce(server.socket.getsockname()[1])
+    with serve_threads(echo.handle, "127.0.0.1", 0, **LIMITS) as server:
+        serve_in_thread(lambda: {"objects": objects(*CONNECTIONS)})
+        answer({"port": server.socket.getsockname()[1]})
         server.serve_forever()
 
 
 def uvicorn() -> None:
     import uvicorn as theirs
 
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "websocket":
-            await send({"type": "http.response.start", "status": 404, "headers": []})
-            await send({"type": "http.response.body"})
-            return
-        await receive()
-        await send({"type": "websocket.accept"})
-        while (event := await receive())["type"] == "websocket.receive":
-            await send({**event, "type": "websocket.send"})
-
     async def main() -> None:
         config = theirs.Config(
-            application,
+            echo.application,
             port=0,
             ws="wirespeed.asgi:WebSocketProtocol",
             lifespan="off",
@@ -106,8 +66,8 @@ def uvicorn() -> None:
         serving = asyncio.ensure_future(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
-        serve_figures(figures_of_loop(asyncio.get_running_loop(), *CONNECTIONS))
-        announce(server.servers[0].sockets[0].getsockname()[1])
+        serve_in_thread(figures_of_loop(asyncio.get_running_loop(), *CONNECTIONS))
+        answer({"port": server.servers[0].sockets[0].getsockname()[1]})
         await serving
 
     asyncio.run(main())
@@ -142,8 +102,8 @@ def engine_batches() -> None:
 
     with engine:
         threading.Thread(target=drain, daemon=True).start()
-        serve_figures(lambda: engine_figures(engine))
-        announce(engine.addresses[0][1])
+        serve_in_thread(lambda: engine_figures(engine))
+        answer({"port": engine.addresses[0][1]})
         threading.Event().wait()
 
 
@@ -151,14 +111,14 @@ def engine_handlers() -> None:
     engine = engine_with()
 
     @engine.on_message
-    async def answer(session: Session, message: str | bytes) -> None:
+    async def send_back(session: Session, message: str | bytes) -> None:
         with contextlib.suppress(InvalidState, BlockingIOError):
             session.send(message)
 
     async def main() -> None:
         async with engine:
-            serve_figures(figures_of_loop(asyncio.get_running_loop(), "Session", "Message"))
-            announce(engine.addresses[0][1])
+            serve_in_thread(figures_of_loop(asyncio.get_running_loop(), "Session", "Message"))
+            answer({"port": engine.addresses[0][1]})
             await engine.serve()
 
     asyncio.run(main())
@@ -188,8 +148,8 @@ def engine_broker() -> None:
     with engine, other:
         for work in (drain, publish):
             threading.Thread(target=work, daemon=True).start()
-        serve_figures(lambda: engine_figures(engine))
-        announce(engine.addresses[0][1])
+        serve_in_thread(lambda: engine_figures(engine))
+        answer({"port": engine.addresses[0][1]})
         threading.Event().wait()
 
 
@@ -204,5 +164,6 @@ SERVERS = {
     "engine-broker": engine_broker,
 }
 
-if __name__ == "__main__":
-    SERVERS[sys.argv[1]]()
+
+def main(name: str) -> None:
+    SERVERS[name]()

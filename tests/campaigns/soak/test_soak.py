@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from campaigns.common.program import Program
 from campaigns.soak import campaign
 from campaigns.soak.lines import TOLERANCES, judge
 from interop.load_scaling import load_scaled
@@ -64,7 +65,7 @@ def test_short_run(tmp_path: Path) -> None:
         tmp_path, "--minutes", "0.1", "--servers", "handlers", "engine-batches", "--clients", "tasks", "blocking"
     )  # fmt: skip
     # Series of a few seconds on a busy machine may seem to rise; other errors count.
-    assert done.returncode == 0 or "RISES" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 or "RISES" in done.stderr, done.stdout + done.stderr
     assert "replies and" in done.stdout
     lines = json.loads((tmp_path / "soak.json").read_text())
     for name in ("server handlers", "server engine-batches", "client tasks", "client blocking"):
@@ -84,13 +85,13 @@ def test_late_and_silent_servers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert soak.problems == []
         # Less than the client waits for an answer, so that nothing else is reported.
         monkeypatch.setattr(campaign, "STARTING", 2)
-        program = campaign.Program("honest", "campaigns.soak.honest", f"nobody={silent.getsockname()[1]},/")
+        program = Program("honest", "soak.honest", f"silent={silent.getsockname()[1]},/")
         try:
-            soak._settle(program, {"nobody"})
+            soak.settle(program, {"silent"})
         finally:
             program.child.stop()
         assert len(soak.problems) == 1
-        assert soak.problems[0].startswith("nobody: nobody got a reply")
-        soak._look()
+        assert soak.problems[0].startswith("silent: no client got a reply")
+        soak.sample()
         assert len(soak.problems) == 1
         assert soak.replies > 0

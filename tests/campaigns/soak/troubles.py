@@ -1,4 +1,4 @@
-"""Misbehaving peers, a program: ``python -m campaigns.soak.troubles SEED [PORT,PATH ...]``.
+"""Misbehaving peers, a program: ``troubles SEED [PORT,PATH ...]``.
 
 As a server it announces its port, and answers handshakes and messages by the tables of faults, or not at all. As
 clients it connects to each of the others' ports, sends forbidden data, leaves in the middle, stays silent or does not
@@ -12,19 +12,17 @@ import os
 import random
 import socket
 import struct
-import sys
 import threading
 import time
 import zlib
 from collections.abc import Callable
+from typing import Any
 
+from campaigns.common.program import answer as announce
+from campaigns.common.program import serve_in_thread
 from campaigns.common.wire import PING, TEXT, Codec
 from interop.faults import FRAME_FAULTS, HANDSHAKE_FAULTS, ODDITIES, FrameFault, Oddity
 from interop.scripted import Disconnected, Wire
-
-from .program import announce, serve_figures
-
-__all__ = ["main"]
 
 # Of clients and of the server each.
 AT_ONCE = 8
@@ -186,20 +184,14 @@ def attack(targets: list[tuple[int, str]], seed: int) -> None:
         time.sleep(0.02)
 
 
-def main() -> None:
+def main(seed: str, *targets: str) -> None:
     """Runs until the input ends."""
-    seed = int(sys.argv[1])
-    targets = [(int(port), path) for port, path in (one.split(",") for one in sys.argv[2:])]
-    serve_figures(dict)
+    serve_in_thread(dict)
     if not targets:
         listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        threads = [threading.Thread(target=serve, args=[listener, seed + number]) for number in range(AT_ONCE)]
-        announce(listener.getsockname()[1])
+        work: list[tuple[Callable[..., None], Any]] = [(serve, listener)] * AT_ONCE
+        announce({"port": listener.getsockname()[1]})
     else:
-        threads = [threading.Thread(target=attack, args=[targets, seed + number]) for number in range(AT_ONCE)]
-    for thread in threads:
-        thread.start()
-
-
-if __name__ == "__main__":
-    main()
+        work = [(attack, [(int(port), path) for port, path in (one.split(",") for one in targets)])] * AT_ONCE
+    for number, (target, argument) in enumerate(work):
+        threading.Thread(target=target, args=[argument, int(seed) + number]).start()
