@@ -6,11 +6,12 @@ import argparse
 import os
 
 
-def arguments(name: str, does: str, *, seconds: float = 60) -> argparse.ArgumentParser:
-    """Returns a parser with the arguments of every campaign. The process has no HTTP proxy from then on."""
+def arguments(name: str, does: str, *, seconds: float | None = 60) -> argparse.ArgumentParser:
+    """Returns a parser with the argument that most campaigns have. The process has no HTTP proxy from then on."""
     forget_proxies()
     parser = argparse.ArgumentParser(prog=name, description=does)
-    parser.add_argument("--seconds", type=float, default=seconds, help="how long to run (%(default)s)")
+    if seconds is not None:
+        parser.add_argument("--seconds", type=float, default=seconds, help="how long to run (%(default)s)")
     return parser
 
 

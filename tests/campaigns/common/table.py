@@ -38,12 +38,14 @@ class Table(abc.ABC, Generic[C]):
     Attributes:
         name: The name of the program.
         does: What it does, in a sentence.
-        seconds: The default of ``--seconds``.
+        seconds: The default of ``--seconds``; ``None``: it has no such argument.
+        limit: The default of ``--limit``.
     """
 
     name: str
     does: str
-    seconds: float = 60
+    seconds: float | None = 60
+    limit = float("inf")
 
     @abc.abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -69,7 +71,9 @@ class Table(abc.ABC, Generic[C]):
 def main(table: Table[Any]) -> int:
     """Runs the selected cells; returns the exit status: 0, or 1 if one has failed."""
     parser = arguments(table.name, table.does, seconds=table.seconds)
-    parser.add_argument("--limit", type=float, default=float("inf"), help="begin no cell after this number of seconds")
+    parser.add_argument(
+        "--limit", type=float, default=table.limit, help="begin no cell after these seconds (%(default)s)"
+    )
     parser.add_argument("--list", action="store_true", help="list the rows of the table")
     table.add_arguments(parser)
     options = parser.parse_args()

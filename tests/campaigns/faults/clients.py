@@ -9,11 +9,12 @@ import dataclasses
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import wirespeed
 import wirespeed.sync
+from campaigns.common.calls import attempt, complete
 from interop import asyncio_tools
 from interop.asyncio_tools import Setting
 from wirespeed.compat.websockets import exceptions as drop_in_exceptions
@@ -21,12 +22,13 @@ from wirespeed.compat.websockets.asyncio import client as drop_in_asyncio
 from wirespeed.compat.websockets.sync import client as drop_in_sync
 from wirespeed.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidHandshake, InvalidState
 
-from .conversation import Log, adrive, drive
+from .conversation import Log, Subject
 
 # Its classes are those of the library that it stands for, where that is installed.
 drop_in: Any = drop_in_exceptions
 
-__all__ = ["DOCUMENTED", "Over", "Plan", "aleaving", "leaving", "make_client", "run_client"]
+# Talks as the subject.
+Conversation = Callable[[Subject], Coroutine[Any, Any, None]]
 
 
 class Over(Exception):
@@ -81,18 +83,10 @@ class Plan:
 CLOSED: tuple[type[Exception], ...] = (*DOCUMENTED, RuntimeError, StopIteration, StopAsyncIteration)
 
 
-def leaving(call: Callable[[], Any]) -> None:
+async def leaving(call: Callable[..., Any], *arguments: Any) -> None:
     """Makes a call that may fail as documented."""
     with contextlib.suppress(*CLOSED):
-        call()
-
-
-async def aleaving(call: Callable[[], Any]) -> None:
-    """Makes a call that may fail as documented, and awaits its result if necessary."""
-    with contextlib.suppress(*CLOSED):
-        result = call()
-        if hasattr(result, "__await__"):
-            await result
+        await attempt(call, *arguments)
 
 
 def _drop(app: Any, in_a_cycle: bool) -> None:
@@ -106,127 +100,84 @@ def _drop(app: Any, in_a_cycle: bool) -> None:
     gc.collect()
 
 
-class Blocking:
-    """Blocking calls on a connection of either end."""
+class ConnectionApp:
+    """Calls on a connection of either end.
+
+    Args:
+        log: Of the conversation.
+        ws: The connection, if it is open.
+        blocking: Whether its calls block.
+    """
 
     plan: Plan
 
-    def __init__(self, log: Log, ws: Any = None) -> None:
+    def __init__(self, log: Log, ws: Any = None, *, blocking: bool = False) -> None:
         self.log = log
-        self.ws = ws
+        self.blocking = blocking
         if ws is not None:
-            self._watch()
+            self.hold(ws)
 
-    def _watch(self) -> None:
-        self.log.watched.append(weakref.ref(self.ws))
-
-    def open(self) -> None:
-        """A server has its connection already."""
-
-    def recv(self) -> bytes:
-        return _bytes(self.ws.recv())
-
-    def send(self, message: bytes) -> None:
-        self.ws.send(message)
-
-    def close(self) -> None:
-        self.ws.close()
-
-    def ending(self) -> tuple[int | None, bool]:
-        fine = False
-        try:
-            self.ws.recv()
-        except (ConnectionClosedOK, drop_in.ConnectionClosedOK):
-            fine = True
-        except (ConnectionClosed, drop_in.ConnectionClosed):
-            pass
-        return self.ws.close_code, fine
-
-    def forget(self) -> None:
-        """Drops the connection when it is time, in a cycle if requested."""
-        assert self.plan.forget.wait(20)
-        _drop(self, self.plan.in_a_cycle)
-
-    def use(self) -> None:
-        for call in (self.ws.recv, self.ws.ping, self.ws.pong, self.ws.close):
-            leaving(call)
-        leaving(lambda: self.ws.send(b"x"))
-        leaving(lambda: next(iter(self.ws)))
-
-
-class BlockingClient(Blocking):
-    def __init__(self, log: Log, plan: Plan, connect: Callable[..., Any]) -> None:
-        super().__init__(log)
-        self.plan = plan
-        self.connect = connect
-
-    def open(self) -> None:
-        self.plan.before()
-        self.ws = self.connect(self.plan.uri, **self.plan.arguments)
-        self._watch()
-
-
-class Awaiting:
-    """Awaited calls on a connection of either end."""
-
-    plan: Plan
-
-    def __init__(self, log: Log, ws: Any = None) -> None:
-        self.log = log
+    def hold(self, ws: Any) -> None:
         self.ws = ws
-        if ws is not None:
-            self._watch()
-
-    def _watch(self) -> None:
-        self.log.watched.append(weakref.ref(self.ws))
+        self.log.watched.append(weakref.ref(ws))
 
     async def open(self) -> None:
         """A server has its connection already."""
 
     async def recv(self) -> bytes:
-        return _bytes(await self.ws.recv())
+        message = await attempt(self.ws.recv)
+        return message.encode() if isinstance(message, str) else bytes(message)
 
     async def send(self, message: bytes) -> None:
-        await self.ws.send(message)
+        await attempt(self.ws.send, message)
 
     async def close(self) -> None:
-        await self.ws.close()
+        await attempt(self.ws.close)
 
     async def ending(self) -> tuple[int | None, bool]:
         fine = False
         try:
-            await self.ws.recv()
+            await attempt(self.ws.recv)
         except (ConnectionClosedOK, drop_in.ConnectionClosedOK):
             fine = True
-        except (ConnectionClosed, drop_in.ConnectionClosed, RuntimeError):
+        except (ConnectionClosed, drop_in.ConnectionClosed):
             pass
+        except RuntimeError:
+            if self.blocking:
+                raise
         return self.ws.close_code, fine
 
     async def forget(self) -> None:
         """Drops the connection when it is time, in a cycle if requested."""
-        await asyncio_tools.soon(self.plan.forget.is_set, timeout=20)
+        if self.blocking:
+            assert self.plan.forget.wait(20)
+        else:
+            await asyncio_tools.soon(self.plan.forget.is_set, timeout=20)
         _drop(self, self.plan.in_a_cycle)
-        # The loop is notified of the closed descriptor.
-        await asyncio_tools.spin()
+        if not self.blocking:
+            # The loop is notified of the closed descriptor.
+            await asyncio_tools.spin()
 
     async def use(self) -> None:
-        for call in (self.ws.recv, self.ws.ping, self.ws.pong, self.ws.close, self.ws.wait_closed):
-            await aleaving(call)
-        await aleaving(lambda: self.ws.send(b"x"))
-        await aleaving(lambda: self.ws.__aiter__().__anext__())
+        for name in ("recv", "ping", "pong", "close", *([] if self.blocking else ["wait_closed"])):
+            await leaving(getattr(self.ws, name))
+        await leaving(self.ws.send, b"x")
+        if self.blocking:
+            await leaving(next, iter(self.ws), None)
+        else:
+            await leaving(self.ws.__aiter__().__anext__)
 
 
-class AwaitingClient(Awaiting):
-    def __init__(self, log: Log, plan: Plan, connect: Callable[..., Any], **options: Any) -> None:
-        super().__init__(log)
+class Client(ConnectionApp):
+    def __init__(self, log: Log, plan: Plan, connect: Callable[..., Any], *, blocking: bool, **options: Any) -> None:
+        super().__init__(log, blocking=blocking)
         self.plan = plan
         self.connect = connect
         self.options = options
 
     async def open(self) -> None:
         self.plan.before()
-        self.ws = await self.connect(self.plan.uri, **self.plan.arguments, **self.options)
-        self._watch()
+        self.hold(await attempt(self.connect, self.plan.uri, **self.plan.arguments, **self.options))
 
 
 class Arrivals:
@@ -260,19 +211,19 @@ class QueueListener(wirespeed.Listener):
         self.queue.put_nowait(Over(f"{code} {reason}"))
 
 
-class Listening(Awaiting):
+class Listening(ConnectionApp):
     """A connection whose messages go to a listener."""
 
-    def __init__(self, log: Log, ws: Any = None, hears: QueueListener | None = None) -> None:
+    def __init__(self, log: Log, ws: Any = None, listener: QueueListener | None = None) -> None:
         super().__init__(log, ws)
-        self.hears = hears or QueueListener()
+        self.listener = listener or QueueListener()
 
     async def recv(self) -> bytes:
-        found = await self.hears.queue.get()
+        found = await self.listener.queue.get()
         if isinstance(found, Over):
-            self.hears.queue.put_nowait(found)
+            self.listener.queue.put_nowait(found)
             raise found
-        return _bytes(found)
+        return found.encode() if isinstance(found, str) else bytes(found)
 
     async def ending(self) -> tuple[int | None, bool]:
         return self.ws.close_code, self.ws.close_code == 1000
@@ -286,12 +237,11 @@ class ListeningClient(Listening):
 
     async def open(self) -> None:
         self.plan.before()
-        options = {"listener": self.hears, "io_backend": self.setting.io_backend, **self.plan.arguments}
-        self.ws = await wirespeed.connect(self.plan.uri, **options)
-        self._watch()
+        options = {"listener": self.listener, "io_backend": self.setting.io_backend, **self.plan.arguments}
+        self.hold(await wirespeed.connect(self.plan.uri, **options))
 
 
-class Stream(Awaiting):
+class Stream(ConnectionApp):
     """A stream of bytes: messages are its lines."""
 
     def __init__(self, log: Log, plan: Plan, setting: Setting) -> None:
@@ -303,8 +253,7 @@ class Stream(Awaiting):
         self.plan.before()
         options = {"limit": 2**20, "io_backend": self.setting.io_backend, **self.plan.arguments}
         self.reader, self.writer = await wirespeed.open_stream(self.plan.uri, **options)
-        self.ws = self.writer.connection
-        self._watch()
+        self.hold(self.writer.connection)
 
     async def recv(self) -> bytes:
         line = await self.reader.readline()
@@ -328,38 +277,32 @@ class Stream(Awaiting):
 
     async def use(self) -> None:
         for call in (self.reader.read, self.reader.readline, self.writer.drain, self.writer.wait_closed):
-            await aleaving(call)
-        await aleaving(lambda: self.writer.write(b"x"))
+            await leaving(call)
+        await leaving(self.writer.write, b"x")
         self.writer.close()
-
-
-def _bytes(message: Any) -> bytes:
-    return message.encode() if isinstance(message, str) else bytes(message)
 
 
 def make_client(name: str, setting: Setting | None, plan: Plan, log: Log) -> Any:
     """Returns the application of one client of the table."""
     if name == "sync-client":
-        return BlockingClient(log, plan, wirespeed.sync.connect)
+        return Client(log, plan, wirespeed.sync.connect, blocking=True)
     if name == "drop-in-sync-client":
-        return BlockingClient(log, plan, drop_in_sync.connect)
+        return Client(log, plan, drop_in_sync.connect, blocking=True)
     if name == "drop-in-asyncio-client":
-        return AwaitingClient(log, plan, drop_in_asyncio.connect)
+        return Client(log, plan, drop_in_asyncio.connect, blocking=False)
     assert setting is not None
     if name == "asyncio-client":
-        return AwaitingClient(log, plan, wirespeed.connect, io_backend=setting.io_backend)
+        return Client(log, plan, wirespeed.connect, blocking=False, io_backend=setting.io_backend)
     if name == "listener-client":
         return ListeningClient(log, plan, setting)
     assert name == "stream"
     return Stream(log, plan, setting)
 
 
-def run_client(
-    name: str, setting: Setting | None, plan: Plan, log: Log, talking: Generator[tuple[Any, ...], Any, None]
-) -> None:
+def run_client(name: str, setting: Setting | None, plan: Plan, log: Log, conversation: Conversation) -> None:
     """Holds the conversation in this thread."""
     app = make_client(name, setting, plan, log)
     if setting is None:
-        drive(talking, app, log)
+        complete(conversation(app))
     else:
-        asyncio_tools.run(lambda: adrive(talking, app, log), loop=setting.loop, timeout=60)
+        asyncio_tools.run(lambda: conversation(app), loop=setting.loop, timeout=60)

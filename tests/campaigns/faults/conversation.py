@@ -1,7 +1,7 @@
-"""The conversation of the two ends in every cell, and its invariants at the end.
+"""The conversation of the two ends in every cell.
 
-The subject's side is a generator of calls, which serves blocking and awaited calls alike. The peer's side is a
-function; it knows when the fault strikes.
+The subject's side is an async function, which serves blocking and awaited calls alike: ``campaigns.common.calls``. The
+peer's side is a function; it knows when the fault strikes.
 """
 
 from __future__ import annotations
@@ -10,28 +10,13 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from interop.checks import describe
 from interop.load_scaling import load_scaled
 
 from .peer import Gone, Peer
-
-__all__ = [
-    "BACK",
-    "HELLO",
-    "MESSAGE",
-    "OPENING",
-    "RECEIVING",
-    "SOME",
-    "Log",
-    "adrive",
-    "converse",
-    "drive",
-    "talk",
-    "talk_to_echo",
-]
 
 HELLO = b"hello\n"
 BACK = b"hello back\n"
@@ -47,8 +32,6 @@ CALL = 20.0
 
 OPENING = ("dialling", "tls-hello", "tls-answer", "tunnel", "request", "response")
 RECEIVING = ("idle", "header", "payload", "fragments")
-
-Call = tuple[Any, ...]
 
 
 @dataclasses.dataclass
@@ -82,120 +65,111 @@ class Log:
     watched: list[Any] = dataclasses.field(default_factory=list)
 
 
-def _submit(log: Log, message: bytes) -> Generator[Call, Any, None]:
-    log.submitted.append(message)
-    yield ("send", message)
-    log.accepted.append(message)
+class Subject(Protocol):
+    """The calls of a conversation, on a connection of any API."""
+
+    log: Log
+
+    async def open(self) -> None: ...
+
+    async def recv(self) -> bytes: ...
+
+    async def send(self, message: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ending(self) -> tuple[int | None, bool]:
+        """Returns the close code, and whether the end was reported as a clean one."""
+
+    async def forget(self) -> None:
+        """Drops the connection when it is time."""
+
+    async def use(self) -> None:
+        """Makes every call on a closed connection."""
 
 
-def _receive(log: Log) -> Generator[Call, Any, None]:
-    log.received.append((yield ("recv",)))
+class _Clock:
+    """Makes calls of an application, and complains when one took too long."""
+
+    def __init__(self, app: Subject) -> None:
+        self.app = app
+        self.log = app.log
+
+    async def call(self, name: str, *arguments: Any) -> Any:
+        began = time.monotonic()
+        try:
+            return await getattr(self.app, name)(*arguments)
+        finally:
+            took = time.monotonic() - began
+            if took > load_scaled(CALL):
+                self.log.wrong = f"{name} took {took:.1f} s"
+
+    async def send(self, message: bytes) -> None:
+        self.log.submitted.append(message)
+        await self.call("send", message)
+        self.log.accepted.append(message)
+
+    async def receive(self) -> None:
+        self.log.received.append(await self.call("recv"))
+
+    async def speak(self, stage: str, big: Sequence[bytes]) -> None:
+        await self.call("open")
+        self.log.opened = True
+        await self.send(HELLO)
+        await self.receive()
+        if stage in RECEIVING:
+            await self.receive()
+        elif stage == "sending":
+            for message in big:
+                await self.send(message)
+        elif stage == "forget":
+            await self.call("forget")
+        elif stage == "closed":
+            await self.call("close")
+            await self.call("use")
+
+    async def end(self, again: tuple[type[BaseException], ...]) -> None:
+        try:
+            await self.call("close")
+        except again as exc:
+            self.log.error = describe(exc)
+            await self.call("close")
+        self.log.code, self.log.said_to_be_fine = await self.call("ending")
 
 
-def _speak(stage: str, log: Log, big: Sequence[bytes]) -> Generator[Call, Any, None]:
-    yield ("open",)
-    log.opened = True
-    yield from _submit(log, HELLO)
-    yield from _receive(log)
-    if stage in RECEIVING:
-        yield from _receive(log)
-    elif stage == "sending":
-        for message in big:
-            yield from _submit(log, message)
-    elif stage == "forget":
-        yield ("forget",)
-    elif stage == "closed":
-        yield ("close",)
-        yield ("use",)
-
-
-def converse(
+async def converse(
+    app: Subject,
     stage: str,
-    log: Log,
     documented: tuple[type[BaseException], ...],
     big: Sequence[bytes] = BIG,
     again: tuple[type[BaseException], ...] = (),
-) -> Generator[Call, Any, None]:
+) -> None:
     """The subject's side.
 
     Args:
+        app: The subject.
         stage: When the fault strikes; ``"forget"`` where the connection is dropped.
-        log: Records the events.
         documented: Exceptions that calls may raise when a connection fails.
         big: The message for a peer that does not read.
         again: Exceptions after which closing continues when it is called again.
     """
+    log, clock = app.log, _Clock(app)
     try:
-        yield from _speak(stage, log, big)
+        await clock.speak(stage, big)
     except documented as exc:
         log.error = describe(exc)
-    except GeneratorExit:
+    except (GeneratorExit, asyncio.CancelledError):
         raise
     except BaseException as exc:
         log.wrong = describe(exc)
     if log.opened and stage != "forget":
         try:
-            try:
-                yield ("close",)
-            except again as exc:
-                log.error = describe(exc)
-                yield ("close",)
-            log.code, log.said_to_be_fine = yield ("ending",)
-        except GeneratorExit:
+            await clock.end(again)
+        except (GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as exc:
             log.wrong = f"close: {describe(exc)}"
     log.finished = True
-
-
-class _Clock:
-    """Measures a call, and complains when it took too long."""
-
-    def __init__(self, log: Log, call: Call) -> None:
-        self.log = log
-        self.name = call[0]
-        self.began = time.monotonic()
-
-    def stop(self) -> None:
-        took = time.monotonic() - self.began
-        if took > load_scaled(CALL):
-            self.log.wrong = f"{self.name} took {took:.1f} s"
-
-
-def drive(talking: Generator[Call, Any, None], app: Any, log: Log) -> None:
-    """Makes the calls on an application with blocking calls."""
-    resume: Callable[[Any], Call] = talking.send
-    value: Any = None
-    while True:
-        try:
-            call = resume(value)
-        except StopIteration:
-            return
-        clock = _Clock(log, call)
-        try:
-            resume, value = talking.send, getattr(app, call[0])(*call[1:])
-        except BaseException as exc:
-            resume, value = talking.throw, exc
-        clock.stop()
-
-
-async def adrive(talking: Generator[Call, Any, None], app: Any, log: Log) -> None:
-    """Makes the calls on an application with awaited calls. Cancellation ends it."""
-    resume: Callable[[Any], Call] = talking.send
-    value: Any = None
-    while True:
-        try:
-            call = resume(value)
-        except StopIteration:
-            return
-        clock = _Clock(log, call)
-        try:
-            resume, value = talking.send, await getattr(app, call[0])(*call[1:])
-        except asyncio.CancelledError:
-            raise
-        except BaseException as exc:
-            resume, value = talking.throw, exc
-        clock.stop()
 
 
 def _send_struck(peer: Peer, stage: str, strike: Callable[[], None]) -> None:

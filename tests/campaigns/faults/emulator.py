@@ -1,9 +1,9 @@
 """A bad network of two ends, in user space: two network namespaces, a TUN device in each, and a carrier of packets.
 
-Run as ``python -m campaigns.faults.emulator`` inside of a network namespace of its own (``unshare --net --mount``), it
-makes a second one, a device in each, and carries IP packets from one to the other: late, reordered, duplicated, or not
-at all. It prints ``ready PID`` when it works; PID is that of a process whose ``/proc/PID/ns/net`` is the namespace of
-the other end. Commands come on standard input, a line each: ``blackhole``, ``heal``. It ends with its standard input.
+A program, run inside of a network namespace of its own (``unshare --net --mount``): it makes a second one, a device in
+each, and carries IP packets from one to the other: late, reordered, duplicated, or not at all. It prints ``ready PID``
+when it works; PID is that of a process whose ``/proc/PID/ns/net`` is the namespace of the other end. Commands come on
+standard input, a line each: ``blackhole``, ``heal``. It ends with its standard input.
 
 Addresses are 10.77.0.1 for the near end, where the emulator was started, and 10.77.0.2 for the far one.
 """
@@ -23,8 +23,6 @@ import struct
 import subprocess
 import sys
 import time
-
-__all__ = ["FAR", "NEAR", "Link", "reason_to_skip"]
 
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 
@@ -158,19 +156,19 @@ class _Carrier:
                     if key.fd in self.ends:
                         self.take(key.fd)
                         continue
-                    said = os.read(key.fd, 4096)
-                    if not said:
+                    commands = os.read(key.fd, 4096)
+                    if not commands:
                         return
-                    self.hole = said.split()[-1] == b"blackhole"
+                    self.hole = commands.split()[-1] == b"blackhole"
                     print("done", flush=True)
                 self.give()
 
 
-def main() -> None:
+def main(*arguments: str) -> None:
     parser = argparse.ArgumentParser(description="Carry packets between two network namespaces, badly.")
     for field in dataclasses.fields(Link):
         parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
-    link = Link(**vars(parser.parse_args()))
+    link = Link(**vars(parser.parse_args(arguments)))
     near = _open_tun()
     _configure(NEAR)
     far, pid = _make_far_end()
@@ -180,7 +178,3 @@ def main() -> None:
     finally:
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import wirespeed
+from campaigns.common.program import command
 from interop.asyncio_tools import new_loop
 from interop.certificates import Certificates
 from interop.checks import no_leaks
@@ -23,11 +23,10 @@ from interop.load_scaling import load_scaled
 from interop.threads import no_threads_left
 
 from .clients import DOCUMENTED, Plan, make_client, run_client
-from .conversation import Log, adrive, converse, talk
+from .conversation import Log, converse
+from .network_cell import Far, client_tls
 from .peer import Peer
 from .table import Cell
-
-__all__ = ["LIFETIMES", "run_lifetime"]
 
 LIFETIMES = ("forgotten", "cycle", "loop-closed", "exit", "clock-back", "clock-on")
 PATIENCE = 30.0
@@ -36,33 +35,22 @@ PATIENCE = 30.0
 @contextlib.contextmanager
 def _peer(cell: Cell, certificates: Certificates, strike: Callable[[], None]) -> Iterator[tuple[Plan, list[Peer]]]:
     """Yields a dialled peer; when the block is left, the peer must have seen the end of the connection."""
-    context = certificates.server_context() if cell.is_secure else None
-    errors: list[BaseException] = []
+    scheme, tls, context = client_tls(cell, certificates)
     peers: list[Peer] = []
 
-    def run() -> None:
-        try:
-            with contextlib.closing(Peer(listener.accept()[0], is_server=True, context=context)) as peer:
-                peers.append(peer)
-                talk(peer, cell.stage, strike, hold=lambda: None, stuck=lambda: time.sleep(0.1))
-        except BaseException as exc:
-            errors.append(exc)
+    def accept() -> Peer:
+        peers.append(Peer(listener.accept()[0], is_server=True, context=context))
+        return peers[0]
 
     # A small buffer, so that a sender of much data blocks before the peer begins to read.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
         listener.settimeout(PATIENCE)
-        thread = threading.Thread(target=run, name="peer", daemon=True)
-        thread.start()
-        port = listener.getsockname()[1]
+        far = Far(cell, accept, strike, stuck=lambda: time.sleep(0.1))
         options = {"open_timeout": 20.0, "ping_interval": None, "close_timeout": 5.0}
-        tls = wirespeed.TLS(ca=certificates.ca_file) if cell.is_secure else None
         host = "localhost" if cell.is_secure else "127.0.0.1"
-        yield Plan(f"{'wss' if cell.is_secure else 'ws'}://{host}:{port}/", options, tls), peers
-        thread.join(load_scaled(PATIENCE))
-        assert not thread.is_alive(), "the peer does not see the end"
-        if errors:
-            raise errors[0]
+        yield Plan(f"{scheme}://{host}:{listener.getsockname()[1]}/", options, tls), peers
+        far.join()
 
 
 def _forgotten(cell: Cell, certificates: Certificates) -> None:
@@ -72,14 +60,13 @@ def _forgotten(cell: Cell, certificates: Certificates) -> None:
     with _peer(cell, certificates, time_to_forget.set) as (plan, peers):
         plan.forget = time_to_forget
         plan.in_a_cycle = cell.fault == "cycle"
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            talking = converse("forget", log, DOCUMENTED)
-            run_client(cell.api.name, cell.api.setting, plan, log, talking)
-        del talking
-        texts = [str(warning.message) for warning in told if warning.category is ResourceWarning]
+            conversation = functools.partial(converse, stage="forget", documented=DOCUMENTED)
+            run_client(cell.api.name, cell.api.setting, plan, log, conversation)
+        texts = [str(warning.message) for warning in caught if warning.category is ResourceWarning]
         # Log records keep the objects that they refer to.
-        told.clear()
+        caught.clear()
     assert log.wrong is None, log.wrong
     assert log.error is None, log.error
     assert [reference() for reference in log.watched] == [None]
@@ -105,9 +92,8 @@ def _loop_closed(cell: Cell, certificates: Certificates) -> None:
         assert stopped.wait(PATIENCE)
 
     with _peer(cell, certificates, strike) as (plan, _):
-        talking = converse(cell.stage, log, DOCUMENTED)
         app = make_client(cell.api.name, cell.api.setting, plan, log)
-        task = loop.create_task(adrive(talking, app, log))
+        task = loop.create_task(converse(app, cell.stage, DOCUMENTED))
         # While another thread's collection runs, that of this one would do nothing.
         gc.disable()
         try:
@@ -121,9 +107,8 @@ def _loop_closed(cell: Cell, certificates: Certificates) -> None:
                 # Until then the other thread holds the loop.
                 assert struck.wait(PATIENCE)
                 stopped.set()
-                talking.close()
                 loops.clear()
-                del loop, task, app, talking
+                del loop, task, app
                 gc.collect()
         finally:
             gc.enable()
@@ -132,20 +117,10 @@ def _loop_closed(cell: Cell, certificates: Certificates) -> None:
     assert [reference() for reference in log.watched] == [None] * len(log.watched)
 
 
-CHILD = """
-import sys
-sys.path[:0] = {path!r}
-from campaigns.faults.child import main
-main({fault!r}, {stage!r}, {api!r}, {folder!r})
-"""
-
-
 def _child(cell: Cell, folder: Path, **environment: str) -> None:
     """Runs the cell in a process of its own, which must succeed silently."""
-    path = [str(Path(__file__).parents[2]), str(Path(wirespeed.__file__).parents[1])]
-    program = CHILD.format(path=path, fault=cell.fault, stage=cell.stage, api=str(cell.api), folder=str(folder))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
+        ["env", "PYTHONWARNINGS=ignore", *command("faults.child", cell.fault, cell.stage, str(cell.api), str(folder))],
         capture_output=True,
         text=True,
         timeout=load_scaled(60),
@@ -153,6 +128,13 @@ def _child(cell: Cell, folder: Path, **environment: str) -> None:
         env={**os.environ, **environment},
     )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "done\n"), done.stdout + done.stderr
+
+
+def make_clock(folder: Path) -> str:
+    """Compiles the library that moves the clock of a process that preloads it."""
+    made, source = folder / "clock.so", Path(__file__).with_name("clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(made), str(source)], check=True, timeout=60)
+    return str(made)
 
 
 def run_lifetime(cell: Cell, certificates: Certificates, folder: Path, clock: Callable[[], str]) -> None:

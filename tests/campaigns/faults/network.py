@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import socket
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import wirespeed
+from campaigns.common.program import command
 from interop.certificates import Certificates
 from interop.checks import no_leaks
 from interop.children import Child
@@ -20,14 +19,12 @@ from interop.load_scaling import load_scaled
 from interop.threads import no_threads_left
 
 from .clients import DOCUMENTED, Plan, run_client
-from .conversation import SOME, Log, converse, talk, talk_to_echo
+from .conversation import SOME, Log, converse
 from .emulator import FAR, NEAR, Link
-from .network_cell import check_log, check_serves
+from .network_cell import Far, check_log, check_serves, client_tls, serving_of
 from .peer import Peer
-from .servers import FIRST, Serving, serving
+from .servers import FIRST, serving
 from .table import Cell
-
-__all__ = ["Network", "run_over"]
 
 CLONE_NEWNET = 0x40000000
 PATIENCE = 60.0
@@ -47,9 +44,7 @@ class Network:
     """
 
     def __init__(self, link: Link) -> None:
-        tests = str(Path(__file__).parents[2])
-        program = f"import sys; sys.path.insert(0, {tests!r}); from campaigns.faults.emulator import main; main()"
-        self.child = Child(["unshare", "--net", "--mount", sys.executable, "-c", program, *link.arguments()])
+        self.child = Child(["unshare", "--net", "--mount", *command("faults.emulator", *link.arguments())])
         try:
             far = int(self.child.read_until("ready "))
             status = Path(f"/proc/{far}/status").read_text()
@@ -89,42 +84,6 @@ class Network:
             _enter(self._here)
 
 
-class _FarEnd:
-    """The peer, in a thread at the far end."""
-
-    def __init__(
-        self, network: Network, cell: Cell, make: Callable[[], Peer | None], strike: Callable[[], None]
-    ) -> None:
-        self.peer: Peer | None = None
-        self.errors: list[BaseException] = []
-
-        def nothing() -> None:
-            pass
-
-        def run() -> None:
-            try:
-                with network.far():
-                    self.peer = make()
-                if self.peer is not None:
-                    with contextlib.closing(self.peer):
-                        if cell.api.name == "engine-echo":
-                            talk_to_echo(self.peer, cell.stage, strike)
-                        else:
-                            talk(self.peer, cell.stage, strike, hold=nothing, stuck=nothing)
-            except BaseException as exc:
-                self.errors.append(exc)
-
-        self.thread = threading.Thread(target=run, name="far", daemon=True)
-        self.thread.start()
-
-    def join(self) -> Peer | None:
-        self.thread.join(load_scaled(PATIENCE))
-        assert not self.thread.is_alive(), "the peer waits for the subject"
-        if self.errors:
-            raise self.errors[0]
-        return self.peer
-
-
 def _options(strikes: bool) -> dict[str, Any]:
     return {
         "open_timeout": 30.0,
@@ -143,20 +102,21 @@ def _client(
     options: dict[str, Any],
 ) -> tuple[Log, Peer | None]:
     log = Log()
-    context = certificates.server_context() if cell.is_secure else None
+    scheme, tls, context = client_tls(cell, certificates)
     with network.far():
         listener = socket.create_server((FAR, 0))
     listener.settimeout(PATIENCE)
     with listener:
-        uri = f"{'wss' if cell.is_secure else 'ws'}://{FAR}:{listener.getsockname()[1]}/"
         if cell.is_secure:
             options["server_hostname"] = "localhost"
-        plan = Plan(uri, options, wirespeed.TLS(ca=certificates.ca_file) if cell.is_secure else None)
-        far = _FarEnd(network, cell, lambda: Peer(listener.accept()[0], is_server=True, context=context), strike)
+        plan = Plan(f"{scheme}://{FAR}:{listener.getsockname()[1]}/", options, tls)
+        make = lambda: Peer(listener.accept()[0], is_server=True, context=context)  # noqa: E731
+        far = Far(cell, make, strike, within=network.far())
         with network.near():
-            run_client(cell.api.name, cell.api.setting, plan, log, converse(cell.stage, log, DOCUMENTED, SOME))
+            conversation = functools.partial(converse, stage=cell.stage, documented=DOCUMENTED, big=SOME)
+            run_client(cell.api.name, cell.api.setting, plan, log, conversation)
         end()
-        return log, far.join()
+        return log, far.join(PATIENCE)
 
 
 def _server(
@@ -167,30 +127,20 @@ def _server(
     end: Callable[[], None],
     options: dict[str, Any],
 ) -> tuple[Log, Peer | None]:
-    log = Log()
-    context = certificates.client_context() if cell.is_secure else None
-    files = certificates.server_files() if cell.is_secure else None
-    what = Serving(
-        log,
-        converse(cell.stage, log, DOCUMENTED, SOME),
-        options,
-        None if files is None else wirespeed.TLS(cert=files[0], key=files[1]),
-        files,
-        NEAR,
-    )
+    what, context = serving_of(cell, certificates, options, NEAR, documented=DOCUMENTED, big=SOME)
 
     def dial() -> Peer:
         sock = socket.create_connection(what.address, PATIENCE)
         return Peer(sock, is_server=False, context=context, path=FIRST)
 
     with network.near(), serving(cell.api.name, cell.api.setting, what):
-        far = _FarEnd(network, cell, dial, strike)
+        far = Far(cell, dial, strike, within=network.far())
         if cell.api.name != "engine-echo":
             assert what.done.wait(load_scaled(PATIENCE)), "the application waits"
         end()
-        peer = far.join()
+        peer = far.join(PATIENCE)
         check_serves(what.address[1], context, NEAR)
-    return log, peer
+    return what.log, peer
 
 
 def run_over(

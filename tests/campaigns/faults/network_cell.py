@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import select
 import socket
@@ -26,8 +27,6 @@ from .process import PROCESS, Interrupted, give_descriptors_back, struck
 from .relay import RELAYED, Relay, Trigger
 from .servers import FIRST, Serving, serving
 from .table import Cell
-
-__all__ = ["check_log", "check_serves", "options_of", "run_cell", "run_client_cell", "run_server_cell"]
 
 PATIENCE = 30.0
 
@@ -64,44 +63,88 @@ def _trigger(cell: Cell, act: Callable[[], None]) -> Trigger | None:
     return Trigger(fault, to_client is not cell.api.is_server, after, act)
 
 
-class _Far:
-    """The peer in its thread."""
+class Far:
+    """The peer in its thread.
+
+    Args:
+        cell: The cell.
+        make: Returns the peer, or ``None`` if there is no connection.
+        strike: Triggers the fault.
+        hold: Prevents the subject's data from being read.
+        stuck: Waits until the subject can send no more.
+        within: The context in which the peer is made.
+    """
 
     def __init__(
-        self, make: Callable[[], Peer | None], cell: Cell, relay: Callable[[], Relay], act: Callable[[], None]
+        self,
+        cell: Cell,
+        make: Callable[[], Peer | None],
+        strike: Callable[[], None],
+        *,
+        hold: Callable[[], None] = lambda: None,
+        stuck: Callable[[], None] = lambda: None,
+        within: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),  # noqa: B008
     ) -> None:
         self.peer: Peer | None = None
         self.errors: list[BaseException] = []
 
-        fault: Any = cell.fault if cell.fault in RELAYED else "none"
-
-        def strike() -> None:
-            relay().strike(fault)
-            act()
-            if cell.stage == "sending" and cell.fault not in ("blackhole", "full"):
-                relay().release()
-
         def run() -> None:
             try:
-                self.peer = make()
+                with within:
+                    self.peer = make()
                 if self.peer is not None:
                     with contextlib.closing(self.peer):
                         if cell.api.name == "engine-echo":
                             talk_to_echo(self.peer, cell.stage, strike)
                         else:
-                            talk(self.peer, cell.stage, strike, hold=relay().hold, stuck=relay().wait_stuck)
+                            talk(self.peer, cell.stage, strike, hold=hold, stuck=stuck)
             except BaseException as exc:
                 self.errors.append(exc)
 
         self.thread = threading.Thread(target=run, name="peer", daemon=True)
         self.thread.start()
 
-    def join(self) -> Peer | None:
-        self.thread.join(load_scaled(PATIENCE))
+    def join(self, patience: float = PATIENCE) -> Peer | None:
+        self.thread.join(load_scaled(patience))
         assert not self.thread.is_alive(), "the peer waits for the subject"
         if self.errors:
             raise self.errors[0]
         return self.peer
+
+
+def _behind(relay: Relay, cell: Cell, make: Callable[[], Peer | None], act: Callable[[], None]) -> Far:
+    """Returns the peer at the other end of a relay."""
+    fault: Any = cell.fault if cell.fault in RELAYED else "none"
+
+    def strike() -> None:
+        relay.strike(fault)
+        act()
+        if cell.stage == "sending" and cell.fault not in ("blackhole", "full"):
+            relay.release()
+
+    return Far(cell, make, strike, hold=relay.hold, stuck=relay.wait_stuck)
+
+
+def client_tls(cell: Cell, certificates: Certificates) -> tuple[str, wirespeed.TLS | None, ssl.SSLContext | None]:
+    """Returns the scheme and settings of a subject that is a client, and the context of its peer."""
+    if not cell.is_secure:
+        return "ws", None, None
+    return "wss", wirespeed.TLS(ca=certificates.ca_file), certificates.server_context()
+
+
+def serving_of(
+    cell: Cell, certificates: Certificates, options: dict[str, Any], host: str = "127.0.0.1", **more: Any
+) -> tuple[Serving, ssl.SSLContext | None]:
+    """Returns a subject that is a server, and the context of its clients; ``more`` is for its conversation."""
+    files = certificates.server_files() if cell.is_secure else None
+    tls = None if files is None else wirespeed.TLS(cert=files[0], key=files[1])
+    conversation = functools.partial(converse, stage=cell.stage, **more)
+    what = Serving(Log(), conversation, options, tls, files, host)
+    return what, certificates.client_context() if cell.is_secure else None
+
+
+# What a conversation survives where a signal handler raises.
+INTERRUPTED: dict[str, Any] = {"documented": (*DOCUMENTED, Interrupted), "again": (Interrupted,)}
 
 
 @contextlib.contextmanager
@@ -124,7 +167,7 @@ def _accept(listener: socket.socket, context: ssl.SSLContext | None) -> Callable
 
 def run_client_cell(cell: Cell, certificates: Certificates, act: Callable[[], None]) -> tuple[Log, Peer | None]:
     log = Log()
-    context = certificates.server_context() if cell.is_secure else None
+    scheme, tls, context = client_tls(cell, certificates)
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(_listener())
         relay = stack.enter_context(
@@ -145,22 +188,17 @@ def run_client_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
             host = "nobody.invalid"
         target = listener.getsockname()[1] if proxied else port
         plan = Plan(
-            f"{'wss' if cell.is_secure else 'ws'}://{host}:{target}/",
+            f"{scheme}://{host}:{target}/",
             options_of(cell),
-            wirespeed.TLS(ca=certificates.ca_file) if cell.is_secure else None,
+            tls,
             f"http://127.0.0.1:{port}" if proxied else None,
         )
         if cell.fault == "descriptors" and cell.stage == "dialling":
             plan.before = act
-        far = _Far(_accept(listener, context), cell, lambda: relay, act)
+        far = _behind(relay, cell, _accept(listener, context), act)
         try:
-            run_client(
-                cell.api.name,
-                cell.api.setting,
-                plan,
-                log,
-                converse(cell.stage, log, (*DOCUMENTED, Interrupted), again=(Interrupted,)),
-            )
+            conversation = functools.partial(converse, stage=cell.stage, **INTERRUPTED)
+            run_client(cell.api.name, cell.api.setting, plan, log, conversation)
         finally:
             _end(cell, relay, listener)
         peer = far.join()
@@ -216,20 +254,12 @@ def _wait_until_let_go(relay: Relay) -> None:
 
 
 def run_server_cell(cell: Cell, certificates: Certificates, act: Callable[[], None]) -> tuple[Log, Peer | None]:
-    log = Log()
-    context = certificates.client_context() if cell.is_secure else None
-    files = certificates.server_files() if cell.is_secure else None
-    what = Serving(
-        log,
-        converse(cell.stage, log, (*DOCUMENTED, Interrupted), again=(Interrupted,)),
-        options_of(cell),
-        None if files is None else wirespeed.TLS(cert=files[0], key=files[1]),
-        files,
-    )
+    what, context = serving_of(cell, certificates, options_of(cell), **INTERRUPTED)
+    log = what.log
     echoes = cell.api.name == "engine-echo"
     with serving(cell.api.name, cell.api.setting, what):
         with Relay(what.address, subject_dials=False, trigger=_trigger(cell, act)) as relay:
-            far = _Far(_dialler(cell, relay.port, context), cell, lambda: relay, act)
+            far = _behind(relay, cell, _dialler(cell, relay.port, context), act)
             if cell.fault == "blackhole":
                 if cell.stage not in OPENING and not echoes:
                     assert what.done.wait(load_scaled(PATIENCE)), "the application waits"
@@ -247,7 +277,6 @@ def run_server_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
             assert what.done.wait(load_scaled(PATIENCE)), "the application waits"
         give_descriptors_back()
         check_serves(what.address[1], context)
-    what.talking.close()
     return log, peer
 
 

@@ -7,11 +7,12 @@ import contextlib
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import wirespeed
 import wirespeed.sync
+from campaigns.common.calls import complete
 from interop import asyncio_tools
 from interop.asyncio_tools import Setting
 from interop.load_scaling import load_scaled
@@ -22,17 +23,13 @@ from wirespeed.compat.websockets.sync import server as drop_in_sync
 from wirespeed.engine import Connected, Disconnected, Engine, Message, Session
 from wirespeed.exceptions import InvalidState
 
-from .clients import Awaiting, Blocking, Listening, Over, QueueListener, aleaving, leaving
-from .conversation import Log, adrive, drive
-
-__all__ = ["FIRST", "Serving", "serving"]
+from .clients import Arrivals, ConnectionApp, Conversation, Listening, Over, QueueListener, leaving
+from .conversation import Log, Subject
 
 # The path of the connection that has the conversation.
 FIRST = "/conversation"
 
 PATIENCE = 30.0
-
-Talking = Generator[tuple[Any, ...], Any, None]
 
 
 @dataclasses.dataclass
@@ -41,7 +38,7 @@ class Serving:
 
     Args:
         log: Of the conversation.
-        talking: The conversation.
+        conversation: Talks as the subject.
         options: Those that all servers have, by their names in most.
         ssl: TLS settings.
         certificate: Its files, for servers that take no settings.
@@ -53,13 +50,20 @@ class Serving:
     """
 
     log: Log
-    talking: Talking
+    conversation: Conversation
     options: dict[str, Any]
     ssl: wirespeed.TLS | None = None
     certificate: tuple[str, str] | None = None
     host: str = "127.0.0.1"
     address: tuple[str, int] = ("", 0)
     done: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    async def talk(self, app: Subject) -> None:
+        """Holds the conversation."""
+        try:
+            await self.conversation(app)
+        finally:
+            self.done.set()
 
 
 @contextlib.contextmanager
@@ -109,10 +113,7 @@ def _thread(target: Callable[[], None], end: Callable[[], None]) -> Iterator[Non
 def _blocking(name: str, what: Serving) -> Iterator[None]:
     def handler(ws: Any) -> None:
         if ws.request.path == FIRST:
-            try:
-                drive(what.talking, Blocking(what.log, ws), what.log)
-            finally:
-                what.done.set()
+            complete(what.talk(ConnectionApp(what.log, ws, blocking=True)))
         else:
             for message in ws:
                 ws.send(message)
@@ -137,15 +138,9 @@ def _on_a_loop(name: str, setting: Setting, what: Serving) -> Iterator[None]:
         for loop, stopped in loops:
             loop.call_soon_threadsafe(stopped.set)
 
-    async def talk(app: Any) -> None:
-        try:
-            await adrive(what.talking, app, what.log)
-        finally:
-            what.done.set()
-
     async def handler(ws: Any) -> None:
         if ws.request.path == FIRST:
-            await talk(Awaiting(what.log, ws))
+            await what.talk(ConnectionApp(what.log, ws))
         else:
             async for message in ws:
                 await ws.send(message)
@@ -157,7 +152,7 @@ def _on_a_loop(name: str, setting: Setting, what: Serving) -> Iterator[None]:
             def on_open(self, ws: Any) -> None:
                 self.is_first = ws.request.path == FIRST
                 if self.is_first:
-                    task = asyncio.get_running_loop().create_task(talk(Listening(what.log, ws, self)))
+                    task = asyncio.get_running_loop().create_task(what.talk(Listening(what.log, ws, self)))
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
 
@@ -197,7 +192,7 @@ def _on_a_loop(name: str, setting: Setting, what: Serving) -> Iterator[None]:
         yield
 
 
-class Asgi(Awaiting):
+class Asgi(ConnectionApp):
     """An ASGI application: it has events instead of a connection."""
 
     def __init__(self, log: Log, receive: Any, send: Any) -> None:
@@ -220,7 +215,7 @@ class Asgi(Awaiting):
 
     async def close(self) -> None:
         if self._code is None:
-            await aleaving(lambda: self._send({"type": "websocket.close", "code": 1000}))
+            await leaving(self._send, {"type": "websocket.close", "code": 1000})
 
     async def ending(self) -> tuple[int | None, bool]:
         with contextlib.suppress(Over):
@@ -229,8 +224,8 @@ class Asgi(Awaiting):
         return self._code, self._code == 1000
 
     async def use(self) -> None:
-        await aleaving(lambda: self._send({"type": "websocket.send", "bytes": b"x"}))
-        await aleaving(lambda: self._send({"type": "websocket.close"}))
+        await leaving(self._send, {"type": "websocket.send", "bytes": b"x"})
+        await leaving(self._send, {"type": "websocket.close"})
 
 
 @contextlib.contextmanager
@@ -241,10 +236,7 @@ def _asgi(setting: Setting, what: Serving) -> Iterator[None]:
         assert (await receive())["type"] == "websocket.connect"
         await send({"type": "websocket.accept"})
         if scope["path"] == FIRST:
-            try:
-                await adrive(what.talking, Asgi(what.log, receive, send), what.log)
-            finally:
-                what.done.set()
+            await what.talk(Asgi(what.log, receive, send))
         else:
             while (event := await receive())["type"] == "websocket.receive":
                 await send({"type": "websocket.send", "bytes": event["bytes"]})
@@ -267,57 +259,18 @@ def _asgi(setting: Setting, what: Serving) -> Iterator[None]:
 # The engine
 
 
-class Sessions(Blocking):
+class SessionApp(ConnectionApp):
     """A session of the engine whose events are forwarded by their consumer."""
 
-    def __init__(self, log: Log, session: Session) -> None:
-        super().__init__(log)
+    def __init__(self, log: Log, session: Session, *, blocking: bool) -> None:
+        super().__init__(log, blocking=blocking)
         self.session = session
-        self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.over: tuple[int, str] | None = None
-
-    def recv(self) -> bytes:
-        if self.over is None:
-            event = self.queue.get(timeout=PATIENCE)
-            if isinstance(event, bytes):
-                return event
-            self.over = event
-        raise Over(str(self.over))
-
-    def send(self, message: bytes) -> None:
-        try:
-            if not self.session.send(message):
-                self.session.wait_for_room(PATIENCE)
-        except InvalidState as exc:
-            raise Over("closed") from exc
-
-    def close(self) -> None:
-        leaving(self.session.close)
-
-    def ending(self) -> tuple[int | None, bool]:
-        with contextlib.suppress(Over):
-            while self.over is None:
-                self.recv()
-        assert self.over is not None
-        return self.over[0], self.over[0] == 1000
-
-    def use(self) -> None:
-        leaving(lambda: self.session.send(b"x"))
-        leaving(self.session.close)
-
-
-class AwaitedSession(Awaiting):
-    """A session of the engine on an event loop."""
-
-    def __init__(self, log: Log, session: Session) -> None:
-        super().__init__(log)
-        self.session = session
-        self.queue: asyncio.Queue[Any] = asyncio.Queue()
+        self.queue: Any = queue.SimpleQueue() if blocking else Arrivals()
         self.over: tuple[int, str] | None = None
 
     async def recv(self) -> bytes:
         if self.over is None:
-            event = await self.queue.get()
+            event = self.queue.get(timeout=PATIENCE) if self.blocking else await self.queue.get()
             if isinstance(event, bytes):
                 return event
             self.over = event
@@ -325,12 +278,17 @@ class AwaitedSession(Awaiting):
 
     async def send(self, message: bytes) -> None:
         try:
-            await self.session.send(message)
+            # Its result may be awaited on an event loop, and is a bool anywhere else.
+            sent: Any = self.session.send(message)
+            if not self.blocking:
+                await sent
+            elif not sent:
+                self.session.wait_for_room(PATIENCE)
         except InvalidState as exc:
             raise Over("closed") from exc
 
     async def close(self) -> None:
-        leaving(self.session.close)
+        await leaving(self.session.close)
 
     async def ending(self) -> tuple[int | None, bool]:
         with contextlib.suppress(Over):
@@ -340,8 +298,8 @@ class AwaitedSession(Awaiting):
         return self.over[0], self.over[0] == 1000
 
     async def use(self) -> None:
-        leaving(lambda: self.session.send(b"x"))
-        leaving(self.session.close)
+        await leaving(lambda: bool(self.session.send(b"x")) if self.blocking else self.session.send(b"x"))
+        await leaving(self.session.close)
 
 
 def _make_engine(what: Serving) -> Engine:
@@ -361,31 +319,26 @@ def _engine(name: str, setting: Setting | None, what: Serving) -> Iterator[None]
         with engine:
             what.address = engine.addresses[0]
             yield
-            _nobody_is_left(engine)
+            _check_no_session_is_left(engine)
         return
     if setting is not None:
         with _engine_on_a_loop(engine, setting, what):
             yield
-            _nobody_is_left(engine)
+            _check_no_session_is_left(engine)
         return
-    apps: dict[Session, Sessions] = {}
+    apps: dict[Session, SessionApp] = {}
     threads: list[threading.Thread] = []
 
     def connected(session: Session) -> None:
         if session.path == FIRST:
-            app = apps[session] = Sessions(what.log, session)
-            thread = threading.Thread(target=talk, args=[app], name="conversation", daemon=True)
+            app = apps[session] = SessionApp(what.log, session, blocking=True)
+            talking = what.talk(app)
+            thread = threading.Thread(target=complete, args=[talking], name="conversation", daemon=True)
             thread.start()
             # Threads that join them may check at any time.
             threads.append(thread)
 
-    def talk(app: Sessions) -> None:
-        try:
-            drive(what.talking, app, what.log)
-        finally:
-            what.done.set()
-
-    def heard(session: Session, message: Any) -> None:
+    def received(session: Session, message: Any) -> None:
         if session in apps:
             apps[session].queue.put(bytes(message))
         else:
@@ -401,13 +354,13 @@ def _engine(name: str, setting: Setting | None, what: Serving) -> Iterator[None]
                 if isinstance(event, Connected):
                     connected(event.session)
                 elif isinstance(event, Message):
-                    heard(event.session, event.data)
+                    received(event.session, event.data)
                 elif isinstance(event, Disconnected):
                     left(event.session, event.code, event.reason)
 
     if name == "engine-threads":
         engine.on_connect(connected)
-        engine.on_message(heard)
+        engine.on_message(received)
         engine.on_disconnect(left)
 
         def run() -> None:
@@ -421,32 +374,26 @@ def _engine(name: str, setting: Setting | None, what: Serving) -> Iterator[None]
         for thread in threads:
             thread.join(load_scaled(PATIENCE))
             assert not thread.is_alive()
-        _nobody_is_left(engine)
+        _check_no_session_is_left(engine)
 
 
-def _nobody_is_left(engine: Engine) -> None:
+def _check_no_session_is_left(engine: Engine) -> None:
     wait_until(lambda: engine.stats()["sessions"] == 0)
 
 
 @contextlib.contextmanager
 def _engine_on_a_loop(engine: Engine, setting: Setting, what: Serving) -> Iterator[None]:
-    apps: dict[Session, AwaitedSession] = {}
+    apps: dict[Session, SessionApp] = {}
     tasks: set[asyncio.Task[None]] = set()
-
-    async def talk(app: AwaitedSession) -> None:
-        try:
-            await adrive(what.talking, app, what.log)
-        finally:
-            what.done.set()
 
     @engine.on_connect
     async def connected(session: Session) -> None:
         if session.path == FIRST:
-            app = apps[session] = AwaitedSession(what.log, session)
-            tasks.add(asyncio.get_running_loop().create_task(talk(app)))
+            app = apps[session] = SessionApp(what.log, session, blocking=False)
+            tasks.add(asyncio.get_running_loop().create_task(what.talk(app)))
 
     @engine.on_message
-    async def heard(session: Session, message: Any) -> None:
+    async def received(session: Session, message: Any) -> None:
         if session in apps:
             apps[session].queue.put_nowait(bytes(message))
         else:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
+import inspect
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal
 
@@ -17,8 +19,6 @@ from interop import asyncio_tools
 from interop.asyncio_tools import Setting
 from interop.checks import no_leaks
 from interop.load_scaling import load_scaled
-
-__all__ = ["Cancel", "Outcome", "When", "at_every_point", "cancel_at", "connecting", "still_open"]
 
 # No call here is suspended this often.
 MOST = 400
@@ -136,6 +136,30 @@ def at_every_point(setting: Setting, when: When, scenario: Callable[[Cancel], Aw
             return point
         point += 1
         assert point < MOST
+
+
+def points(more_than: int = -1) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Makes a test of a scenario, which runs once for each point.
+
+    Args:
+        more_than: The number of points is larger than this.
+    """
+
+    def decorate(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        names = [name for name in inspect.signature(scenario).parameters if name != "cancel"]
+
+        def test(setting: Setting, when: When, **fixtures: Any) -> None:
+            given = {**fixtures, "setting": setting} if "setting" in names else fixtures
+            assert at_every_point(setting, when, lambda cancel: scenario(cancel, **given)) > more_than
+
+        functools.update_wrapper(test, scenario)
+        del test.__wrapped__  # type: ignore[attr-defined]  # pytest would look for fixtures there
+        parameters = dict.fromkeys(["setting", "when", *names])
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        test.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in parameters])  # type: ignore[attr-defined]
+        return test
+
+    return decorate
 
 
 def connecting(setting: Setting, uri: str, **options: Any) -> Any:

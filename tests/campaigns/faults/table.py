@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from interop.asyncio_tools import SETTINGS, Setting
 
-__all__ = ["APIS", "FAULTS", "HARMLESS", "LEFT_OUT", "STAGES", "Cell", "all_cells", "chosen", "pairs", "reason"]
-
 # A fault ends the connection, or only delays it.
 HARMLESS = ("dribble", "stall", "full", "loss", "descriptors", "clock-back", "clock-on", "fork", "signal")
 FATAL = (
@@ -188,14 +186,16 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
 ]
 
 
+def matching(name: str, patterns: str) -> bool:
+    """Returns whether a name matches one of some patterns."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns.split("|"))
+
+
 @functools.cache
 def reason(fault: str, stage: str, api: str) -> str | None:
     """Returns why a cell is not run; ``None`` if it is."""
     for faults, stages, apis, why in LEFT_OUT:
-        if all(
-            any(fnmatch.fnmatchcase(name, one) for one in pattern.split("|"))
-            for name, pattern in ((fault, faults), (stage, stages), (api, apis))
-        ):
+        if all(map(matching, (fault, stage, api), (faults, stages, apis))):
             return why
     return None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +17,11 @@ import pytest
 from interop.certificates import Certificates
 from interop.samples import sample
 
-from .lifetimes import LIFETIMES, run_lifetime
-from .network_cell import run_cell
+from .lifetimes import LIFETIMES, make_clock
 from .process import PROCESS
 from .relay import RELAYED
 from .table import Cell, all_cells, chosen
+from .verdict import run_cell
 
 pytestmark = pytest.mark.wirespeed_only("the engine, the streams and the drop-in are ours")
 
@@ -35,13 +34,9 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
 
     @functools.cache
     def make() -> str:
-        compiler = shutil.which("cc")
-        if compiler is None:
+        if shutil.which("cc") is None:
             pytest.skip("there is no compiler of C, to make what moves the clock")
-        made = tmp_path_factory.mktemp("clock") / "clock.so"
-        source = Path(__file__).with_name("clock.c")
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(source)], check=True, timeout=60)
-        return str(made)
+        return make_clock(tmp_path_factory.mktemp("clock"))
 
     return make
 
@@ -58,9 +53,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_cell(
     cell: Cell, certificates: Certificates, tmp_path: Path, clock: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    if cell.fault in LIFETIMES:
-        run_lifetime(cell, certificates, tmp_path, clock)
-    else:
-        run_cell(cell, certificates)
+    run_cell(cell, certificates, tmp_path, clock)
     loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert loud == []

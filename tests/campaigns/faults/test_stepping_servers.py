@@ -15,7 +15,7 @@ from interop.asyncio_tools import Setting
 from wirespeed.compat.websockets.asyncio import server as drop_in_server
 from wirespeed.engine import Engine, Message, Publisher, Session
 
-from .stepping import Cancel, When, at_every_point, connecting, still_open
+from .stepping import Cancel, connecting, points, still_open
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 
@@ -42,67 +42,59 @@ def _uri(server: Any) -> str:
 KINDS = pytest.mark.parametrize("kind", ["ours", "drop-in"])
 
 
+@points()
 @KINDS
-def test_starting_a_server(setting: Setting, when: When, kind: str) -> None:
-    async def scenario(cancel: Cancel) -> None:
-        async def start() -> Any:
-            return await _serve(setting, kind)
+async def test_starting_a_server(cancel: Cancel, setting: Setting, kind: str) -> None:
+    async def start() -> Any:
+        return await _serve(setting, kind)
 
-        outcome = await cancel(start)
-        if not outcome.cancelled:
-            async with connecting(setting, _uri(outcome.result)) as ws:
-                await still_open(ws)
-            outcome.result.close()
-            await outcome.result.wait_closed()
-
-    at_every_point(setting, when, scenario)
-
-
-@KINDS
-def test_ending_a_server(setting: Setting, when: When, kind: str) -> None:
-    async def scenario(cancel: Cancel) -> None:
-        server = await _serve(setting, kind)
-        async with connecting(setting, _uri(server)) as ws:
+    outcome = await cancel(start)
+    if not outcome.cancelled:
+        async with connecting(setting, _uri(outcome.result)) as ws:
             await still_open(ws)
-            server.close()
-            await cancel(server.wait_closed)
-            await server.wait_closed()
-            await ws.wait_closed()
-            assert ws.close_code == 1001
-
-    assert at_every_point(setting, when, scenario) > 1
+        outcome.result.close()
+        await outcome.result.wait_closed()
 
 
+@points(1)
 @KINDS
-def test_context_of_a_server(setting: Setting, when: When, kind: str) -> None:
+async def test_ending_a_server(cancel: Cancel, setting: Setting, kind: str) -> None:
+    server = await _serve(setting, kind)
+    async with connecting(setting, _uri(server)) as ws:
+        await still_open(ws)
+        server.close()
+        await cancel(server.wait_closed)
+        await server.wait_closed()
+        await ws.wait_closed()
+        assert ws.close_code == 1001
+
+
+@points(2)
+@KINDS
+async def test_context_of_a_server(cancel: Cancel, setting: Setting, kind: str) -> None:
     """Cancelled anywhere, the server and its connections are closed when the block is left."""
 
-    async def scenario(cancel: Cancel) -> None:
-        async def use() -> None:
-            async with _serve(setting, kind) as server:
-                ws = await connecting(setting, _uri(server))
-                try:
-                    await still_open(ws)
-                finally:
-                    ws.abort()
+    async def use() -> None:
+        async with _serve(setting, kind) as server:
+            ws = await connecting(setting, _uri(server))
+            try:
+                await still_open(ws)
+            finally:
+                ws.abort()
 
-        await cancel(use)
-        await asyncio_tools.spin(20)
-
-    assert at_every_point(setting, when, scenario) > 2
+    await cancel(use)
+    await asyncio_tools.spin(20)
 
 
-def test_serving_forever(setting: Setting, when: When) -> None:
-    async def scenario(cancel: Cancel) -> None:
-        server = await _serve(setting, "ours")
-        async with connecting(setting, _uri(server)) as ws:
-            await still_open(ws)
-            asyncio.get_running_loop().call_later(0.02, server.close)
-            await cancel(server.serve_forever)
-            server.close()
-            await server.wait_closed()
-
-    assert at_every_point(setting, when, scenario) > 1
+@points(1)
+async def test_serving_forever(cancel: Cancel, setting: Setting) -> None:
+    server = await _serve(setting, "ours")
+    async with connecting(setting, _uri(server)) as ws:
+        await still_open(ws)
+        asyncio.get_running_loop().call_later(0.02, server.close)
+        await cancel(server.serve_forever)
+        server.close()
+        await server.wait_closed()
 
 
 # The engine
@@ -122,124 +114,109 @@ def _at(engine: Engine) -> str:
     return f"ws://{host}:{port}/"
 
 
-def test_events_of_an_engine(setting: Setting, when: When) -> None:
+@points(0)
+async def test_events_of_an_engine(cancel: Cancel, setting: Setting) -> None:
     """Events that a cancelled task has taken go to the next one."""
+    seen: list[Any] = []
+    async with _engine() as engine:
+        engine.start()
+        async with connecting(setting, _at(engine)) as ws:
+            await ws.send("1")
 
-    async def scenario(cancel: Cancel) -> None:
-        seen: list[Any] = []
-        async with _engine() as engine:
-            engine.start()
-            async with connecting(setting, _at(engine)) as ws:
-                await ws.send("1")
-
-                async def take() -> None:
-                    async with contextlib.aclosing(engine.__aiter__()) as batches:
-                        async for batch in batches:
-                            seen.extend(event.data for event in batch if isinstance(event, Message))
-                            if seen:
-                                return
-
-                outcome = await cancel(take)
-                if outcome.cancelled and not seen:
-                    await take()
-                assert seen == ["1"]
-
-    assert at_every_point(setting, when, scenario) > 0
-
-
-def test_serving_an_engine(setting: Setting, when: When) -> None:
-    """When cancelled, it stops the engine and the running handlers."""
-
-    async def scenario(cancel: Cancel) -> None:
-        async with _engine() as engine:
-            tasks: set[asyncio.Task[None]] = set()
-
-            @engine.on_message
-            async def answer(session: Session, message: str) -> None:
-                await asyncio.sleep(0)
-                await session.send(message)
-
-            async def talk() -> None:
-                with contextlib.suppress(OSError, wirespeed.WebSocketException):
-                    async with connecting(setting, _at(engine), close_timeout=1) as ws:
-                        for _ in range(3):
-                            await still_open(ws)
-                    await asyncio.to_thread(engine.stop)
-
-            engine.start()
-            tasks.add(asyncio.ensure_future(talk()))
-            outcome = await cancel(lambda: engine.serve(signals=False))
-            if not outcome.begun:
-                await asyncio.to_thread(engine.stop)
-            await asyncio.gather(*tasks)
-
-    assert at_every_point(setting, when, scenario) > 2
-
-
-def test_draining_an_engine(setting: Setting, when: When) -> None:
-    async def scenario(cancel: Cancel) -> None:
-        async with _engine() as engine:
-            engine.start()
-            async with connecting(setting, _at(engine)) as ws:
-                await cancel(lambda: engine.adrain(timeout=5))
-                await asyncio.to_thread(engine.stop)
-                await ws.wait_closed()
-
-    assert at_every_point(setting, when, scenario) > 1
-
-
-def test_sending_to_a_session(setting: Setting, when: When) -> None:
-    """The client does not read for a moment; sent messages arrive, for any waiting sender."""
-    messages = [bytes([number]) * 100_000 for number in range(60)]
-
-    async def scenario(cancel: Cancel) -> None:
-        async with _engine(outbox_limit=2**23) as engine:
-            engine.start()
-            async with connecting(
-                setting, _at(engine), compression=None, max_queue=1, max_queue_bytes=65536, max_size=None
-            ) as ws:
-                session: Session | None = None
+            async def take() -> None:
                 async with contextlib.aclosing(engine.__aiter__()) as batches:
                     async for batch in batches:
-                        session = batch[0].session
-                        break
-                assert session is not None
-                sent = 0
+                        seen.extend(event.data for event in batch if isinstance(event, Message))
+                        if seen:
+                            return
 
-                async def send() -> None:
-                    nonlocal sent
-                    for message in messages:
-                        sent += 1
-                        await session.send(message)
-
-                task = asyncio.ensure_future(_take_later(ws))
-                await cancel(send)
-                await session.send(b"last")
-                got = await task
-                assert got == [*messages[:sent], b"last"]
-
-    async def _take_later(ws: Any) -> list[bytes]:
-        await asyncio.sleep(0.02)
-        got: list[bytes] = []
-        while not got or got[-1] != b"last":
-            got.append(await ws.recv())
-        return got
-
-    assert at_every_point(setting, when, scenario) > 1
+            outcome = await cancel(take)
+            if outcome.cancelled and not seen:
+                await take()
+            assert seen == ["1"]
 
 
-def test_publishing(setting: Setting, when: When) -> None:
+@points(2)
+async def test_serving_an_engine(cancel: Cancel, setting: Setting) -> None:
+    """When cancelled, it stops the engine and the running handlers."""
+    async with _engine() as engine:
+        tasks: set[asyncio.Task[None]] = set()
+
+        @engine.on_message
+        async def answer(session: Session, message: str) -> None:
+            await asyncio.sleep(0)
+            await session.send(message)
+
+        async def talk() -> None:
+            with contextlib.suppress(OSError, wirespeed.WebSocketException):
+                async with connecting(setting, _at(engine), close_timeout=1) as ws:
+                    for _ in range(3):
+                        await still_open(ws)
+                await asyncio.to_thread(engine.stop)
+
+        engine.start()
+        tasks.add(asyncio.ensure_future(talk()))
+        outcome = await cancel(lambda: engine.serve(signals=False))
+        if not outcome.begun:
+            await asyncio.to_thread(engine.stop)
+        await asyncio.gather(*tasks)
+
+
+@points(1)
+async def test_draining_an_engine(cancel: Cancel, setting: Setting) -> None:
+    async with _engine() as engine:
+        engine.start()
+        async with connecting(setting, _at(engine)) as ws:
+            await cancel(lambda: engine.adrain(timeout=5))
+            await asyncio.to_thread(engine.stop)
+            await ws.wait_closed()
+
+
+@points(1)
+async def test_sending_to_a_session(cancel: Cancel, setting: Setting) -> None:
+    """The client does not read for a moment; sent messages arrive, for any waiting sender."""
+    messages = [bytes([number]) * 100_000 for number in range(60)]
+    options: dict[str, Any] = {"compression": None, "max_queue": 1, "max_queue_bytes": 65536, "max_size": None}
+    async with _engine(outbox_limit=2**23) as engine:
+        engine.start()
+        async with connecting(setting, _at(engine), **options) as ws:
+            session: Session | None = None
+            async with contextlib.aclosing(engine.__aiter__()) as batches:
+                async for batch in batches:
+                    session = batch[0].session
+                    break
+            assert session is not None
+            sent = 0
+
+            async def send() -> None:
+                nonlocal sent
+                for message in messages:
+                    sent += 1
+                    await session.send(message)
+
+            task = asyncio.ensure_future(_take_later(ws))
+            await cancel(send)
+            await session.send(b"last")
+            assert await task == [*messages[:sent], b"last"]
+
+
+async def _take_later(ws: Any) -> list[bytes]:
+    await asyncio.sleep(0.02)
+    got: list[bytes] = []
+    while not got or got[-1] != b"last":
+        got.append(await ws.recv())
+    return got
+
+
+@points()
+async def test_publishing(cancel: Cancel) -> None:
     """The broker is in this process."""
-
-    async def scenario(cancel: Cancel) -> None:
-        async with _engine(broker="memory://stepping") as engine:
-            engine.start()
-            publisher = Publisher("memory://stepping")
-            await cancel(lambda: publisher.apublish("topic", "x"))
-            await cancel(lambda: publisher.aflush(5))
-            await publisher.aflush(5)
-            outcome = await cancel(publisher.aclose)
-            if outcome.cancelled:
-                await publisher.aclose()
-
-    at_every_point(setting, when, scenario)
+    async with _engine(broker="memory://stepping") as engine:
+        engine.start()
+        publisher = Publisher("memory://stepping")
+        await cancel(lambda: publisher.apublish("topic", "x"))
+        await cancel(lambda: publisher.aflush(5))
+        await publisher.aflush(5)
+        outcome = await cancel(publisher.aclose)
+        if outcome.cancelled:
+            await publisher.aclose()

@@ -19,7 +19,7 @@ from .actor import ThreadActor, perform
 from .calls import ATTEMPT, Calls
 from .director import Director
 from .oracle import judge
-from .plan import RECEIVING, Plan, Step
+from .plan import RECEIVING, SENDING, Plan, Step
 from .record import DIRECTOR, Call, Poke
 from .settling import Acting
 from .watch import watching
@@ -183,8 +183,12 @@ class _ThreadDirector(Director):
             # The kernel's buffer was never full: then no call may leave anything unsent.
             blocked = any(call.idents for call in self.record.of(link))
             blocked = blocked or any(step.verb in ("pause", "dribble") for step in self.plan.steps)
-            # A call on this connection writes queued data; one on another connection does not.
-            busy = any(actor.call is not None and actor.call.step.link == link.index for actor in self.actors)
+            # A call on this connection writes queued data; one on another connection does not. Data that a signal
+            # handler left in the queue is written by the next call: a thread that waits in the socket does not notice.
+            interrupted = any(step.verb == "poke" for step in self.plan.steps)
+            calls = [actor.call for actor in self.actors if actor.call is not None]
+            writers = [call for call in calls if call.verb in SENDING] if interrupted else calls
+            busy = any(call.step.link == link.index for call in writers)
             if blocked and not busy:
                 self._ask(1, Step("flush", 1, link.index))
         return True
