@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
 import time
-from collections.abc import Iterator
+
+from campaigns.common.command import arguments
 
 from .campaign import campaign
 from .case import Case
@@ -18,15 +18,14 @@ from .generate import draw
 from .head_campaign import compare_head, head_campaign
 from .head_generate import draw_head
 from .heads import HeadCase
+from .tally import Tally
 
 WHAT = ["protocol", "heads", "ends"]
 
 
 def main() -> int:
     """Runs the comparisons that the arguments select; returns the exit status: 0, or 1 after a difference."""
-    parser = argparse.ArgumentParser(
-        prog="differential", description="Random bytes and calls, through ours and theirs."
-    )
+    parser = arguments("differential", "Random bytes and calls, through ours and theirs.")
     parser.add_argument(
         "--what",
         choices=[*WHAT, "all"],
@@ -34,15 +33,12 @@ def main() -> int:
         help="protocol: the core beside websockets; heads: beside websockets and wsproto; ends: clients and servers "
         "over sockets; all of them, half of the time the first (all)",
     )
-    parser.add_argument("--seconds", type=float, default=60, help="how long to run (60)")
     parser.add_argument("--first", type=int, default=int(time.time()), help="the first seed (the time)")
     parser.add_argument("--seed", help="run the case of this seed only; needs --what")
     parser.add_argument("--case", help="run this case, as a difference that was found shows it; needs --what for heads")
     parser.add_argument("--role", choices=["server", "client"], help="which end is ours, of protocol (both)")
     parser.add_argument("--keep-going", action="store_true", help="go on after a difference")
     options = parser.parse_args()
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        del os.environ[name]
     if options.case is not None or options.seed is not None:
         return _one(options)
     print(f"seeds from {options.first} on, {options.seconds:.0f} s", flush=True)
@@ -54,30 +50,25 @@ def main() -> int:
 
 
 def _campaign(what: str, options: argparse.Namespace, seconds: float) -> int:
-    seeds, stop = _seeds(options.first), not options.keep_going
+    seeds, stop = map(str, itertools.count(options.first)), not options.keep_going
     if what == "ends":
         with Ends() as ends:
-            return _tell(end_campaign(ends, seeds, seconds, stop=stop))
+            return _print(end_campaign(ends, seeds, seconds, stop=stop))
     with Core() as core:
         if what == "heads":
-            return _tell(head_campaign(core, seeds, seconds, stop=stop))
-        return _tell(campaign(core, seeds, seconds, side=options.role, stop=stop))
+            return _print(head_campaign(core, seeds, seconds, stop=stop))
+        return _print(campaign(core, seeds, seconds, side=options.role, stop=stop))
 
 
-def _seeds(first: int) -> Iterator[str]:
-    return map(str, itertools.count(first))
-
-
-def _tell(tally: object) -> int:
-    failures: list[str] = getattr(tally, "failures")  # noqa: B009 - the three kinds have nothing else in common
-    print("\n\n".join([*failures, str(tally)]), flush=True)
-    return 1 if failures else 0
+def _print(tally: Tally) -> int:
+    print("\n\n".join([*tally.failures, str(tally)]), flush=True)
+    return 1 if tally.failures else 0
 
 
 def _one(options: argparse.Namespace) -> int:
     if options.what == "ends":
         with Ends() as ends:
-            return _tell(end_campaign(ends, iter([options.seed])))
+            return _print(end_campaign(ends, iter([options.seed])))
     with Core() as core:
         if options.what == "heads":
             head = HeadCase.load(options.case) if options.case is not None else draw_head(options.seed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import time
 from collections.abc import Iterator
 
 from .case import Case
@@ -12,12 +11,13 @@ from .compare import Result, compare, report
 from .core import Core
 from .generate import draw
 from .shrink import shrink
+from .tally import Tally
 
 __all__ = ["Tally", "campaign", "smaller"]
 
 
 @dataclasses.dataclass
-class Tally:
+class CaseTally(Tally):
     """Counts of a campaign.
 
     Attributes:
@@ -25,7 +25,6 @@ class Tally:
         alike: The number of cases with equal results without any decision.
         decisions: The number of uses of each decision, and of cases in which it alone made the difference.
         events: The number of cases with each kind of event, which proves that something was compared.
-        failures: The differences, in full.
     """
 
     cases: int = 0
@@ -33,7 +32,6 @@ class Tally:
     decisions: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     alone: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     events: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    failures: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, result: Result) -> None:
         self.cases += 1
@@ -60,7 +58,7 @@ class Tally:
 
 def campaign(
     core: Core, seeds: Iterator[str], seconds: float | None = None, *, side: str | None = None, stop: bool = True
-) -> Tally:
+) -> CaseTally:
     """Runs the cases of seeds.
 
     Args:
@@ -68,23 +66,20 @@ def campaign(
         side: Only cases in which our end is this one.
         stop: Whether to stop at the first failure.
     """
-    tally = Tally()
-    end = None if seconds is None else time.monotonic() + seconds
-    for seed in seeds:
-        if end is not None and time.monotonic() > end:
-            break
+    tally = CaseTally()
+
+    def one(seed: str) -> list[str]:
         case = draw(seed)
         if side is not None and case.side != side:
-            continue
+            return []
         try:
             result = compare(core, case)
         except Exception as error:
             raise RuntimeError(f"seed {seed} cannot be compared: {case}") from error
         tally.add(result)
-        if result.difference:
-            tally.failures.append(report(smaller(core, result), seed))
-            if stop:
-                break
+        return [report(smaller(core, result), seed)] if result.difference else []
+
+    tally.count(seeds, one, seconds, stop=stop)
     return tally
 
 

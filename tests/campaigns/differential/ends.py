@@ -13,11 +13,11 @@ import itertools
 import random
 import socket
 import threading
-import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import wirespeed
+from campaigns.common.calls import attempt, complete
 from interop.frames import BINARY, CLOSE, CONT, TEXT, frame
 from interop.scripted import accept_key
 from interop.serving import KEY
@@ -29,6 +29,7 @@ from .case import Case
 from .decisions import Decided
 from .generate import draw
 from .outcome import Event, Sent
+from .tally import Tally
 
 __all__ = ["ENDS", "EndTally", "Ends", "Seen", "draw_stream", "end_campaign", "expected"]
 
@@ -153,7 +154,7 @@ class Ends:
 
     def _serve(self, limits: Any) -> int:
         def handler(ws: sync.ServerConnection) -> None:
-            self.results[ws.request.path].set_result(_drain(ws))
+            self.results[ws.request.path].set_result(complete(_drain(ws, PATIENCE)))
 
         options = self._options(limits, compression=wirespeed.Deflate())
         server = self.stack.enter_context(sync.serve(handler, "127.0.0.1", 0, **options))
@@ -166,7 +167,7 @@ class Ends:
 
     async def _serve_async(self, limits: Any) -> int:
         async def handler(ws: Any) -> None:
-            self.results[ws.request.path].set_result(await _drain_async(ws))
+            self.results[ws.request.path].set_result(await asyncio.wait_for(_drain(ws), PATIENCE))
 
         server = await wirespeed.serve(
             handler, "127.0.0.1", 0, **self._options(limits, compression=wirespeed.Deflate())
@@ -320,50 +321,39 @@ def _end(messages: list[str | bytes], exc: ConnectionClosed) -> _Drained:
     return messages, received, None if exc.sent is None else int(exc.sent.code)
 
 
-def _drain(ws: Any) -> _Drained:
-    """Receives until the end."""
+async def _drain(ws: Any, *limit: float) -> _Drained:
+    """Receives until the end; blocking connections have a time limit as their argument."""
     messages = []
     while True:
         try:
-            messages.append(ws.recv(PATIENCE))
-        except ConnectionClosed as exc:
-            return _end(messages, exc)
-
-
-async def _drain_async(ws: Any) -> _Drained:
-    messages = []
-    while True:
-        try:
-            messages.append(await asyncio.wait_for(ws.recv(), PATIENCE))
+            messages.append(await attempt(ws.recv, *limit))
         except ConnectionClosed as exc:
             return _end(messages, exc)
 
 
 def _sync_client(sock: socket.socket, options: dict[str, Any]) -> _Drained:
     with sync.connect("ws://localhost/", sock=sock, **options) as ws:
-        return _drain(ws)
+        return complete(_drain(ws, PATIENCE))
 
 
 async def _async_client(sock: socket.socket, options: dict[str, Any]) -> _Drained:
     async with wirespeed.connect("ws://localhost/", sock=sock, **options) as ws:
-        return await _drain_async(ws)
+        return await asyncio.wait_for(_drain(ws), PATIENCE)
 
 
 @dataclasses.dataclass
-class EndTally:
+class EndTally(Tally):
     """Counts of a campaign.
 
     Attributes:
         connections: The number of connections.
         messages: The number of connections with messages.
         ends: The number of ends by code: that of the peer's close frame, else that of ours.
-        failures: The differences.
     """
 
     connections: int = 0
     messages: int = 0
     ends: collections.Counter[int | None] = dataclasses.field(default_factory=collections.Counter)
-    failures: list[str] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         codes = ", ".join(f"{code} {count}" for code, count in self.ends.most_common())
@@ -373,17 +363,15 @@ class EndTally:
 def end_campaign(ends: Ends, seeds: Iterator[str], seconds: float | None = None, *, stop: bool = True) -> EndTally:
     """Runs the streams of seeds at all ends; the arguments are those of ``campaign``."""
     tally = EndTally()
-    deadline = None if seconds is None else time.monotonic() + seconds
-    for seed, end in ((seed, end) for seed in seeds for end in ENDS):
-        if deadline is not None and time.monotonic() > deadline:
-            break
+
+    def one(named: tuple[str, str]) -> list[str]:
+        seed, end = named
         case = draw_stream(seed, end)
         wanted, seen = expected(case), ends.run(end, case)
         tally.connections += 1
         tally.messages += bool(seen.messages)
         tally.ends[seen.received[0] if seen.received is not None else seen.sent] += 1
-        if seen != wanted:
-            tally.failures.append(f"DIFFERS: {end}, seed {seed}\n{case}\n  seen {seen}\nwanted {wanted}")
-            if stop:
-                break
+        return [] if seen == wanted else [f"DIFFERS: {end}, seed {seed}\n{case}\n  seen {seen}\nwanted {wanted}"]
+
+    tally.count(((seed, end) for seed in seeds for end in ENDS), one, seconds, stop=stop)
     return tally

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import time
 from collections.abc import Iterator
 
 from .core import Core
 from .head_generate import draw_head
 from .head_rules import difference
 from .heads import HeadCase, Verdict, ours, websockets, wsproto
+from .tally import Tally
 
 __all__ = ["HeadTally", "compare_head", "head_campaign"]
 
 
 @dataclasses.dataclass
-class HeadTally:
+class HeadTally(Tally):
     """Counts of a campaign.
 
     Attributes:
         heads: The number of heads.
         verdicts: The number of each of our verdicts.
         alone: The number of differences that each rule alone explained.
-        failures: Differences that no rule explains.
     """
 
     heads: int = 0
     verdicts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     alone: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    failures: list[str] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         verdicts = ", ".join(f"{name} {count}" for name, count in sorted(self.verdicts.items()))
@@ -59,18 +57,15 @@ def compare_head(core: Core, case: HeadCase) -> tuple[Verdict, dict[str, str], s
 def head_campaign(core: Core, seeds: Iterator[str], seconds: float | None = None, *, stop: bool = True) -> HeadTally:
     """Runs the heads of seeds; the arguments are those of ``campaign``."""
     tally = HeadTally()
-    end = None if seconds is None else time.monotonic() + seconds
-    for seed in seeds:
-        if end is not None and time.monotonic() > end:
-            break
+
+    def one(seed: str) -> list[str]:
         case = draw_head(seed)
         our, differences, rules = compare_head(core, case)
         tally.heads += 1
         tally.verdicts[f"{case.kind} {our.kind}"] += 1
         tally.alone.update(rules)
-        for found in differences.values():
-            again = f"again: PYTHONPATH=tests python -m campaigns.differential --what heads --case '{case.dump()}'"
-            tally.failures.append(f"DIFFERS: {found}\nseed {seed}\n{case.head!r}\n{again}")
-        if differences and stop:
-            break
+        again = f"again: PYTHONPATH=tests python -m campaigns.differential --what heads --case '{case.dump()}'"
+        return [f"DIFFERS: {found}\nseed {seed}\n{case.head!r}\n{again}" for found in differences.values()]
+
+    tally.count(seeds, one, seconds, stop=stop)
     return tally

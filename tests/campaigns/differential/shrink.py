@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
+
+from campaigns.common import shrinking
 
 from .case import Case, Deflate, Step
 
-__all__ = ["shrink"]
-
 
 def shrink(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
-    """Returns the smallest case that was found to fail.
-
-    Args:
-        case: A failing case.
-        fails: Runs a case and returns whether it fails.
-        seconds: The time limit.
-    """
-    deadline = time.monotonic() + seconds
-    before = None
-    while case != before and time.monotonic() < deadline:
-        before = case
-        for simpler in (_options, _joined, _fewer, _shorter):
-            at = 0
-            # A successful step changes the next ones: start again from about there.
-            while time.monotonic() < deadline:
-                for number, candidate in enumerate(simpler(case)):
-                    if number >= at and candidate != case and fails(candidate):
-                        case, at = candidate, number
-                        break
-                    if time.monotonic() > deadline:
-                        return case
-                else:
-                    break
-    return case
+    """Returns the smallest case that was found to fail within some seconds."""
+    return shrinking.shrink(case, fails, seconds, _options, _joined, _fewer, _shorter)
 
 
 def _options(case: Case) -> Iterator[Case]:
@@ -68,11 +45,7 @@ def _joined(case: Case) -> Iterator[Case]:
 
 
 def _fewer(case: Case) -> Iterator[Case]:
-    size = max(1, len(case.steps) // 2)
-    while size:
-        for at in range(0, len(case.steps), size):
-            yield case.with_steps([*case.steps[:at], *case.steps[at + size :]])
-        size //= 2
+    return map(case.with_steps, shrinking.fewer(case.steps))
 
 
 def _shorter(case: Case) -> Iterator[Case]:

@@ -73,11 +73,12 @@ def give_descriptors_back() -> None:
 
 @contextlib.contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    previous = signal.signal(signal.SIGUSR1, handler)
+    signal.signal(signal.SIGUSR1, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGUSR1, previous)
+        # Not the default: a signal that a thread gets late would end the process.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def _is_calling(frame: FrameType | None) -> bool:
@@ -106,14 +107,14 @@ def struck(fault: str) -> Iterator[Callable[[], None]]:
                 raised.set()
                 raise Interrupted
 
-        def insist() -> None:
+        def interrupt_main() -> None:
             deadline = time.monotonic() + 1
             while not raised.is_set() and time.monotonic() < deadline:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
                 raised.wait(0.01)
 
         with _handling(interrupt):
-            yield insist
+            yield interrupt_main
     elif fault == "fork":
         yield _fork
     elif fault == "descriptors":
