@@ -15,8 +15,6 @@ from wirespeed.engine import JWT, Engine, Publisher
 from .conversation import QUIET, Conversation
 from .values import VALUES, Choice
 
-__all__ = ["PROGRAMS", "run"]
-
 # The factory, the option, its value.
 Program = tuple[str, int, Choice]
 

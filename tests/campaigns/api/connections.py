@@ -349,7 +349,7 @@ async def _end(api: Api, ws: Any, conversation: Conversation) -> None:
             conversation.note_received(await _finish(ws.recv(*limit, decode=False)))
     except wirespeed.ConnectionClosed as exc:
         if not conversation.closed:
-            raise Misbehaved(f"the connection was closed by neither end: {exc!r}") from exc
+            raise Misbehaved(f"neither end has closed it: {exc!r}") from exc
         return
     conversation.compare()
     await _finish(ws.close())

@@ -15,8 +15,6 @@ from typing import Any
 from .oracle import Misbehaved, Record, may_be
 from .values import Choice, Maker
 
-__all__ = ["QUIET", "Conversation", "as_bytes", "content", "is_single"]
-
 # Kinds of values whose content on the wire is known.
 _KNOWN = ("text", "bytes", "mutable", "view", "buffer", "subclass", "equal")
 

@@ -16,8 +16,6 @@ from .conversation import QUIET, Conversation, content
 from .oracle import Misbehaved
 from .values import VALUES, Choice, value_of
 
-__all__ = ["PROGRAMS", "new_engine", "run"]
-
 PATIENCE = 20.0
 
 # A call and its arguments.
@@ -169,6 +167,6 @@ def _end(session: Session, client: ClientConnection, conversation: Conversation)
             conversation.note_received(client.recv(PATIENCE, decode=False))
     except wirespeed.ConnectionClosed as exc:
         if not conversation.closed:
-            raise Misbehaved(f"nobody has closed it: {exc!r}") from exc
+            raise Misbehaved(f"neither end has closed it: {exc!r}") from exc
         return
     conversation.compare()

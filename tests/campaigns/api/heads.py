@@ -27,8 +27,6 @@ from wirespeed.exceptions import InvalidHandshake, InvalidURI
 from .conversation import QUIET
 from .oracle import Misbehaved
 
-__all__ = ["LOCATIONS", "REFUSALS", "REQUESTS", "Answering", "Asking", "follow"]
-
 # Longer than any of it takes.
 _PATIENCE = 20.0
 

@@ -18,8 +18,6 @@ from .conversation import QUIET, Conversation, as_bytes
 from .oracle import Mine, Misbehaved
 from .values import Choice, value_of
 
-__all__ = ["PROGRAMS", "run"]
-
 PATIENCE = 20.0
 
 # The behaviour of each callback in turn, and the messages that are sent meanwhile.
@@ -148,7 +146,7 @@ async def _main(uri: str, program: Program, setting: Setting, conversations: lis
             await ws.close()
     except wirespeed.ConnectionClosed as exc:
         if not (conversation.closed or listener.raised):
-            raise Misbehaved(f"nobody has closed it: {exc!r}") from exc
+            raise Misbehaved(f"neither end has closed it: {exc!r}") from exc
     try:
         await asyncio.wait_for(ws.wait_closed(), load_scaled(PATIENCE))
     except Mine:
@@ -156,7 +154,7 @@ async def _main(uri: str, program: Program, setting: Setting, conversations: lis
             raise Misbehaved("it has raised nothing") from None
     else:
         if listener.raised and listener.calls[-1] != "on_close":
-            raise Misbehaved("what it has raised is not told")
+            raise Misbehaved("its exception is not reported")
     if listener.calls.count("on_open") != 1 or listener.calls.count("on_close") != 1 or listener.calls[0] != "on_open":
         raise Misbehaved(f"called as {listener.calls}")
     if listener.calls[-1] != "on_close":

@@ -9,8 +9,6 @@ from typing import Any
 
 from wirespeed.exceptions import WebSocketException
 
-__all__ = ["Mine", "Misbehaved", "Record"]
-
 # The documented exceptions. UnicodeError is a ValueError, BlockingIOError and TimeoutError are an OSError.
 DOCUMENTED = (TypeError, ValueError, BufferError, OverflowError, WebSocketException, OSError)
 

@@ -22,8 +22,6 @@ from . import arguments, connections, engine, heads, listening
 from .oracle import Misbehaved
 from .values import BYTES, TEXTS
 
-__all__ = ["NAMES", "Programs", "World", "attempt", "world"]
-
 # An example of each takes some milliseconds.
 _SETTINGS = {
     f"{kind} {setting}": (kind, setting)

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from .oracle import Mine
 
-__all__ = ["Maker", "VALUES", "value_of"]
-
 # The name of a kind, and a number that selects one of its values.
 Choice = tuple[str, int]
 

@@ -14,8 +14,6 @@ from interop.flood import raise_descriptors
 from .table import attack_of
 from .target import Target
 
-__all__ = ["main"]
-
 
 def main(row: str, kind: str, port: str) -> None:
     raise_descriptors(10_000)

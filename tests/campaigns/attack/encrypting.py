@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from .opening import halves
 from .target import Target, head
 
-__all__ = ["OPENSSL", "garbage", "half_hellos", "renegotiations"]
-
 OPENSSL = shutil.which("openssl")
 
 

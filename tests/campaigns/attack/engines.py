@@ -30,9 +30,6 @@ from wirespeed.engine import JWT, Connected, Engine, Message
 from .serving import LIMITS, PENDING
 from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, RATE, SECRET
 
-__all__ = ["main"]
-
-
 # Seconds for which a handler blocks: longer than an attack.
 HANGING = 5.0
 

@@ -16,14 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from campaigns.common.program import answer
-from campaigns.common.wire import CLOSE, CONT, PING, TEXT, Codec
+from campaigns.common.wire import Codec
+from interop.frames import CLOSE, CONT, PING, TEXT
 
 from .talking import BINARY, bomb
-
-__all__ = [
-    "Harm", "announce", "bombs", "bodies", "bytewise_head", "close_at_once", "encrypt_nothing", "flood", "fragments",
-    "huge_head", "interims", "never_close", "never_read", "pings", "redirect",
-]  # fmt: skip
 
 # A message of the maximum size, and one of twenty times that.
 SMALL_BOMB, LARGE_BOMB = bomb(2**20 - 100), bomb(20 * 2**20)

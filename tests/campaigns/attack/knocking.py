@@ -12,15 +12,10 @@ import os
 import time
 from collections.abc import Iterator
 
-from campaigns.common.wire import TEXT
+from interop.frames import TEXT
 
 from .talking import BINARY, repeat
 from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, SECRET, Several, Target, head
-
-__all__ = [
-    "too_many_sessions", "good_token", "limited_floods", "invalid_tokens", "origins", "proxy_headers", "relay_floods",
-    "part", "subscriptions", "unknown_keys", "without_token",
-]  # fmt: skip
 
 
 def part(data: bytes) -> str:

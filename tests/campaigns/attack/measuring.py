@@ -22,8 +22,6 @@ from .knocking import good_token, part
 from .table import Row
 from .target import SECRET
 
-__all__ = ["Attacked", "Figures", "complaints", "defects"]
-
 # Of an echo of an honest client, in the worst hundredth, and of a connection that it opens, until its first echo.
 LATE = 0.5
 OPENED = 3.0

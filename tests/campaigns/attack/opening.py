@@ -10,11 +10,6 @@ from collections.abc import Callable, Iterator
 
 from .target import OPEN_TIMEOUT, Several, Target, head, reset
 
-__all__ = [
-    "come_and_go", "endless_heads", "half_open", "half_open_everywhere", "huge_heads", "many_fields", "pipelines",
-    "storms", "tails",
-]  # fmt: skip
-
 # The maximum number of open connections of an attacker.
 HELD = 1500
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from .measuring import Figures
 from .table import ENGINES, LOOPS, OURS, ROWS, SENDERS, SERVERS, Row
 
-__all__ = ["markdown", "one_line"]
-
 COLUMNS = ["attack", "bound", "at", "late before, during", "opened in", "memory", "refused, closed"]
 
 # The displayed names of the families of servers.

@@ -10,8 +10,6 @@ from typing import Any
 from . import encrypting, hostile, knocking, opening, talking
 from .target import CLOSE_TIMEOUT, OPEN_TIMEOUT, RATE, Attack
 
-__all__ = ["KINDS", "ROWS", "Row", "attack_of", "chosen", "harm_of", "row_of"]
-
 ENGINES = ("engine-batches", "engine-async")
 LOOPS = ("asyncio-fd", "asyncio-transport", "listener-fd", "listener-transport")
 SERVERS = (*ENGINES, *LOOPS, "sync", "uvicorn")

@@ -11,14 +11,9 @@ import time
 import zlib
 from collections.abc import Iterator
 
-from campaigns.common.wire import CLOSE, CONT, PING, TEXT
+from interop.frames import CLOSE, CONT, PING, TEXT
 
 from .target import Several, Target
-
-__all__ = [
-    "announcers", "bombs", "breakers", "closes", "deaf_big", "deaf_echo", "drips", "floods", "fragments",
-    "growers", "pings", "silent_subscribers", "slow_broadcast_readers",
-]  # fmt: skip
 
 BINARY = 2
 

@@ -16,21 +16,6 @@ from typing import TypeAlias
 from campaigns.common.wire import Codec
 from interop.flood import spread
 
-__all__ = [
-    "CLOSE_TIMEOUT",
-    "METRICS_TOKEN",
-    "OPEN_TIMEOUT",
-    "PAGE_TOKEN",
-    "PER_ADDRESS",
-    "RATE",
-    "SECRET",
-    "Attack",
-    "Several",
-    "Target",
-    "head",
-    "reset",
-]
-
 # Credentials that the attacked engine requires.
 SECRET = "a secret of at least thirty-two bytes"
 METRICS_TOKEN = "who-may-look-at-the-metrics"

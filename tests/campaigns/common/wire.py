@@ -6,9 +6,7 @@ import os
 import zlib
 from collections.abc import Iterator
 
-from interop.frames import CLOSE, CONT, PING, PONG, TEXT, Close, Frame
-
-__all__ = ["CLOSE", "CONT", "PING", "PONG", "TEXT", "Close", "Codec", "Frame", "Violation"]
+from interop.frames import CONT, TEXT, Frame
 
 _BINARY = 2
 _RSV1 = 4

@@ -13,8 +13,6 @@ from .generate import draw
 from .shrink import shrink
 from .tally import Tally
 
-__all__ = ["Tally", "campaign", "smaller"]
-
 
 @dataclasses.dataclass
 class CaseTally(Tally):

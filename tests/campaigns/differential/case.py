@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Case", "Deflate", "Step", "received"]
-
 Step = tuple[Any, ...]
 """What happens, as ``wirespeed-sans-io --help`` has it; bytes are bytes."""
 

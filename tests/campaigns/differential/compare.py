@@ -10,8 +10,6 @@ from .decisions import Decided, Unexplained
 from .oracle import Oracle
 from .outcome import Outcome, Violation
 
-__all__ = ["Result", "compare", "report"]
-
 
 @dataclasses.dataclass
 class Result:

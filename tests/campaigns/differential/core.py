@@ -12,8 +12,6 @@ from interop.native import find_sans_io
 from .case import Case
 from .outcome import Event, Happening, Outcome, Sent
 
-__all__ = ["Core", "CoreMissing"]
-
 # A case takes microseconds; a machine may be busy.
 PATIENCE = 60.0
 

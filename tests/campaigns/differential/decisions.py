@@ -21,8 +21,6 @@ from .case import Case, Step
 from .oracle import Header, Oracle, extension
 from .outcome import unmask
 
-__all__ = ["DECISIONS", "Decided", "Unexplained"]
-
 DECISIONS = {
     "at-once": "a fault is told as soon as the bytes show it, theirs when the frame is complete",
     "header-when-complete": "mask and size are judged when the header is complete, theirs a few bytes before",
@@ -275,10 +273,10 @@ class Decided(Oracle):
                 self.complete()
         if len(self.head) >= 2 and not self.over:
             header = Header(self.head)
-            if self.is_told(header) or self.is_large(header):
+            if self.is_reported(header) or self.is_large(header):
                 self.fired.add("header-when-complete")
 
-    def is_told(self, header: Header) -> bool:
+    def is_reported(self, header: Header) -> bool:
         """Returns whether websockets fails for the first two bytes of a header."""
         return header.masked != (self.case.side == "server") or header.opcode not in _OPCODES
 
@@ -318,24 +316,24 @@ class Decided(Oracle):
         self.began = self.number if len(self.head) == 2 else self.began
         self.measured = self.number if len(self.head) == header.length_end else self.measured
         # websockets rejects an invalid header at the second byte, at the end of the length, or of the frame.
-        told, large = self.is_told(header), self.is_large(header)
+        reported, large = self.is_reported(header), self.is_large(header)
         waits = header.length is None or len(behind) < header.size - len(self.head) + header.length
-        if len(self.head) == header.size and not (told or large or waits):
+        if len(self.head) == header.size and not (reported or large or waits):
             large = self.inflates_too_large(header, behind)
-        differs = [] if told else ["rules-before-size"] if large else ["at-once"] if waits else []
+        differs = [] if reported else ["rules-before-size"] if large else ["at-once"] if waits else []
         if header.opcode not in _OPCODES or header.rsv & 3:
             self.fail(1002, *differs)
         elif header.length is None:
             return
         elif header.length < {0: 0, 2: 126, 8: 65_536}[header.form]:
-            self.fail(1002, *([] if told else differs if large else ["shortest-length"]))
+            self.fail(1002, *([] if reported else differs if large else ["shortest-length"]))
         elif header.length >> 63:
-            self.fail(1002, *([] if told else ["top-bit"]))
+            self.fail(1002, *([] if reported else ["top-bit"]))
         elif header.is_control and (not header.fin or header.length > 125):
             self.fail(1002, *differs)
         elif len(self.head) < header.size:
             return
-        elif told:
+        elif reported:
             self.fail(1002, *([] if self.began == self.number else ["header-when-complete"]))
         elif (header.rsv and (self.case.deflate is None or header.opcode not in (1, 2))) or (
             not header.is_control and (header.opcode == 0) != (self.protocol.current_size is not None)

@@ -31,8 +31,6 @@ from .generate import draw
 from .outcome import Event, Sent
 from .tally import Tally
 
-__all__ = ["ENDS", "EndTally", "Ends", "Seen", "draw_stream", "end_campaign", "expected"]
-
 ENDS = ["sync-client", "sync-server", "asyncio-client", "asyncio-server", "engine-server"]
 
 # Servers have one set of options for all of their clients: max_size and max_fragments.

@@ -10,8 +10,6 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 from .case import Case
 from .outcome import Event
 
-__all__ = ["WSPROTO_DECISIONS", "frame_difference", "plain", "wsproto_events"]
-
 WSPROTO_DECISIONS = {
     "close-code-1014": "a close frame may have the code 1014, which IANA has registered since",
     "header-when-complete": "a mask that is missing, or should be, is told when the header is complete, theirs before",

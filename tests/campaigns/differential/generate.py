@@ -10,8 +10,6 @@ from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, frame
 
 from .case import Case, Deflate, Step
 
-__all__ = ["draw"]
-
 _LIMITS = [*[None] * 12, 1 << 20, 1000, 126, 125, 10, 1, 0]
 _CHARACTERS = "a\x00\x7f\u0080\u00e9\u07ff\u0800\ud7ff\ue000\u20ac\uffff\U00010000\U0001f600\U0010ffff"
 # Bytes that are not UTF-8, or not yet: overlong forms, surrogates, beyond the last character, incomplete sequences.

@@ -12,8 +12,6 @@ from .head_rules import difference
 from .heads import HeadCase, Verdict, ours, websockets, wsproto
 from .tally import Tally
 
-__all__ = ["HeadTally", "compare_head", "head_campaign"]
-
 
 @dataclasses.dataclass
 class HeadTally(Tally):

@@ -9,8 +9,6 @@ from interop.scripted import accept_key
 
 from .heads import KEY, HeadCase, Offer
 
-__all__ = ["draw_head"]
-
 _NAMES = ["chat", "superchat", "v2.chat", "mqtt"]
 _Lines = list[bytes]
 

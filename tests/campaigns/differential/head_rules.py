@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from .heads import HeadCase, Verdict
 
-__all__ = ["RULES", "HeadRule", "difference"]
-
 WEBSOCKETS = frozenset(["websockets"])
 WSPROTO = frozenset(["wsproto"])
 BOTH = WEBSOCKETS | WSPROTO
@@ -357,6 +355,6 @@ def _alike(who: str, case: HeadCase, ours: Verdict, theirs: Verdict) -> bool:
             deflate = (ours.deflate is None) == (theirs.deflate is None)
         return key and deflate and ours.subprotocol == theirs.subprotocol
     if ours.kind == "refused":
-        told = case.kind == "request" and who == "websockets" and case.faults <= 1
-        return not told or ours.status == theirs.status
+        compares = case.kind == "request" and who == "websockets" and case.faults <= 1
+        return not compares or ours.status == theirs.status
     return ours.status == theirs.status and ours.body == theirs.body

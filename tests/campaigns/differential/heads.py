@@ -27,8 +27,6 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from .core import Core
 
-__all__ = ["HeadCase", "Offer", "Verdict", "ours", "websockets", "wsproto"]
-
 _LOGGER = logging.getLogger("differential.websockets")
 _LOGGER.disabled = True
 

@@ -22,8 +22,6 @@ from websockets.version import version
 from .case import Case, Deflate, Step
 from .outcome import Event, Happening, Outcome, Sent
 
-__all__ = ["IS_KNOWN", "Header", "Oracle", "extension"]
-
 # The decisions are about this release and later ones; older Pythons get older ones.
 IS_KNOWN = int(version.split(".")[0]) >= 17
 

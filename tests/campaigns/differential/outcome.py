@@ -9,8 +9,6 @@ from interop.frames import CLOSE, CONT, PING, PONG
 
 from .case import Deflate
 
-__all__ = ["Event", "Happening", "Outcome", "Sent", "Violation"]
-
 Event = tuple[object, ...]
 
 _TAIL = b"\x00\x00\xff\xff"
@@ -55,9 +53,9 @@ class Outcome:
     def __str__(self) -> str:
         lines = []
         for number, step in enumerate(self.steps):
-            told = [*(f"-> {_show(event)}" for event in step.events), *(f"<- {_show(f)}" for f in step.frames)]
-            told += ["refused"] if step.refused else []
-            lines += [f"  {number}: {'; '.join(told)}"] if told else []
+            parts = [*(f"-> {_show(event)}" for event in step.events), *(f"<- {_show(f)}" for f in step.frames)]
+            parts += ["refused"] if step.refused else []
+            lines += [f"  {number}: {'; '.join(parts)}"] if parts else []
         lines.append(f"  end: close {self.close}, sent {self.sent}, received first: {self.received_first}")
         return "\n".join(lines)
 

@@ -15,8 +15,6 @@ from interop.certificates import Certificates
 from . import network_cell
 from .table import APIS, Cell
 
-__all__ = ["main"]
-
 DAY = 24 * 3600.0
 
 

@@ -270,7 +270,7 @@ class Stream(ConnectionApp):
         try:
             await self.writer.wait_closed()
         except ConnectionResetError:
-            self.log.said_to_be_lost = True
+            self.log.reported_loss = True
 
     async def ending(self) -> tuple[int | None, bool]:
         return self.ws.close_code, self.ws.close_code == 1000

@@ -46,8 +46,8 @@ class Log:
         error: The documented exception that ended the conversation, as text.
         wrong: Undocumented behaviour.
         code: The close code, when it was over.
-        said_to_be_fine: Whether the end was reported as a clean one.
-        said_to_be_lost: Whether it was notified that something was not sent.
+        reported_clean: Whether the end was reported as a clean one.
+        reported_loss: Whether it was notified that something was not sent.
         finished: Whether it has finished.
         watched: Weak references to objects that must be freed when everything is over.
     """
@@ -59,8 +59,8 @@ class Log:
     error: str | None = None
     wrong: str | None = None
     code: int | None = None
-    said_to_be_fine: bool = False
-    said_to_be_lost: bool = False
+    reported_clean: bool = False
+    reported_loss: bool = False
     finished: bool = False
     watched: list[Any] = dataclasses.field(default_factory=list)
 
@@ -134,7 +134,7 @@ class _Clock:
         except again as exc:
             self.log.error = describe(exc)
             await self.call("close")
-        self.log.code, self.log.said_to_be_fine = await self.call("ending")
+        self.log.code, self.log.reported_clean = await self.call("ending")
 
 
 async def converse(

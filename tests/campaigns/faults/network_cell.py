@@ -185,7 +185,7 @@ def run_client_cell(cell: Cell, certificates: Certificates, act: Callable[[], No
         proxied = cell.stage == "tunnel"
         host = "localhost" if cell.is_secure else "127.0.0.1"
         if cell.fault == "names":
-            host = "nobody.invalid"
+            host = "unknown.invalid"
         target = listener.getsockname()[1] if proxied else port
         plan = Plan(
             f"{scheme}://{host}:{target}/",
@@ -284,22 +284,22 @@ def check_log(cell: Cell, log: Log, peer: Peer | None) -> None:
     """Checks that nothing is lost silently or doubled, and that failures are as documented."""
     if cell.api.name == "engine-echo":
         assert peer is not None
-        said = [HELLO, MESSAGE] if cell.stage in RECEIVING else [HELLO]
-        assert peer.received == said[: len(peer.received)]
+        expected = [HELLO, MESSAGE] if cell.stage in RECEIVING else [HELLO]
+        assert peer.received == expected[: len(peer.received)]
         if cell.is_harmless:
-            assert (peer.received, peer.code) == (said, 1000)
+            assert (peer.received, peer.code) == (expected, 1000)
         return
-    told = f"{log.error=}, {log.code=}"
+    detail = f"{log.error=}, {log.code=}"
     assert log.wrong is None, log.wrong
     assert log.finished or not log.opened
     sent = [] if peer is None else peer.sent
     arrived = [] if peer is None else peer.received
     possible = [BACK, MESSAGE]
-    assert log.received == possible[: len(log.received)], told
+    assert log.received == possible[: len(log.received)], detail
     joined, submitted = b"".join(arrived), b"".join(log.submitted)
-    assert submitted.startswith(joined), f"{len(joined)} of {len(submitted)} bytes: {told}"
+    assert submitted.startswith(joined), f"{len(joined)} of {len(submitted)} bytes: {detail}"
     if cell.api.name != "stream":
-        assert arrived == log.submitted[: len(arrived)], told
+        assert arrived == log.submitted[: len(arrived)], detail
     if cell.fault == "interrupt":
         # Only the call was interrupted: the connection is as good as before.
         check_interrupted(cell, log, arrived)
@@ -307,25 +307,25 @@ def check_log(cell: Cell, log: Log, peer: Peer | None) -> None:
     if cell.is_harmless and not (cell.fault == "descriptors" and cell.stage == "dialling"):
         assert log.error is None, log.error
         assert log.finished
-        assert log.received == sent, told
-        assert joined == submitted, told
+        assert log.received == sent, detail
+        assert joined == submitted, detail
         assert log.submitted == log.accepted
         assert log.code == 1000
         assert peer is not None
         assert peer.code == 1000
         return
     if cell.stage in OPENING and not cell.api.is_server:
-        assert not log.opened, told
-        assert log.error is not None, told
+        assert not log.opened, detail
+        assert log.error is not None, detail
     if cell.stage in RECEIVING or cell.stage == "sending":
         # A call was in progress, and got an exception.
-        assert log.error is not None, told
+        assert log.error is not None, detail
         # An ASGI application gets the reason, in the form of uvicorn.
-        assert log.code == 1006 or (cell.api.name == "asgi" and log.code == 1011), told
-        assert not log.said_to_be_fine
+        assert log.code == 1006 or (cell.api.name == "asgi" and log.code == 1011), detail
+        assert not log.reported_clean
     if len(joined) < len(b"".join(log.accepted)):
-        assert log.error is not None or log.said_to_be_lost, f"lost silently: {told}"
-        assert not log.said_to_be_fine, told
+        assert log.error is not None or log.reported_loss, f"lost silently: {detail}"
+        assert not log.reported_clean, detail
     if cell.stage == "closed":
         assert log.error is None, log.error
         assert log.code == 1000

@@ -12,8 +12,6 @@ from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT
 from interop.scripted import accept_key
 from interop.serving import request
 
-__all__ = ["Gone", "Peer"]
-
 PATIENCE = 20.0
 
 

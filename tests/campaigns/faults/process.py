@@ -19,8 +19,6 @@ from types import FrameType
 
 from interop.checks import open_descriptors
 
-__all__ = ["PROCESS", "Interrupted", "give_descriptors_back", "struck"]
-
 # Rounds of signals: each thread gets one in each round.
 ROUNDS = 5
 # tgkill(2)

@@ -20,8 +20,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-__all__ = ["DRIBBLED", "RELAYED", "STALL", "Fault", "Relay", "Trigger"]
-
 Fault = Literal["none", "reset", "half-close", "blackhole", "dribble", "stall", "full"]
 
 RELAYED: tuple[Fault, ...] = ("reset", "half-close", "blackhole", "dribble", "stall", "full")
@@ -81,7 +79,7 @@ class _Way:
         self.buffer = bytearray()
         self.passed = 0
         self.ended = False
-        self.end_is_told = False
+        self.end_is_sent = False
         self.held_until = 0.0
         self.dribbles = 0
 
@@ -110,8 +108,8 @@ class _Way:
                 return
             del self.buffer[:size]
             self.passed += size
-        if self.ended and not self.buffer and not self.end_is_told:
-            self.end_is_told = True
+        if self.ended and not self.buffer and not self.end_is_sent:
+            self.end_is_sent = True
             self.target.shutdown(socket.SHUT_WR)
 
 
@@ -148,9 +146,9 @@ class _Pair:
             case "half-close":
                 # The peer's data is read and discarded, so that the peer is not blocked.
                 self.to_near.buffer.clear()
-                if not self.to_near.end_is_told:
+                if not self.to_near.end_is_sent:
                     self.near.shutdown(socket.SHUT_WR)
-                self.to_near.end_is_told = self.to_near.ended = True
+                self.to_near.end_is_sent = self.to_near.ended = True
             case "blackhole":
                 self.moves_from = float("inf")
             case "dribble":
@@ -328,7 +326,7 @@ class Relay:
                         timeout = min(timeout, way.held_until - now)
                     if not way.ended and not way.held and len(way.buffer) < CHUNK:
                         interest[way.source] = interest.get(way.source, 0) | selectors.EVENT_READ
-                    if pair.room(way) != 0 and (way.buffer or (way.ended and not way.end_is_told)):
+                    if pair.room(way) != 0 and (way.buffer or (way.ended and not way.end_is_sent)):
                         interest[way.target] = interest.get(way.target, 0) | selectors.EVENT_WRITE
             for sock, events in interest.items():
                 selector.register(sock, events)
@@ -360,9 +358,9 @@ class Relay:
                 way.write(pair.room(way))
                 dribbles |= way.dribbles > 0
             pair.pull_trigger()
-            if way is pair.to_near and pair.to_near.ended and pair.to_near.end_is_told:
+            if way is pair.to_near and pair.to_near.ended and pair.to_near.end_is_sent:
                 way.buffer.clear()
-        if all(way.end_is_told for way in pair.ways):
+        if all(way.end_is_sent for way in pair.ways):
             pair.close()
         elif dribbles:
             # So that the other end has a chance to see a byte alone.

@@ -306,7 +306,7 @@ if api.startswith("engine"):
     print("subject", over[0].code)
 elif api.endswith("server"):
     ended = queue.SimpleQueue()
-    def told(exc):
+    def report(exc):
         ended.put(f"subject {exc.sent.code} {type(exc.__cause__).__name__}")
     def attack(port):
         first = Peer(socket.create_connection(("127.0.0.1", port)), is_server=False)
@@ -329,7 +329,7 @@ elif api.endswith("server"):
                 for message in ws:
                     ws.send(message)
             except wirespeed.ConnectionClosedError as exc:
-                told(exc)
+                report(exc)
         with wirespeed.sync.serve(handler, "127.0.0.1", 0, **options) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             attack(server.sockets[0].getsockname()[1])
@@ -339,7 +339,7 @@ elif api.endswith("server"):
                 async for message in ws:
                     await ws.send(message)
             except wirespeed.ConnectionClosedError as exc:
-                told(exc)
+                report(exc)
         async def main():
             port = api.removesuffix("-server")
             async with wirespeed.serve(handler, "127.0.0.1", 0, io_backend=port, **options) as server:
@@ -352,7 +352,7 @@ else:
     thread = threading.Thread(target=serve)
     thread.start()
     uri = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
-    def told(exc):
+    def report(exc):
         print("subject", exc.sent.code, type(exc.__cause__).__name__)
     if api == "sync":
         ws = wirespeed.sync.connect(uri, proxy=None, **options)
@@ -361,7 +361,7 @@ else:
         try:
             ws.recv(60)
         except wirespeed.ConnectionClosedError as exc:
-            told(exc)
+            report(exc)
         ws.close()
     else:
         async def main():
@@ -371,7 +371,7 @@ else:
             try:
                 await asyncio.wait_for(ws.recv(), 60)
             except wirespeed.ConnectionClosedError as exc:
-                told(exc)
+                report(exc)
             await ws.close()
         asyncio.run(main())
     thread.join(20)

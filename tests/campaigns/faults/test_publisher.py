@@ -96,15 +96,15 @@ def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
             publisher.publish("numbers", sent[-1])
 
     publish(20)
-    told = not flush(publisher)
+    reported = not flush(publisher)
     if stage == "idle":
         relay.strike(fault)
     elif stage == "sending":
         publish(200)
         relay.strike(fault)
     publish(20)
-    told |= not flush(publisher)
-    if told:
+    reported |= not flush(publisher)
+    if reported:
         # It reconnects, and new messages arrive.
         publish(20)
         assert flush(publisher)
@@ -118,11 +118,11 @@ def _publish(ws: Any, url: str, relay: Relay, fault: Fault, stage: str) -> None:
         assert stage == "closing"
         assert fault in FATAL
         # Which of the last messages have arrived is unknown.
-        told = True
+        reported = True
         sent[-20:] = []
     assert time.monotonic() - began < load_scaled(30)
     got = received(ws, sent[-1])
     # In order, and none twice.
     assert got == sorted(set(got), key=int)
-    if not told:
+    if not reported:
         assert got == sent

@@ -8,8 +8,6 @@ from typing import Any
 from .plan import Plan, Step
 from .settings import Setting
 
-__all__ = ["draw"]
-
 # The themes of schedules, with the weights of verbs. Verbs that are not named have a tenth of their weight in "mixed".
 _MIXED: dict[str, float] = {
     "send": 12, "fragments": 2, "send_many": 3, "send_nowait": 3, "flush": 4, "ping": 4, "ping_sent": 2, "pong": 2,

@@ -20,17 +20,6 @@ from interop.serving import request
 from .peer import Peer
 from .plan import Plan
 
-__all__ = [
-    "Pending",
-    "accept_peer",
-    "arguments",
-    "certificates",
-    "client_socket",
-    "dial_peer",
-    "listening_socket",
-    "uri",
-]
-
 T = TypeVar("T")
 _PATIENCE = 10.0
 

@@ -11,8 +11,6 @@ from itertools import pairwise
 from .payload import Ident
 from .record import Call, Link, Record
 
-__all__ = ["judge"]
-
 # Exceptions that a call may raise, besides ConnectionClosed once the connection is not open.
 _ALLOWED = {
     "send_nowait": {"BlockingIOError"},
@@ -53,7 +51,7 @@ def _sent(link: Link, calls: list[Call], *, ordered: bool) -> list[str]:
     received = link.peer.received
     found += [f"message {ident} arrived twice" for ident in _doubles(received)]
     known = {ident: call for call in calls for ident in call.idents}
-    found += [f"message {ident} arrived, and nobody has sent it" for ident in received if ident not in known]
+    found += [f"message {ident} arrived, and was not sent" for ident in received if ident not in known]
     for actor in {ident.task for ident in received}:
         own = [ident for ident in received if ident.task == actor]
         found += [f"message {later} arrived before {earlier}" for later, earlier in pairwise(own) if later > earlier]
@@ -122,7 +120,7 @@ def _ending(link: Link, calls: list[Call]) -> list[str]:
         torn = link.may_tear and any("(because of Poke" in call.error for call in calls)
         if peer.broke or peer.problems or link.aborted or drops or torn:
             return []
-        return [f"the connection ended without a close frame, though nobody has cut it: the peer saw {peer.ended}"]
+        return [f"the connection ended without a close frame, though neither end has cut it: the peer saw {peer.ended}"]
     code = peer.close_received.code
     # A handler's end also gives 1000; messages of the peer are echoed.
     allowed = {1000, 1001, 4000} | {1013} | ({1011} if peer.close_sent_first or _ended_here(link, calls) else set())
@@ -135,7 +133,7 @@ def _errors(call: Call, link: Link, *, ordered: bool) -> list[str]:
     if call.result == "running":
         return [f"it never ended: {call}"]
     if call.result == "cancelled" and not call.cancelling:
-        return [f"nobody has cancelled it: {call}"]
+        return [f"it was cancelled by no step: {call}"]
     if call.result != "raised" or call.kinds & _ALLOWED.get(call.verb, set()):
         return []
     if call.step.get("bad") and "UnicodeEncodeError" in call.kinds:

@@ -7,8 +7,6 @@ import random
 import zlib
 from typing import Any
 
-__all__ = ["HEADER", "Damaged", "Ident", "make", "read", "spoil"]
-
 # Longer than any header: a first fragment of this size identifies its message.
 HEADER = 30
 

@@ -17,13 +17,12 @@ import termios
 import threading
 from typing import Any
 
-from campaigns.common.wire import CLOSE, PING, PONG, Close, Codec, Violation
+from campaigns.common.wire import Codec, Violation
+from interop.frames import CLOSE, PING, PONG, Close
 from interop.openssl import forget_errors
 
 from . import payload
 from .payload import Damaged, Ident
-
-__all__ = ["PEER_TASK", "Peer"]
 
 # The number in messages of the peer.
 PEER_TASK = 99

@@ -11,8 +11,6 @@ from typing import Any
 
 from .settings import Setting, named
 
-__all__ = ["BAD", "CALLS", "PEER", "RECEIVING", "SENDING", "Plan", "Step", "decoding"]
-
 # A text that `send_many` refuses, because it cannot be encoded as UTF-8.
 BAD = "\ud800"
 

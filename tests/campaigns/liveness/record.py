@@ -11,8 +11,6 @@ from .payload import Damaged, Ident
 from .peer import Peer
 from .plan import RECEIVING, Step
 
-__all__ = ["DIRECTOR", "Call", "Link", "Poke", "Record"]
-
 # The actor that receives the remaining messages.
 DIRECTOR = -1
 

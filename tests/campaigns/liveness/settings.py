@@ -7,8 +7,6 @@ import fnmatch
 import importlib.util
 import random
 
-__all__ = ["SETTINGS", "Setting", "choose", "matching", "named"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Setting:

@@ -12,8 +12,6 @@ from typing import Protocol
 from .plan import RECEIVING, Step
 from .record import Call, Link, Record
 
-__all__ = ["Acting", "Deadline", "owed", "owing"]
-
 # The total time limit of waits that may each take the full time.
 _TIMES = 5
 

@@ -20,8 +20,6 @@ from interop.threads import native_threads
 
 from .record import Poke
 
-__all__ = ["Watch", "watching"]
-
 _LOGGERS = ("asyncio", "wirespeed", "wirespeed.client", "wirespeed.server", "websockets", "concurrent.futures")
 
 _BROADCASTS = ("skipped broadcast", "broadcasts arrive again", "connection closed without broadcasts")

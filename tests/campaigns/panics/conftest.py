@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from .tools import Faults, native
+from .tools import Failpoints, native
 
 
 @pytest.fixture(autouse=True)
-def faults() -> Iterator[Faults]:
+def failpoints() -> Iterator[Failpoints]:
     """Failpoints of the native module; none panics when the test ends."""
     if not hasattr(native, "arm_failpoint"):
         pytest.skip("built without the feature fault-injection: run scripts/panics.sh")
-    armed = Faults()
+    armed = Failpoints()
     yield armed
     armed.disarm()

@@ -18,7 +18,7 @@ from interop.servers import WebSocketsServer
 from interop.serving import serve
 from wirespeed import ClientConnection, ConnectionClosed, ConnectionClosedError, Listener, State
 
-from .tools import PANICS, Faults, no_descriptors
+from .tools import PANICS, Failpoints, no_descriptors
 
 pytestmark = [
     pytest.mark.wirespeed_only("the panics are ours"),
@@ -104,7 +104,7 @@ def with_another(
         "python.message",
     ],
 )
-def test_exchanging(place: str, setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_exchanging(place: str, setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     """A task waits for a message, another sends one: both end."""
     if setting.io_backend == "transport" and place in {"python.readable", "driver.read", "driver.write"}:
         pytest.skip("a transport reads and writes for the connection")
@@ -114,7 +114,7 @@ def test_exchanging(place: str, setting: Setting, faults: Faults, server: WebSoc
         await exchange(connection)
         receiving = [asyncio.ensure_future(connection.recv()) for _ in range(2)]
         await spin()
-        with faults.once(place):
+        with failpoints.once(place):
             sent = await attempt(lambda: connection.send(TEXT))
             flushed = await attempt(connection.flush)
             done, pending = await asyncio.wait(receiving, timeout=MOST)
@@ -128,12 +128,12 @@ def test_exchanging(place: str, setting: Setting, faults: Faults, server: WebSoc
     with_another(setting, server, test)
 
 
-def test_cause_is_reported(setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_cause_is_reported(setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     async def test(_: list[dict[str, Any]]) -> None:
         connection = await dial(setting, server.uri)
         receiving = asyncio.ensure_future(connection.recv())
         await spin()
-        with faults.once("protocol.send"), pytest.raises(RuntimeError, match="panic"):
+        with failpoints.once("protocol.send"), pytest.raises(RuntimeError, match="panic"):
             connection.send_nowait("x")
         with pytest.raises(ConnectionClosedError) as raised:
             await asyncio.wait_for(receiving, MOST)
@@ -144,7 +144,7 @@ def test_cause_is_reported(setting: Setting, faults: Faults, server: WebSocketsS
 
 
 @pytest.mark.parametrize("call", ["ping", "pong", "close", "send_many", "fragments"])
-def test_calls(call: str, setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_calls(call: str, setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     calls: dict[str, Callable[[ClientConnection], Awaitable[Any]]] = {
         "ping": lambda connection: connection.ping(),
         "pong": lambda connection: connection.pong(),
@@ -157,7 +157,7 @@ def test_calls(call: str, setting: Setting, faults: Faults, server: WebSocketsSe
         connection = await dial(setting, server.uri)
         receiving = asyncio.ensure_future(connection.recv())
         await spin()
-        with faults.once("protocol.send"):
+        with failpoints.once("protocol.send"):
             if call == "close":
                 # It ends the connection, in any state.
                 await attempt(lambda: calls[call](connection))
@@ -172,11 +172,11 @@ def test_calls(call: str, setting: Setting, faults: Faults, server: WebSocketsSe
 
 
 @pytest.mark.parametrize("place", ["python.timer", "driver.deadline"])
-def test_time(place: str, setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_time(place: str, setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     async def test(reported: list[dict[str, Any]]) -> None:
         connection = await dial(setting, server.uri, ping_interval=0.1)
         receiving = asyncio.ensure_future(connection.recv())
-        with faults.once(place):
+        with failpoints.once(place):
             done, _pending = await asyncio.wait([receiving], timeout=MOST)
         assert done
         assert isinstance(receiving.exception(), PANICS)
@@ -187,12 +187,12 @@ def test_time(place: str, setting: Setting, faults: Faults, server: WebSocketsSe
 
 
 @pytest.mark.parametrize("place", ["protocol.close", "driver.closing", "python.settle"])
-def test_closing(place: str, setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_closing(place: str, setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     async def test(_: list[dict[str, Any]]) -> None:
         connection = await dial(setting, server.uri)
         receiving = asyncio.ensure_future(connection.recv())
         await spin()
-        with faults.once(place):
+        with failpoints.once(place):
             await attempt(connection.close)
         done, _pending = await asyncio.wait([receiving], timeout=MOST)
         assert done
@@ -202,12 +202,12 @@ def test_closing(place: str, setting: Setting, faults: Faults, server: WebSocket
     with_another(setting, server, test)
 
 
-def test_corked(setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_corked(setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     """Messages of other connections that leave at the end of the same iteration are flushed."""
 
     async def test(_: list[dict[str, Any]]) -> None:
         connections = [await dial(setting, server.uri) for _ in range(3)]
-        with faults.once("python.uncork"):
+        with failpoints.once("python.uncork"):
             for connection in connections:
                 for number in range(3):
                     await connection.send(f"{number}")
@@ -225,10 +225,10 @@ def test_corked(setting: Setting, faults: Faults, server: WebSocketsServer) -> N
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_broadcasting(setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_broadcasting(setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     async def test(_: list[dict[str, Any]]) -> None:
         connections = [await dial(setting, server.uri) for _ in range(3)]
-        with faults.once("python.broadcast", passes=1):
+        with failpoints.once("python.broadcast", passes=1):
             wirespeed.broadcast(connections, TEXT)
         for connection in (connections[0], connections[2]):
             assert await asyncio.wait_for(connection.recv(), MOST) == TEXT
@@ -238,7 +238,7 @@ def test_broadcasting(setting: Setting, faults: Faults, server: WebSocketsServer
     with_another(setting, server, test)
 
 
-def test_a_listener(setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_a_listener(setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     class Told(Listener):
         closed: asyncio.Future[int]
 
@@ -252,7 +252,7 @@ def test_a_listener(setting: Setting, faults: Faults, server: WebSocketsServer) 
         listener = Told()
         listener.closed = asyncio.get_running_loop().create_future()
         connection = await dial(setting, server.uri, listener=listener)
-        with faults.once("python.dispatch"):
+        with failpoints.once("python.dispatch"):
             await attempt(lambda: connection.send("x"))
             assert await asyncio.wait_for(listener.closed, MOST) == 1006
         assert "panic" in str(reported[0]["exception"])
@@ -263,7 +263,7 @@ def test_a_listener(setting: Setting, faults: Faults, server: WebSocketsServer) 
 
 @pytest.mark.parametrize("place", ["driver.tls_receive", "driver.tls_send"])
 def test_tls(
-    place: str, setting: Setting, faults: Faults, secure_server: WebSocketsServer, certificates: Certificates
+    place: str, setting: Setting, failpoints: Failpoints, secure_server: WebSocketsServer, certificates: Certificates
 ) -> None:
     if setting.io_backend == "transport":
         pytest.skip("TLS is the transport's")
@@ -273,7 +273,7 @@ def test_tls(
         connection = await dial(setting, secure_server.uri, ssl=tls)
         receiving = asyncio.ensure_future(connection.recv())
         await spin()
-        with faults.once(place):
+        with failpoints.once(place):
             await attempt(lambda: connection.send(TEXT))
             done, _pending = await asyncio.wait([receiving], timeout=MOST)
         assert done
@@ -284,16 +284,16 @@ def test_tls(
 
 
 @pytest.mark.parametrize("place", ["protocol.head", "driver.opening_client"])
-def test_connecting(place: str, setting: Setting, faults: Faults, server: WebSocketsServer) -> None:
+def test_connecting(place: str, setting: Setting, failpoints: Failpoints, server: WebSocketsServer) -> None:
     async def test(_: list[dict[str, Any]]) -> None:
-        with faults.once(place), pytest.raises(PANICS):
+        with failpoints.once(place), pytest.raises(PANICS):
             await asyncio.wait_for(dial(setting, server.uri), MOST)
 
     with_another(setting, server, test)
 
 
 @pytest.mark.parametrize("place", ["protocol.head", "driver.opening_server", "protocol.receive", "protocol.send"])
-def test_serving(place: str, setting: Setting, faults: Faults, caplog: pytest.LogCaptureFixture) -> None:
+def test_serving(place: str, setting: Setting, failpoints: Failpoints, caplog: pytest.LogCaptureFixture) -> None:
     """One client is refused; open connections, and the next one, are served."""
 
     async def echo(ws: Any) -> None:
@@ -305,7 +305,7 @@ def test_serving(place: str, setting: Setting, faults: Faults, caplog: pytest.Lo
         async with serve(setting, echo) as server:
             uri = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with foreign(uri, proxy=None) as other:
-                with faults.once(place), contextlib.suppress(Exception):
+                with failpoints.once(place), contextlib.suppress(Exception):
                     async with foreign(uri, proxy=None, open_timeout=MOST) as victim:
                         await victim.send("x")
                         await asyncio.wait_for(victim.recv(), MOST)

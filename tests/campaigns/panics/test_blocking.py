@@ -16,7 +16,7 @@ from interop.servers import WebSocketsServer
 from wirespeed import State
 from wirespeed.sync import ClientConnection, connect, serve
 
-from .tools import PANICS, Faults, is_over, no_descriptors
+from .tools import PANICS, Failpoints, is_over, no_descriptors
 
 pytestmark = pytest.mark.wirespeed_only("the panics are ours")
 
@@ -44,12 +44,12 @@ SENDING = ["protocol.send", "protocol.deflate", "driver.write"]
 
 
 @pytest.mark.parametrize("place", RECEIVING)
-def test_receiving(place: str, faults: Faults, server: WebSocketsServer) -> None:
+def test_receiving(place: str, failpoints: Failpoints, server: WebSocketsServer) -> None:
     with dial(server.uri) as other:
         open_before = server.connections()
         with no_descriptors(), dial(server.uri) as connection:
             connection.send(TEXT)
-            with faults.once(place), pytest.raises(PANICS):
+            with failpoints.once(place), pytest.raises(PANICS):
                 connection.recv(20)
             assert is_over(connection)
             wait_for(lambda: server.connections() == open_before)
@@ -57,7 +57,7 @@ def test_receiving(place: str, faults: Faults, server: WebSocketsServer) -> None
 
 
 @pytest.mark.parametrize("place", SENDING)
-def test_sending_while_another_thread_receives(place: str, faults: Faults, server: WebSocketsServer) -> None:
+def test_sending_while_another_thread_receives(place: str, failpoints: Failpoints, server: WebSocketsServer) -> None:
     with dial(server.uri) as other:
         open_before = server.connections()
         with no_descriptors(), dial(server.uri) as connection:
@@ -73,7 +73,7 @@ def test_sending_while_another_thread_receives(place: str, faults: Faults, serve
             threads = [threading.Thread(target=receive) for _ in range(3)]
             for thread in threads:
                 thread.start()
-            with faults.once(place), pytest.raises(PANICS):
+            with failpoints.once(place), pytest.raises(PANICS):
                 connection.send(TEXT)
             # Waiting threads get an exception, although nothing arrives any more.
             for thread in threads:
@@ -86,7 +86,7 @@ def test_sending_while_another_thread_receives(place: str, faults: Faults, serve
         exchange(other)
 
 
-def test_a_reader_that_panics_outside_the_lock(faults: Faults, server: WebSocketsServer) -> None:
+def test_a_reader_that_panics_outside_the_lock(failpoints: Failpoints, server: WebSocketsServer) -> None:
     """The other threads, which rely on its reading, get an exception too."""
     with no_descriptors(), dial(server.uri) as connection:
         outcomes: list[BaseException] = []
@@ -99,7 +99,7 @@ def test_a_reader_that_panics_outside_the_lock(faults: Faults, server: WebSocket
 
         threads = [threading.Thread(target=receive) for _ in range(3)]
         # The second wait: that for the ping's pong, or of a receiver.
-        with faults.once("driver.wait"):
+        with failpoints.once("driver.wait"):
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -110,11 +110,11 @@ def test_a_reader_that_panics_outside_the_lock(faults: Faults, server: WebSocket
         assert is_over(connection)
 
 
-def test_waiting_for_room(faults: Faults, serving: Callable[..., WebSocketsServer]) -> None:
+def test_waiting_for_room(failpoints: Failpoints, serving: Callable[..., WebSocketsServer]) -> None:
     server = serving()
     with no_descriptors(), dial(f"{server.uri}/stalled", compression=None, close_timeout=1) as connection:
         try:
-            with faults.once("driver.wait_for_room"), pytest.raises(PANICS):
+            with failpoints.once("driver.wait_for_room"), pytest.raises(PANICS):
                 connection.send(b"x" * (64 << 20))
             assert is_over(connection)
         finally:
@@ -122,31 +122,31 @@ def test_waiting_for_room(faults: Faults, serving: Callable[..., WebSocketsServe
 
 
 @pytest.mark.parametrize("place", ["protocol.close", "driver.closing"])
-def test_closing(place: str, faults: Faults, server: WebSocketsServer) -> None:
+def test_closing(place: str, failpoints: Failpoints, server: WebSocketsServer) -> None:
     with no_descriptors():
         connection = dial(server.uri)
-        with faults.once(place), pytest.raises(PANICS):
+        with failpoints.once(place), pytest.raises(PANICS):
             connection.close()
         assert is_over(connection)
         connection.close()
 
 
 @pytest.mark.parametrize("place", ["driver.tls_receive", "driver.tls_send"])
-def test_tls(place: str, faults: Faults, secure_server: WebSocketsServer, certificates: Certificates) -> None:
+def test_tls(place: str, failpoints: Failpoints, secure_server: WebSocketsServer, certificates: Certificates) -> None:
     tls = wirespeed.TLS(ca=certificates.ca_file)
     with dial(secure_server.uri, ssl=tls) as other:
         with no_descriptors(), dial(secure_server.uri, ssl=tls) as connection:
             exchange(connection)
-            with faults.once(place), pytest.raises(PANICS):
+            with failpoints.once(place), pytest.raises(PANICS):
                 exchange(connection)
             assert is_over(connection)
         exchange(other)
 
 
 @pytest.mark.parametrize("place", ["protocol.head", "driver.opening_client"])
-def test_connecting(place: str, faults: Faults, server: WebSocketsServer) -> None:
+def test_connecting(place: str, failpoints: Failpoints, server: WebSocketsServer) -> None:
     with no_descriptors():
-        with faults.once(place), pytest.raises(PANICS):
+        with failpoints.once(place), pytest.raises(PANICS):
             dial(server.uri)
         with dial(server.uri) as connection:
             exchange(connection)
@@ -154,7 +154,7 @@ def test_connecting(place: str, faults: Faults, server: WebSocketsServer) -> Non
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("place", ["protocol.receive", "protocol.send"])
-def test_serving(place: str, faults: Faults) -> None:
+def test_serving(place: str, failpoints: Failpoints) -> None:
     """One of the server's connections fails; the others continue, and the next one is accepted."""
     from websockets.sync.client import connect as foreign
 
@@ -168,7 +168,7 @@ def test_serving(place: str, faults: Faults) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
         other = stack.enter_context(foreign(uri, proxy=None, legacy=True))
-        with faults.once(place), pytest.raises(Exception, match=r"."):
+        with failpoints.once(place), pytest.raises(Exception, match=r"."):
             victim = foreign(uri, proxy=None, legacy=True)
             stack.callback(victim.close)
             victim.send("x")
@@ -182,7 +182,7 @@ def test_serving(place: str, faults: Faults) -> None:
 
 
 @pytest.mark.parametrize("place", ["protocol.head", "driver.opening_server"])
-def test_accepting(place: str, faults: Faults) -> None:
+def test_accepting(place: str, failpoints: Failpoints) -> None:
     """At most one client loses its connection: the accepting thread continues."""
     from websockets.sync.client import connect as foreign
 
@@ -194,7 +194,7 @@ def test_accepting(place: str, faults: Faults) -> None:
         stack.callback(server.shutdown)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
-        with faults.once(place), contextlib.suppress(Exception):
+        with failpoints.once(place), contextlib.suppress(Exception):
             stack.enter_context(foreign(uri, proxy=None, legacy=True))
         for _ in range(2):
             ws = stack.enter_context(foreign(uri, proxy=None, legacy=True))
@@ -202,7 +202,7 @@ def test_accepting(place: str, faults: Faults) -> None:
             assert ws.recv(20) == "y"
 
 
-def test_a_finalizer_that_looks_at_another_connection(faults: Faults, server: WebSocketsServer) -> None:
+def test_a_finalizer_that_looks_at_another_connection(failpoints: Failpoints, server: WebSocketsServer) -> None:
     """A finalizer that runs during the unwinding may use other connections."""
 
     class Fragment(bytes):
@@ -212,7 +212,7 @@ def test_a_finalizer_that_looks_at_another_connection(faults: Faults, server: We
     seen: list[State] = []
     with dial(server.uri) as other:
         with dial(server.uri) as ws:
-            with faults.once("protocol.send"), pytest.raises(PANICS):
+            with failpoints.once("protocol.send"), pytest.raises(PANICS):
                 ws.send(fragment for fragment in [Fragment(b"first"), b"last"])
             assert is_over(ws)
         assert State.OPEN in seen

@@ -13,7 +13,7 @@ from interop.brokers import broker, wait_for
 from interop.nodes import Node
 from wirespeed.engine import Publisher
 
-from .tools import PANICS, Faults
+from .tools import PANICS, Failpoints
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
@@ -39,27 +39,27 @@ def goes_on(one: Node, two: Node) -> None:
     wait_for(arrives, "nothing arrives any more")
 
 
-def test_publishing(url: str, faults: Faults) -> None:
+def test_publishing(url: str, failpoints: Failpoints) -> None:
     """The caller gets an exception; local subscribers have the message, and the queue is not locked."""
     with Node(url) as one, Node(url) as two:
-        with faults.once("brokers.push"), pytest.raises(PANICS):
+        with failpoints.once("brokers.push"), pytest.raises(PANICS):
             one.engine.publish("topic", "x")
         goes_on(one, two)
 
 
 @pytest.mark.parametrize("place", ["brokers.take", "brokers.arrive"])
-def test_the_thread(place: str, url: str, faults: Faults) -> None:
+def test_the_thread(place: str, url: str, failpoints: Failpoints) -> None:
     with Node(url) as one, Node(url) as two:
         ws = two.client("topic")
         two.wait_for_patterns(1)
-        with faults.once(place):
+        with failpoints.once(place):
             one.engine.publish("topic", "x")
         goes_on(one, two)
         assert ws.state.name == "OPEN"
         wait_for(lambda: one.status.published + one.status.unconfirmed >= 1, "nothing is accounted for")
 
 
-def test_panic_with_messages_in_flight(url: str, faults: Faults) -> None:
+def test_panic_with_messages_in_flight(url: str, failpoints: Failpoints) -> None:
     """Messages in flight are unconfirmed; the queue is not locked, and publishers continue."""
     with Node(url) as one, Node(url) as two:
         one.client("topic")
@@ -77,7 +77,7 @@ def test_panic_with_messages_in_flight(url: str, faults: Faults) -> None:
             thread.start()
         try:
             for passes in (200, 300, 400):
-                with faults.once("brokers.arrive", passes):
+                with failpoints.once("brokers.arrive", passes):
                     pass
                 wait_for(lambda: one.status.is_connected and two.status.is_connected, "a node has no broker any more")
         finally:
@@ -88,15 +88,15 @@ def test_panic_with_messages_in_flight(url: str, faults: Faults) -> None:
         goes_on(one, two)
 
 
-def test_notices(url: str, faults: Faults) -> None:
+def test_notices(url: str, failpoints: Failpoints) -> None:
     with Node(url) as one:
-        with faults.once("brokers.notice"):
+        with failpoints.once("brokers.notice"):
             two = Node(url, connected=False)
         with two:
             goes_on(one, two)
 
 
-def test_flush(url: str, faults: Faults) -> None:
+def test_flush(url: str, failpoints: Failpoints) -> None:
     """`flush` returns, and reports unconfirmed messages or none."""
     with Node(url) as one, Node(url) as two:
         two.client("topic")
@@ -104,7 +104,7 @@ def test_flush(url: str, faults: Faults) -> None:
         publisher = Publisher(url)
         try:
             done = threading.Event()
-            with faults.once("brokers.take"):
+            with failpoints.once("brokers.take"):
                 publisher.publish("topic", "x")
 
                 def flush() -> None:

@@ -17,7 +17,7 @@ from engine.tools import take, uri
 from interop.brokers import wait_for
 from wirespeed.engine import Connected, Disconnected, Engine, Message
 
-from .tools import PANICS, Faults
+from .tools import PANICS, Failpoints
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
@@ -113,11 +113,11 @@ SESSION = [
 
 
 @pytest.mark.parametrize("place", SESSION)
-def test_a_session(place: str, faults: Faults) -> None:
+def test_a_session(place: str, failpoints: Failpoints) -> None:
     with Served(compression=True) as served, served.client("/other") as other:
         with served.client("/victim") as victim:
             exchange(victim)
-            with faults.once(place):
+            with failpoints.once(place):
                 if place == "driver.closing":
                     served.sessions["/victim"].close()
                 else:
@@ -132,13 +132,13 @@ def test_a_session(place: str, faults: Faults) -> None:
 
 
 @pytest.mark.parametrize("place", ["engine.deliver", "driver.shared_deflate"])
-def test_one_of_many(place: str, faults: Faults) -> None:
+def test_one_of_many(place: str, failpoints: Failpoints) -> None:
     """A published message reaches all sessions but the one that panics."""
     with Served(compression=True) as served, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(served.client(f"/{number}")) for number in range(5)]
         wait_for(lambda: served.engine.subscribers("topic") == 5)
         for send in (lambda: served.engine.publish("topic", TEXT), lambda: served.engine.broadcast(TEXT)):
-            with faults.once(place, passes=2 if place == "engine.deliver" else 0):
+            with failpoints.once(place, passes=2 if place == "engine.deliver" else 0):
                 send()
                 got = []
                 for ws in clients:
@@ -152,13 +152,13 @@ def test_one_of_many(place: str, faults: Faults) -> None:
 
 
 @pytest.mark.parametrize("place", ["engine.timer", "driver.deadline"])
-def test_time(place: str, faults: Faults) -> None:
+def test_time(place: str, failpoints: Failpoints) -> None:
     with (
         Served(ping_interval=0.2, ping_timeout=20) as served,
         served.client("/one") as one,
         served.client("/two") as two,
     ):
-        with faults.once(place):
+        with failpoints.once(place):
             wait_for(lambda: len(served.ended) == 1, "no session has ended")
         served.panics(1)
         left = two if served.ended[0].session.path == "/one" else one
@@ -168,9 +168,9 @@ def test_time(place: str, faults: Faults) -> None:
 @pytest.mark.parametrize(
     "place", ["engine.accept", "engine.opening", "engine.answer", "protocol.head", "driver.opening_server"]
 )
-def test_an_opening(place: str, faults: Faults) -> None:
+def test_an_opening(place: str, failpoints: Failpoints) -> None:
     with Served() as served, served.client("/other") as other:
-        with faults.once(place), pytest.raises(Exception, match=r"."), dial(served.engine):
+        with failpoints.once(place), pytest.raises(Exception, match=r"."), dial(served.engine):
             pass
         served.panics(1)
         exchange(other)
@@ -187,11 +187,11 @@ def test_an_opening(place: str, faults: Faults) -> None:
         ("engine.page", "/_wirespeed/figures"),
     ],
 )
-def test_http(place: str, path: str, faults: Faults) -> None:
+def test_http(place: str, path: str, failpoints: Failpoints) -> None:
     with Served(metrics_path="/metrics") as served, served.client("/other") as other:
         headers = {"Authorization": "Bearer of-the-page-of-the-engine"} if place == "engine.page" else {}
         request = urllib.request.Request(uri(served.engine, path).replace("ws:", "http:"), headers=headers)
-        with faults.once(place), pytest.raises((OSError, urllib.error.URLError)):
+        with failpoints.once(place), pytest.raises((OSError, urllib.error.URLError)):
             urllib.request.urlopen(request, timeout=20).read()
         served.panics(1)
         with urllib.request.urlopen(request, timeout=20) as answer:
@@ -199,12 +199,12 @@ def test_http(place: str, path: str, faults: Faults) -> None:
         exchange(other)
 
 
-def test_a_relay(faults: Faults) -> None:
+def test_a_relay(failpoints: Failpoints) -> None:
     with Served() as served, dial(served.engine, "/feed/x") as other:
         with dial(served.engine, "/feed/x") as victim:
             victim.send("one")
             assert (victim.recv(20), other.recv(20)) == ("one", "one")
-            with faults.once("engine.relay"):
+            with failpoints.once("engine.relay"):
                 victim.send("two")
                 ends(victim)
         served.panics(1)
@@ -212,11 +212,11 @@ def test_a_relay(faults: Faults) -> None:
         assert other.recv(20) == "three"
 
 
-def test_events_are_not_lost(faults: Faults) -> None:
+def test_events_are_not_lost(failpoints: Failpoints) -> None:
     """Events of a turn are delivered, though the turn has panicked once."""
     with Engine("127.0.0.1", workers=1) as engine, dial(engine) as ws:
         take(engine, 1)
-        with faults.once("engine.hand_on"):
+        with failpoints.once("engine.hand_on"):
             ws.send("x")
             (event,) = take(engine, 1)
         assert isinstance(event, Message)
@@ -225,7 +225,7 @@ def test_events_are_not_lost(faults: Faults) -> None:
         assert engine.stats()["panics"] == 1
 
 
-def test_the_log(faults: Faults) -> None:
+def test_the_log(failpoints: Failpoints) -> None:
     """The lock of the log queue is released."""
     with Served() as served, served.client("/other") as other:
 
@@ -234,7 +234,7 @@ def test_the_log(faults: Faults) -> None:
                 raw.sendall(b"no request\r\n\r\n")
                 raw.recv(1000)
 
-        with faults.once("engine.log"):
+        with failpoints.once("engine.log"):
             fail()
         served.panics(1)
         fail()
@@ -244,7 +244,7 @@ def test_the_log(faults: Faults) -> None:
 @pytest.mark.parametrize(
     "place", ["protocol.send", "engine.publish", "engine.mailbox", "engine.subscribe", "engine.take", "python.event"]
 )
-def test_the_application(place: str, faults: Faults) -> None:
+def test_the_application(place: str, failpoints: Failpoints) -> None:
     """The caller gets an exception; no lock is left behind, and the next call works."""
     with Engine("127.0.0.1", workers=2) as engine, dial(engine) as ws:
         (event,) = take(engine, 1)
@@ -262,7 +262,7 @@ def test_the_application(place: str, faults: Faults) -> None:
                 wait_for(lambda: engine.stats()["events_waiting"] == 1)
                 assert [event.data for event in take(engine, 1) if isinstance(event, Message)] == ["x"]
 
-        with faults.once(place), pytest.raises(PANICS):
+        with failpoints.once(place), pytest.raises(PANICS):
             call()
         if place == "python.event":
             call()
@@ -278,11 +278,11 @@ def test_the_application(place: str, faults: Faults) -> None:
         assert engine.stats()["panics"] == 0
 
 
-def test_the_end(faults: Faults) -> None:
+def test_the_end(failpoints: Failpoints) -> None:
     """A panic while all sessions are ended: every end is reported nevertheless, and the engine ends."""
     with Served() as served, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(served.client(f"/{number}")) for number in range(3)]
-        with faults.once("engine.remove"):
+        with failpoints.once("engine.remove"):
             served.engine.stop()
         for ws in clients:
             ends(ws)

@@ -13,7 +13,7 @@ from interop.brokers import wait_for
 from interop.checks import open_descriptors
 from wirespeed import ConnectionClosed, State
 
-__all__ = ["PANICS", "Faults", "is_over", "native", "no_descriptors", "places"]
+__all__ = ["PANICS", "Failpoints", "is_over", "native", "no_descriptors", "places"]
 
 # Not public, and available only if requested at the build.
 native: Any = importlib.import_module("wirespeed._native")
@@ -29,7 +29,7 @@ PANICS: tuple[type[BaseException], ...] = (
 ROOT = Path(__file__).parents[3]
 
 
-class Faults:
+class Failpoints:
     """Failpoints that panic."""
 
     @contextlib.contextmanager

@@ -7,8 +7,6 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["TOLERANCES", "Tolerance", "Verdict", "judge", "warm_up"]
-
 # The surplus of rising over falling pairs of figures: a tenth would be noise, all is a pure leak.
 STEADY = 0.3
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from .campaign import Soak
 from .lines import TOLERANCES, warm_up
 
-__all__ = ["draw"]
-
 UNITS = {"memory": "memory, MiB", "latency": "reply, p99, ms", "opening": "slowest opening, ms"}
 
 

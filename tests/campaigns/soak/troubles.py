@@ -20,8 +20,9 @@ from typing import Any
 
 from campaigns.common.program import answer as announce
 from campaigns.common.program import serve_in_thread
-from campaigns.common.wire import PING, TEXT, Codec
+from campaigns.common.wire import Codec
 from interop.faults import FRAME_FAULTS, HANDSHAKE_FAULTS, ODDITIES, FrameFault, Oddity
+from interop.frames import PING, TEXT
 from interop.scripted import Disconnected, Wire
 
 # Of clients and of the server each.

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from campaigns.common.wire import CLOSE, PING, TEXT, Close, Codec
+from campaigns.common.wire import Codec
+from interop.frames import CLOSE, PING, TEXT, Close
 
 from .record import Record, Seen, make, read
 
