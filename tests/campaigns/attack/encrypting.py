@@ -12,8 +12,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+from campaigns.common.handshake import fresh_request as head
+
 from .opening import halves
-from .target import Target, head
+from .target import Target
 
 OPENSSL = shutil.which("openssl")
 

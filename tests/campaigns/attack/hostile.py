@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import collections
 import contextlib
-import hashlib
 import os
-import re
 import socket
 import struct
 import sys
@@ -15,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from campaigns.common.handshake import acceptance
 from campaigns.common.program import answer
 from campaigns.common.wire import Codec
 from interop.frames import CLOSE, CONT, PING, TEXT
@@ -23,8 +21,6 @@ from .talking import BINARY, bomb
 
 # A message of the maximum size, and one of twenty times that.
 SMALL_BOMB, LARGE_BOMB = bomb(2**20 - 100), bomb(20 * 2**20)
-
-GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Visitor:
@@ -46,11 +42,7 @@ class Visitor:
         return data
 
     def accept(self, *fields: str) -> None:
-        found = re.search(rb"(?i)sec-websocket-key: *(\S+)", self.request())
-        assert found is not None
-        key = base64.b64encode(hashlib.sha1(found[1] + GUID).digest()).decode()
-        lines = ["HTTP/1.1 101 Welcome", "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Accept: {key}"]
-        self.sock.sendall("\r\n".join([*lines, *fields, "", ""]).encode())
+        self.sock.sendall(acceptance(self.request(), *fields))
         self.tally["sessions"] += 1
 
     def push(self, data: bytes) -> None:

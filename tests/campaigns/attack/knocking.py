@@ -12,10 +12,11 @@ import os
 import time
 from collections.abc import Iterator
 
+from campaigns.common.handshake import fresh_request as head
 from interop.frames import TEXT
 
 from .talking import BINARY, repeat
-from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, SECRET, Several, Target, head
+from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, SECRET, Several, Target
 
 
 def part(data: bytes) -> str:

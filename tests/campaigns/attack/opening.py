@@ -8,7 +8,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
-from .target import OPEN_TIMEOUT, Several, Target, head, reset
+from campaigns.common.handshake import fresh_request as head
+
+from .target import OPEN_TIMEOUT, Several, Target, reset
 
 # The maximum number of open connections of an attacker.
 HELD = 1500

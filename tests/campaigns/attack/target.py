@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import collections
 import itertools
-import os
 import select
 import socket
 import struct
@@ -13,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from campaigns.common.handshake import fresh_request as head
 from campaigns.common.wire import Codec
 from interop.flood import spread
 
@@ -31,13 +30,6 @@ CLOSE_TIMEOUT = 1.0
 
 # Longer than any answer of a working server.
 LONG = 20.0
-
-
-def head(path: str = "/", *fields: str) -> bytes:
-    key = base64.b64encode(os.urandom(16)).decode()
-    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade"]
-    lines += [f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13", *fields, "", ""]
-    return "\r\n".join(lines).encode()
 
 
 class Target:

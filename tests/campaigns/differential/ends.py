@@ -18,9 +18,8 @@ from typing import Any
 
 import wirespeed
 from campaigns.common.calls import attempt, complete
+from campaigns.common.handshake import acceptance, fresh_request
 from interop.frames import BINARY, CLOSE, CONT, TEXT, frame
-from interop.scripted import accept_key
-from interop.serving import KEY
 from wirespeed import sync
 from wirespeed.engine import Disconnected, Engine, Message
 from wirespeed.exceptions import ConnectionClosed
@@ -220,7 +219,7 @@ class Ends:
             future: concurrent.futures.Future[Any] = concurrent.futures.Future()
             self.results[path] = future
             with socket.create_connection(("127.0.0.1", self.ports[end, limits]), PATIENCE) as peer:
-                data = _play(peer, pieces, _request(path, case))
+                data = _play(peer, pieces, fresh_request(path, *_extension(case)))
         else:
             compression = wirespeed.Deflate() if case.deflate is not None else None
             options = self._options(limits, compression=compression)
@@ -256,7 +255,7 @@ def _play(peer: socket.socket, pieces: list[bytes], request: bytes | None, case:
     data = _read_head(peer)
     if case is not None:
         head, _, data = data.partition(b"\r\n\r\n")
-        peer.sendall(_response(head, case))
+        peer.sendall(acceptance(head, *_extension(case)))
     else:
         head, _, data = data.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101"), head
@@ -295,20 +294,6 @@ def _extension(case: Case) -> Iterator[str]:
     )
     bits = f"; client_max_window_bits={client_bits}; server_max_window_bits={server_bits}"
     yield f"Sec-WebSocket-Extensions: permessage-deflate{bits}{resets}"
-
-
-def _request(path: str, case: Case) -> bytes:
-    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade"]
-    lines += [f"Sec-WebSocket-Key: {KEY}", "Sec-WebSocket-Version: 13", *_extension(case)]
-    return "\r\n".join([*lines, "", ""]).encode()
-
-
-def _response(request: bytes, case: Case) -> bytes:
-    lines = request.decode().split("\r\n")
-    key = next(line.partition(":")[2].strip() for line in lines if line.lower().startswith("sec-websocket-key:"))
-    answer = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade"]
-    answer += [f"Sec-WebSocket-Accept: {accept_key(key)}", *_extension(case)]
-    return "\r\n".join([*answer, "", ""]).encode()
 
 
 _Drained = tuple[list[str | bytes], tuple[int, str] | None, int | None]

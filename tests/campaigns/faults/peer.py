@@ -8,8 +8,8 @@ import ssl
 import struct
 from collections.abc import Callable
 
+from campaigns.common.handshake import acceptance
 from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT
-from interop.scripted import accept_key
 from interop.serving import request
 
 PATIENCE = 20.0
@@ -111,10 +111,7 @@ class Peer:
             except OSError as exc:
                 raise Gone from exc
         if self.is_server:
-            lines = self._head().split(b"\r\n")
-            (key,) = (line.split(b": ")[1] for line in lines if line.lower().startswith(b"sec-websocket-key:"))
-            answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            self.write(f"{answer}Sec-WebSocket-Accept: {accept_key(key.decode())}\r\n\r\n".encode())
+            self.write(acceptance(self._head()))
         else:
             self.write(request(self.path))
             head = self._head()

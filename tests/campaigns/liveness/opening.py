@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import re
 import socket
 import ssl
 import tempfile
@@ -13,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from campaigns.common.handshake import acceptance, fresh_request
 from interop.certificates import Certificates
-from interop.scripted import accept_key
-from interop.serving import request
 
 from .peer import Peer
 from .plan import Plan
@@ -144,6 +141,10 @@ def _read_head(sock: socket.socket) -> tuple[bytes, bytes]:
     return head, early
 
 
+def _extensions(plan: Plan) -> list[str]:
+    return ["Sec-WebSocket-Extensions: permessage-deflate"] if plan.setting.deflate else []
+
+
 def accept_peer(plan: Plan, listener: socket.socket) -> Peer:
     """Accepts a connection and acts as its server."""
     with listener:
@@ -154,13 +155,7 @@ def accept_peer(plan: Plan, listener: socket.socket) -> Peer:
     if plan.setting.tls != "plain":
         sock = _contexts()[0].wrap_socket(sock, server_side=True)
     head, early = _read_head(sock)
-    key = re.search(rb"(?im)^sec-websocket-key: *(.*?)\r?$", head)
-    assert key is not None
-    lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade"]
-    lines += [f"Sec-WebSocket-Accept: {accept_key(key[1].decode())}"]
-    if plan.setting.deflate:
-        lines += ["Sec-WebSocket-Extensions: permessage-deflate"]
-    sock.sendall("\r\n".join([*lines, "", ""]).encode())
+    sock.sendall(acceptance(head, *_extensions(plan)))
     return _peer(plan, sock, early, masks=False)
 
 
@@ -170,9 +165,7 @@ def dial_peer(plan: Plan, where: Any) -> Peer:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if plan.setting.tls != "plain":
         sock = _contexts()[1].wrap_socket(sock, server_hostname="localhost")
-    fields = ["Sec-WebSocket-Extensions: permessage-deflate"] if plan.setting.deflate else []
-    key = base64.b64encode(b"the sample nonce").decode()
-    sock.sendall(request("/", f"Sec-WebSocket-Key: {key}", *fields))
+    sock.sendall(fresh_request("/", *_extensions(plan)))
     head, early = _read_head(sock)
     if not head.startswith(b"HTTP/1.1 101"):
         raise ValueError(f"refused: {head!r}")

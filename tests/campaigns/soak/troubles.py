@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from campaigns.common.handshake import fresh_request
 from campaigns.common.program import answer as announce
 from campaigns.common.program import serve_in_thread
 from campaigns.common.wire import Codec
@@ -28,11 +29,6 @@ from interop.scripted import Disconnected, Wire
 # Of clients and of the server each.
 AT_ONCE = 8
 STAYS = 3.0
-REQUEST = (
-    "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-    "Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
-)
 
 
 def leave(sock: socket.socket, chance: random.Random) -> None:
@@ -76,7 +72,7 @@ def serve(listener: socket.socket, seed: int) -> None:
 
 def opened(port: int, path: str) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port), timeout=STAYS)
-    sock.sendall(REQUEST.format(path=path).encode())
+    sock.sendall(fresh_request(path, "Sec-WebSocket-Extensions: permessage-deflate"))
     head = b""
     while b"\r\n\r\n" not in head and (data := sock.recv(4096)):
         head += data
@@ -97,7 +93,7 @@ Trouble = Callable[[int, str, random.Random], socket.socket]
 def heads(port: int, path: str, chance: random.Random) -> socket.socket:
     """Sends a part of a request, too much of one, or none at all."""
     sock = socket.create_connection(("127.0.0.1", port), timeout=STAYS)
-    whole = REQUEST.format(path=path).encode()
+    whole = fresh_request(path, "Sec-WebSocket-Extensions: permessage-deflate")
     for data in [
         whole[: chance.randrange(len(whole))],
         b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000,
