@@ -21,8 +21,8 @@ PROGRAM := $(TARGET)/release/wirespeed-bench
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz -name '*.rs' -o -name '*.html' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
 # A test that failed beside others runs three times alone before it is a failure: tests/interop/retry_failed.py. `make panics`
-# runs tests/panics, with a native module of its own.
-pytest = -m pytest -q --ignore=tests/panics -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
+# runs tests/campaigns/panics, with a native module of its own.
+pytest = -m pytest -q --ignore=tests/campaigns/panics -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -194,7 +194,7 @@ LIVENESS_ARGS ?=
 
 .PHONY: liveness
 liveness: $(VENV)/built ## Make random calls on connections for SECONDS (60) and find calls that hang; SETTING= selects, SEED= with a whole SETTING= repeats one
-	PYTHONPATH=tests $(VENV)/bin/python -m liveness $(if $(SEED),--seed $(SEED) --setting $(SETTING),--seconds $(SECONDS) $(if $(SETTING),--setting '$(SETTING)')) $(LIVENESS_ARGS)
+	PYTHONPATH=tests $(VENV)/bin/python -m campaigns.liveness $(if $(SEED),--seed $(SEED) --setting $(SETTING),--seconds $(SECONDS) $(if $(SETTING),--setting '$(SETTING)')) $(LIVENESS_ARGS)
 
 .PHONY: liveness-engine
 liveness-engine: $(VENV)/built ## Make random calls on an engine and its sessions for SECONDS (60) and find calls that hang; SEED= repeats one
@@ -205,26 +205,26 @@ WHAT ?= all
 
 .PHONY: differential
 differential: build ## Send random bytes and calls through the core and through websockets and wsproto for SECONDS (60); SEED= with WHAT= repeats one
-	PYTHONPATH=tests $(VENV)/bin/python -m differential --what $(WHAT) $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(DIFFERENTIAL_ARGS)
+	PYTHONPATH=tests $(VENV)/bin/python -m campaigns.differential --what $(WHAT) $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(DIFFERENTIAL_ARGS)
 
 .PHONY: fuzz-api
 fuzz-api: build ## Call the Python API with any values for SECONDS (60)
-	PYTHONPATH=tests $(VENV)/bin/python -m api --seconds $(SECONDS) $(API_ARGS)
+	PYTHONPATH=tests $(VENV)/bin/python -m campaigns.api --seconds $(SECONDS) $(API_ARGS)
 
 .PHONY: faults
 faults: build ## Run every cell of the matrix of faults, stages and APIs: an hour
-	$(VENV)/bin/python $(call pytest,--campaign --dist load tests/faults)
+	$(VENV)/bin/python $(call pytest,--campaign --dist load tests/campaigns/faults)
 
 .PHONY: attack
 attack: build ## Attack all servers and clients, each for ATTACK_SECONDS (3), and print the table of SECURITY.md; ATTACK_ARGS='--kind sync'
-	PYTHONPATH=tests $(VENV)/bin/python -m attack --seconds $(ATTACK_SECONDS) $(ATTACK_ARGS)
+	PYTHONPATH=tests $(VENV)/bin/python -m campaigns.attack --seconds $(ATTACK_SECONDS) $(ATTACK_ARGS)
 
 ATTACK_SECONDS ?= 3
 MIN ?= 30
 
 .PHONY: soak
 soak: build ## Run all servers and clients at once for MIN minutes (30) against peers that misbehave: fails where a line rises; a picture in build/soak
-	PYTHONPATH=tests $(VENV)/bin/python -m soak --minutes $(MIN) $(SOAK_ARGS)
+	PYTHONPATH=tests $(VENV)/bin/python -m campaigns.soak --minutes $(MIN) $(SOAK_ARGS)
 
 .PHONY: panics
 panics: $(VENV)/built ## Test that a panic in any layer ends one connection only

@@ -48,7 +48,7 @@ END
 # Processes share some files, and merge their counts at their end.
 status=0
 LLVM_PROFILE_FILE="$out/%8m.profraw" "$python" -m coverage run --rcfile="$out/settings" -m pytest -q -n 4 \
-    --dist loadfile --ignore=tests/panics -p no:cacheprovider -p no:sugar "$@" || status=$?
+    --dist loadfile --ignore=tests/campaigns/panics -p no:cacheprovider -p no:sugar "$@" || status=$?
 # The next `make` replaces the instrumented module.
 rm -f "${python%/bin/*}/built"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the native module with the feature fault-injection, apart from the package, and runs tests/panics with it: a
-# panic in any layer becomes an exception and ends one connection.
+# Builds the native module with the feature fault-injection, apart from the package, and runs tests/campaigns/panics
+# with it: a panic in any layer becomes an exception and ends one connection.
 #
 #   scripts/panics.sh [-h | --help] [--build] [ARGUMENTS OF PYTEST]
 #
@@ -31,4 +31,4 @@ cp "$target/quick/lib_native.so" "$package/wirespeed/_native$suffix"
 if [[ ${1-} == --build ]]; then
     exit 0
 fi
-PYTHONPATH=$package:tests exec "$python" -m pytest -q -p no:cacheprovider -n "${WORKERS:-4}" tests/panics "$@"
+PYTHONPATH=$package:tests exec "$python" -m pytest -q -p no:cacheprovider -n "${WORKERS:-4}" tests/campaigns/panics "$@"

@@ -66,7 +66,7 @@ PARTS = [
     Part(
         "differential",
         "undecided differences from websockets and wsproto",
-        module("differential", "--seconds", "60"),
+        module("campaigns.differential", "--seconds", "60"),
         300,
         r"([^\n]+)\n*$",
         "make differential SECONDS=3600",
@@ -85,7 +85,7 @@ PARTS = [
     Part(
         "api",
         "values and calls from which Python code gets what is not documented",
-        module("api", "--seconds", "45"),
+        module("campaigns.api", "--seconds", "45"),
         300,
         r"([^\n]+)\n*$",
         "make fuzz-api SECONDS=3600",
@@ -93,7 +93,7 @@ PARTS = [
     Part(
         "faults",
         "what hangs, leaks or loses messages when networks, peers and systems fail, and by cancellation",
-        pytest("--rotation", "0/1", "tests/faults"),
+        pytest("--rotation", "0/1", "tests/campaigns/faults"),
         600,
         PASSED,
         "make faults",
@@ -101,7 +101,7 @@ PARTS = [
     Part(
         "attack",
         "attackers that slow honest clients down, or exceed the bound",
-        pytest("--rotation", "0/1", "tests/attack"),
+        pytest("--rotation", "0/1", "tests/campaigns/attack"),
         400,
         PASSED,
         "make attack",
@@ -117,7 +117,7 @@ PARTS = [
     Part(
         "liveness",
         "calls that hang, on random schedules",
-        module("liveness", "--seconds", "30"),
+        module("campaigns.liveness", "--seconds", "30"),
         200,
         r"([^\n]+)\n*$",
         "make liveness SECONDS=3600",
@@ -133,7 +133,7 @@ PARTS = [
     Part(
         "soak",
         "memory, descriptors, threads, tasks, objects or latencies that grow",
-        module("soak", "--minutes", "3", "--out", "build/trust/soak"),
+        module("campaigns.soak", "--minutes", "3", "--out", "build/trust/soak"),
         400,
         r"(\d+ replies and \d+ openings)",
         "make soak MIN=30",

@@ -424,7 +424,7 @@ USERS = sorted(
 
 
 TESTED_INSIDE = {
-    "tests/api/heads.py": {"_net.uri"},
+    "tests/campaigns/api/heads.py": {"_net.uri"},
     "tests/test_cli_engine.py": {"cli._engine"},
     "tests/asyncio/test_client_codecs.py": {"_connection", "asyncio._connection"},
     "tests/asyncio/test_connect_routes.py": {"asyncio._opening"},

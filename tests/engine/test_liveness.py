@@ -11,8 +11,8 @@ import os
 
 import pytest
 
-from engine.liveness.__main__ import resident
-from engine.liveness.campaign import campaign, report
+from campaigns.common.schedules import campaign
+from engine.liveness.campaign import EngineLiveness, resident
 from engine.liveness.oracle import judge
 from engine.liveness.plan import Plan, draw
 from engine.liveness.record import Call, Record, Seen, make, read
@@ -34,11 +34,11 @@ pytestmark = [
 def test_no_call_waits_forever(rotation: str | None) -> None:
     sixtieths = sample(range(60), 3, rotation)
     seed, seconds = (FIRST + sixtieths[0]) * 1000, SECONDS * len(sixtieths) / 60 / 4
-    sizes: list[float] = []
+    schedules, sizes = EngineLiveness(), list[float]()
     for part in range(4):
-        outcome = campaign(seconds, seed, shrinking=SHRINKING)
+        outcome = campaign(schedules, seconds, seed, shrinking=SHRINKING)
         if outcome.failure is not None:
-            pytest.fail(report(outcome.failure), pytrace=False)
+            pytest.fail(schedules.report(outcome.failure), pytrace=False)
         assert outcome.runs, part
         seed += outcome.runs
         sizes.append(resident())

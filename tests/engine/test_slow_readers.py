@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from liveness.wire import Codec
+from campaigns.common.wire import Codec
 from wirespeed.engine import Engine, Session
 
 FIRST = int(os.environ.get("WIRESPEED_PACE_SEED", "1"))

@@ -1,7 +1,7 @@
 //! Failpoints: named places in the code where a test can inject a panic.
 //!
 //! Each layer marks its failpoints by [`hit`]. Without the feature `fault-injection` it compiles to nothing; no
-//! released package has the feature. tests/panics checks that a panic of ours costs one connection only.
+//! released package has the feature. tests/campaigns/panics checks that a panic of ours costs one connection only.
 
 /// Marks a failpoint. Its name begins with the layer: `protocol.send`.
 #[cfg(not(feature = "fault-injection"))]

@@ -1,4 +1,4 @@
-//! Failpoints for tests/panics. Not compiled into packages.
+//! Failpoints for tests/campaigns/panics. Not compiled into packages.
 
 use pyo3::prelude::*;
 use wirespeed_driver::protocol::failpoint;

@@ -1,96 +1,78 @@
-"""Runs schedules until the time is over or one fails; then makes the failing one small."""
+"""The schedules of engines: how a failing one is made small, and how to repeat it."""
 
 from __future__ import annotations
 
 import dataclasses
-import random
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+
+from campaigns.common.schedules import Schedules
+from campaigns.common.shrinking import fewer, shrink
 
 from .plan import Plan, draw
 from .run import PATIENCE, execute
-
-__all__ = ["Failure", "Outcome", "campaign", "execute", "report", "shrink"]
 
 # While a schedule is made small, hanging calls have shorter time limits.
 _SHORT = 4.0
 _TRIES = 4
 
 
-@dataclasses.dataclass
-class Failure:
-    """A failing schedule, its error, and the smallest part of it that fails in the same way."""
+class EngineLiveness(Schedules[Plan]):
+    """Schedules of calls on an engine and its sessions."""
 
-    plan: Plan
-    complaints: list[str]
-    smallest: Plan
+    name = "engine.liveness"
+    does = "Random schedules on the engine"
 
+    def draw(self, seed: int) -> Plan:
+        return draw(seed)
 
-@dataclasses.dataclass
-class Outcome:
-    """The number of schedules, and the first one that failed."""
+    def load(self, text: str) -> Plan:
+        return Plan.load(text)
 
-    runs: int = 0
-    failure: Failure | None = None
+    def dump(self, plan: Plan) -> str:
+        return plan.dump()
 
+    def run(self, plan: Plan) -> list[str]:
+        return execute(plan)
 
-def campaign(
-    seconds: float, seed: int, *, shrinking: float = 30.0, began: Callable[[Plan], None] = lambda plan: None
-) -> Outcome:
-    """Runs the schedules of consecutive seeds, beginning with this one."""
-    outcome, end = Outcome(), time.monotonic() + seconds
-    while outcome.failure is None and time.monotonic() < end:
-        plan = draw(seed + outcome.runs)
-        began(plan)
-        if complaints := execute(plan):
-            outcome.failure = Failure(plan, complaints, shrink(plan, complaints, shrinking))
-        outcome.runs += 1
-    return outcome
+    def smaller(self, plan: Plan, complaints: list[str], seconds: float) -> tuple[Plan, list[str]]:
+        """Leaves out steps while the rest fails in the same way; each reduction may need several attempts."""
+        kinds = {_kind(complaint) for complaint in complaints}
+        found = complaints
+
+        def fails(candidate: Plan) -> bool:
+            nonlocal found
+            for _ in range(_TRIES):
+                again = execute(candidate, _SHORT)
+                if any(_kind(complaint) in kinds for complaint in again):
+                    found = again
+                    return True
+            return False
+
+        def simpler(plan: Plan) -> Iterator[Plan]:
+            return (dataclasses.replace(plan, steps=tuple(steps)) for steps in fewer(plan.steps))
+
+        return shrink(plan, fails, seconds, simpler), found
+
+    def title(self, plan: Plan) -> str:
+        return f"seed {plan.seed}"
+
+    def again(self, plan: Plan) -> str:
+        return f"make liveness-engine SEED={plan.seed}"
+
+    def summary(self) -> str:
+        return f", {resident():.0f} MiB"
 
 
 def _kind(complaint: str) -> str:
     return " ".join(re.sub(r"\d+", "#", complaint).split()[:4])
 
 
-def shrink(plan: Plan, complaints: list[str], seconds: float) -> Plan:
-    """Leaves out steps while the rest fails in the same way; each reduction may need several attempts."""
-    kinds = {_kind(complaint) for complaint in complaints}
-    end = time.monotonic() + seconds
-
-    def fails(candidate: Plan) -> bool:
-        for _ in range(_TRIES):
-            if any(_kind(complaint) in kinds for complaint in execute(candidate, _SHORT)):
-                return True
-            if time.monotonic() > end:
-                break
-        return False
-
-    size = max(1, len(plan.steps) // 2)
-    while time.monotonic() < end:
-        starts = list(range(0, len(plan.steps), size))
-        random.Random(size).shuffle(starts)
-        for start in starts:
-            if time.monotonic() > end:
-                break
-            candidate = dataclasses.replace(plan, steps=plan.steps[:start] + plan.steps[start + size :])
-            if len(candidate.steps) < len(plan.steps) and fails(candidate):
-                plan = candidate
-                break
-        else:
-            if size == 1:
-                break
-            size = max(1, size // 2)
-    return plan
-
-
-def report(failure: Failure) -> str:
-    """Describes a failure, and how to repeat it."""
-    complaints = [f"  - {complaint}" for complaint in failure.complaints[:20]]
-    lines = ["", f"FAILED: seed {failure.plan.seed}", *complaints, ""]
-    lines += [f"of its {len(failure.plan.steps)} steps, these are enough:", str(failure.smallest), ""]
-    lines += [f"again: make liveness-engine SEED={failure.plan.seed}"]
-    return "\n".join(lines)
+def resident() -> float:
+    """Returns the memory of the process, in MiB."""
+    text = Path("/proc/self/statm").read_text()
+    return int(text.split()[1]) * 4096 / 2**20
 
 
 assert PATIENCE > _SHORT

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import os
 import queue
 import select
 import selectors
@@ -15,7 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from liveness.wire import CLOSE, PING, TEXT, Close, Codec
+from campaigns.common.handshake import fresh_request
+from campaigns.common.wire import Codec
+from interop.frames import CLOSE, PING, TEXT, Close
 
 from .record import Record, Seen, make, read
 
@@ -226,10 +226,8 @@ class Clients:
         try:
             sock.settimeout(_PATIENCE)
             sock.connect(self._address)
-            lines = [f"GET /c/{index} HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade"]
-            lines += [f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}", "Sec-WebSocket-Version: 13"]
-            lines += ["Sec-WebSocket-Extensions: permessage-deflate"] if self._deflate else []
-            sock.sendall("\r\n".join([*lines, "", ""]).encode())
+            extensions = ["Sec-WebSocket-Extensions: permessage-deflate"] if self._deflate else []
+            sock.sendall(fresh_request(f"/c/{index}", *extensions))
             data = b""
             while b"\r\n\r\n" not in data:
                 # While the event queue is full no client is admitted, and the consumer of events may wait for this

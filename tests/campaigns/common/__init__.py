@@ -1,0 +1,1 @@
+"""What several campaigns use: runners, programs, calls of both kinds of API, frames."""
