@@ -1,1 +1,1 @@
-"""Server code shared by the asyncio and the blocking API, besides the handshake: handlers, routes, the log."""
+"""Server code shared by the asyncio and the blocking API: accepting, the opening handshake, routes, the log."""

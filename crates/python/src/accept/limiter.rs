@@ -127,16 +127,16 @@ impl HandshakeLimiter {
         limiter.delay(now, unread(descriptors)).as_secs_f64()
     }
 
-    /// Adds a client; returns its key, and the clients evicted for it. `descriptor`: its socket, negative if unread
-    /// bytes do not matter. `evict`: whether to evict others.
+    /// Adds a client with an address that `accept` returned; returns its key, and the clients evicted for it.
+    /// `descriptor`: its socket, negative if unread bytes do not matter. `evict`: whether to evict others.
     fn enter(
         &self,
-        origin: &Bound<'_, PyAny>,
+        address: &Bound<'_, PyAny>,
         descriptor: RawFd,
         now: f64,
         evict: bool,
     ) -> PyResult<(u64, Vec<(u64, usize)>)> {
-        let origin = origin_of(origin)?;
+        let origin = origin_of(address)?;
         let (now, mut inner) = (self.at(now), self.lock());
         inner.last_key += 1;
         let key = inner.last_key;
