@@ -186,27 +186,21 @@ def test_unix_arguments(tmp_path: Any) -> None:
     ],
     ids=str,
 )
-def test_good_options(server: WebSocketsServer, run: Run, options: dict[str, Any]) -> None:
-    async def main() -> None:
-        async with connect(server.uri, **options) as ws:
-            await echo(ws)
-
-    run(main)
+async def test_good_options(server: WebSocketsServer, options: dict[str, Any]) -> None:
+    async with connect(server.uri, **options) as ws:
+        await echo(ws)
 
 
-def test_create_connection(server: WebSocketsServer, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_create_connection(server: WebSocketsServer) -> None:
     import wirespeed
 
     class Mine(wirespeed.ClientConnection):
         pass
 
-    async def main() -> None:
-        async with connect(server.uri, create_connection=Mine) as ws:
-            assert type(ws) is Mine
-            await echo(ws)
-
-    with no_leaks():
-        run(main)
+    async with connect(server.uri, create_connection=Mine) as ws:
+        assert type(ws) is Mine
+        await echo(ws)
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["in-the-class", "later"])
@@ -245,13 +239,10 @@ def test_iteration_uses_a_recv_that_was_set_on_the_connection(server: WebSockets
     assert run(main) == ["mine: 0", "mine: 1"]
 
 
-def test_create_connection_of_something_else(server: WebSocketsServer, run: Run) -> None:
-    async def main() -> None:
-        with pytest.raises(TypeError, match="create_connection"):
-            await connect(server.uri, create_connection=cast(Any, lambda *args, **kwargs: None))
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_create_connection_of_something_else(server: WebSocketsServer) -> None:
+    with pytest.raises(TypeError, match="create_connection"):
+        await connect(server.uri, create_connection=cast(Any, lambda *args, **kwargs: None))
 
 
 @pytest.mark.wirespeed_only("create_connection is not called so by websockets")

@@ -175,7 +175,7 @@ def test_fatal_error_is_raised(scripted: Scripted, run: Run, connect: Connect) -
 
 
 @pytest.mark.parametrize("how", ["return", "raise"])
-def test_process_exception(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
+async def test_process_exception(scripted: Scripted, connect: Connect, how: str) -> None:
     server = scripted(in_turn(lambda wire: refuse(wire, 401), lambda wire: refuse(wire, 403)))
     seen = []
 
@@ -188,13 +188,10 @@ def test_process_exception(scripted: Scripted, run: Run, connect: Connect, how: 
             raise PermissionError("no")
         return PermissionError("no")
 
-    async def main() -> None:
-        with pytest.raises(PermissionError) as raised:
-            async for _ in connect(server.uri, reconnect_delays=at_once, process_exception=process_exception):
-                pytest.fail("it connected")
-        assert isinstance(raised.value.__cause__, exceptions.InvalidStatus)
-
-    run(main)
+    with pytest.raises(PermissionError) as raised:
+        async for _ in connect(server.uri, reconnect_delays=at_once, process_exception=process_exception):
+            pytest.fail("it connected")
+    assert isinstance(raised.value.__cause__, exceptions.InvalidStatus)
     assert seen == [401, 403]
 
 
@@ -213,12 +210,9 @@ def test_gives_up_when_the_delays_end(scripted: Scripted, run: Run, connect: Con
     assert len(server.results) == 3
 
 
-def test_no_delay_before_the_first_try(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
-            await echo(ws)
-            await ws.close()
-            break
-
-    with within(5):
-        run(main)
+@pytest.mark.within(5)
+async def test_no_delay_before_the_first_try(server: WebSocketsServer, connect: Connect) -> None:
+    async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
+        await echo(ws)
+        await ws.close()
+        break

@@ -93,27 +93,20 @@ def test_clean_close_ends_the_iteration(scripted: Scripted, run: Run, connect: C
 
 
 @pytest.mark.wirespeed_only("websockets has no such option")
-def test_reconnect_after_close(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_reconnect_after_close(scripted: Scripted, connect: Connect) -> None:
     server = scripted(close_with(1000))
-
-    async def main() -> list[str]:
-        return await rounds(connect(server.uri, reconnect_delays=at_once, reconnect_after_close=True), 3)
-
-    assert run(main) == ["ok"] * 3
+    assert await rounds(connect(server.uri, reconnect_delays=at_once, reconnect_after_close=True), 3) == ["ok"] * 3
 
 
 @pytest.mark.wirespeed_only("websockets goes on forever")
-def test_closed_by_the_application(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        count = 0
-        async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
-            count += 1
-            await echo(ws)
-            await ws.close()
-        assert count == 1
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_closed_by_the_application(server: WebSocketsServer, connect: Connect) -> None:
+    count = 0
+    async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
+        count += 1
+        await echo(ws)
+        await ws.close()
+    assert count == 1
 
 
 @pytest.mark.wirespeed_only("websockets goes on forever")
@@ -181,19 +174,16 @@ def test_left_open(scripted: Scripted, run: Run, connect: Connect) -> None:
 
 
 @pytest.mark.wirespeed_only("websockets connects again at once, forever")
-def test_server_that_accepts_and_closes(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.within(5, at_least=0.59)
+async def test_server_that_accepts_and_closes(scripted: Scripted, connect: Connect) -> None:
     """Such a server is retried with growing delays, like a server that refuses."""
     server = scripted(close_with(1011))
-
-    async def main() -> list[str]:
-        return await rounds(connect(server.uri, reconnect_delays=lambda: iter([0.2, 0.4, 60])), 3)
-
-    with within(5, at_least=0.59):
-        assert run(main) == ["1011"] * 3
+    assert await rounds(connect(server.uri, reconnect_delays=lambda: iter([0.2, 0.4, 60])), 3) == ["1011"] * 3
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.within(5, at_least=0.6)
+async def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, connect: Connect) -> None:
     """The connection is replaced immediately, and the delays start again."""
 
     def script(wire: Wire) -> None:
@@ -208,11 +198,7 @@ def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, run: R
         began.append(time.monotonic())
         yield from (0.1, 60)
 
-    async def main() -> list[str]:
-        return await rounds(connect(server.uri, reconnect_delays=delays), 4)
-
-    with within(5, at_least=0.6):
-        assert run(main) == ["1006"] * 4
+    assert await rounds(connect(server.uri, reconnect_delays=delays), 4) == ["1006"] * 4
     assert len(began) == 3
 
 
@@ -385,27 +371,21 @@ def test_cancelled_while_closing(scripted: Scripted, run: Run, connect: Connect)
 
 
 @pytest.mark.wirespeed_only("websockets has one at a time")
-def test_two_iterations_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_two_iterations_at_once(server: WebSocketsServer, connect: Connect) -> None:
     async def use(connecting: Any) -> None:
         async for ws in connecting:
             await echo(ws)
             await ws.close()
 
-    async def main() -> None:
-        connecting = connect(server.uri)
-        await asyncio.gather(use(connecting), use(connecting))
-
-    with no_leaks():
-        run(main)
+    connecting = connect(server.uri)
+    await asyncio.gather(use(connecting), use(connecting))
 
 
 @pytest.mark.wirespeed_only("websockets tries again forever")
-def test_with_a_socket(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        sock = socket.create_connection(("127.0.0.1", server.port))
-        with sock, pytest.raises(ValueError, match="sock"):
-            async for _ in connect(server.uri, sock=sock):
-                pytest.fail("it connected")
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_with_a_socket(server: WebSocketsServer, connect: Connect) -> None:
+    sock = socket.create_connection(("127.0.0.1", server.port))
+    with sock, pytest.raises(ValueError, match="sock"):
+        async for _ in connect(server.uri, sock=sock):
+            pytest.fail("it connected")

@@ -230,44 +230,38 @@ def test_many_stalls_of_one(setting: Setting, run: Run, caplog: pytest.LogCaptur
     assert logged(caplog) == texts
 
 
-def test_freed_after_a_stall(setting: Setting, run: Run) -> None:
+async def test_freed_after_a_stall(setting: Setting) -> None:
     """The state for the next stall keeps no connection alive."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
-    async def main() -> None:
-        connection = Watched()
-        stalled(connection, 1)
-        known = weakref.ref(connection)
-        del connection
-        gc.collect()
-        assert known() is None
-        assert not broadcasting._known
-
-    run(main)
+    connection = Watched()
+    stalled(connection, 1)
+    known = weakref.ref(connection)
+    del connection
+    gc.collect()
+    assert known() is None
+    assert not broadcasting._known
 
 
-def test_drop(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick, slow="drop")
-            assert slow.state.name == "CLOSED"
-            assert slow.close_code == 1006
-            await soon(lambda: server.connections == {fast})
-            assert broadcast([slow, fast], b"x", slow="drop", raise_exceptions=True) == 1
-            assert (await quick.frame()).payload == b"x"
-            # Without the rest of the queue, which would take time.
-            with within(3):
-                assert (await deaf.until_close())[1] is None
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_drop(setting: Setting) -> None:
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick, slow="drop")
+        assert slow.state.name == "CLOSED"
+        assert slow.close_code == 1006
+        await soon(lambda: server.connections == {fast})
+        assert broadcast([slow, fast], b"x", slow="drop", raise_exceptions=True) == 1
+        assert (await quick.frame()).payload == b"x"
+        # Without the rest of the queue, which would take time.
+        with within(3):
+            assert (await deaf.until_close())[1] is None
+        deaf.close()
+        quick.close()
 
 
 @pytest.mark.parametrize("kind", [set, list])
-def test_drop_while_listeners_change_the_connections(setting: Setting, run: Run, kind: type[Any]) -> None:
+async def test_drop_while_listeners_change_the_connections(setting: Setting, kind: type[Any]) -> None:
     """A listener that is notified of a lost connection may change the list of the broadcast: other connections get the
     message.
     """
@@ -281,58 +275,47 @@ def test_drop_while_listeners_change_the_connections(setting: Setting, run: Run,
         def on_close(self, ws: Any, code: int, reason: str) -> None:
             discard(ws)
 
-    async def main() -> None:
-        async with serve(setting, None, listener=Member, compression=None) as server:
-            deaf = await Raw.open(server, "/deaf", receive_buffer=4096)
-            quick = [await Raw.open(server, "/quick") for _ in range(5)]
-            for _ in range(ROUNDS):
-                sent = broadcast(clients, BLOCK, slow="drop")
-                for raw in quick:
-                    assert (await raw.frame()).payload == BLOCK
-                if sent == 5:
-                    break
-            assert len(clients) == 5
-            for raw in (deaf, *quick):
-                raw.close()
-
-    run(main)
+    async with serve(setting, None, listener=Member, compression=None) as server:
+        deaf = await Raw.open(server, "/deaf", receive_buffer=4096)
+        quick = [await Raw.open(server, "/quick") for _ in range(5)]
+        for _ in range(ROUNDS):
+            sent = broadcast(clients, BLOCK, slow="drop")
+            for raw in quick:
+                assert (await raw.frame()).payload == BLOCK
+            if sent == 5:
+                break
+        assert len(clients) == 5
+        for raw in (deaf, *quick):
+            raw.close()
 
 
-def test_close(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_close(setting: Setting) -> None:
     """The close frame follows the messages sent before."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None, close_timeout=5) as server:
-            deaf, slow, quick, fast = await pair(server)
-            taken = await flood([slow, fast], quick, slow="close")
-            assert slow.state.name == "CLOSING"
-            assert broadcast([slow, fast], b"x", slow="close", raise_exceptions=True) == 1
-            frames, end = await deaf.until_close()
-            assert [frame.payload for frame in frames] == [BLOCK] * taken
-            assert end is not None
-            assert end.code == 1013
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, compression=None, close_timeout=5) as server:
+        deaf, slow, quick, fast = await pair(server)
+        taken = await flood([slow, fast], quick, slow="close")
+        assert slow.state.name == "CLOSING"
+        assert broadcast([slow, fast], b"x", slow="close", raise_exceptions=True) == 1
+        frames, end = await deaf.until_close()
+        assert [frame.payload for frame in frames] == [BLOCK] * taken
+        assert end is not None
+        assert end.code == 1013
+        deaf.close()
+        quick.close()
 
 
-def test_close_of_a_client_that_never_reads(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_close_of_a_client_that_never_reads(setting: Setting) -> None:
     """The connection ends within ``close_timeout``, although no task waits for it."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None, close_timeout=0.2) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick, slow="close")
-            with within(3):
-                await slow.wait_closed()
-            assert slow.state.name == "CLOSED"
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, compression=None, close_timeout=0.2) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick, slow="close")
+        with within(3):
+            await slow.wait_closed()
+        assert slow.state.name == "CLOSED"
+        deaf.close()
+        quick.close()
 
 
 def test_raise(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -360,7 +343,8 @@ def test_raise(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> 
     assert logged(caplog) == []
 
 
-def test_inside_a_large_message(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_inside_a_large_message(setting: Setting) -> None:
     """While ``send`` waits in the middle of a message, no other frame can come between its bytes."""
     large = bytes(range(256)) * 2000
 
@@ -369,64 +353,52 @@ def test_inside_a_large_message(setting: Setting, run: Run) -> None:
             await ws.send(large)
         await ws.wait_closed()
 
-    async def main() -> None:
-        async with serve(setting, handler, None, None, sock=small_sends(), compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await asyncio.sleep(0.02)
-            assert broadcast([slow, fast], b"x") == 1
-            assert (await deaf.frame()).payload == large
-            await soon(lambda: broadcast([slow, fast], b"y") == 2)
-            assert (await deaf.frame()).payload == b"y"
-            assert (await quick.frame()).payload == b"x"
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, None, None, sock=small_sends(), compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await asyncio.sleep(0.02)
+        assert broadcast([slow, fast], b"x") == 1
+        assert (await deaf.frame()).payload == large
+        await soon(lambda: broadcast([slow, fast], b"y") == 2)
+        assert (await deaf.frame()).payload == b"y"
+        assert (await quick.frame()).payload == b"x"
+        deaf.close()
+        quick.close()
 
 
 @pytest.mark.parametrize("limit", [0, 2**17])
-def test_write_limit(setting: Setting, run: Run, limit: int) -> None:
+@pytest.mark.no_leaks
+async def test_write_limit(setting: Setting, limit: int) -> None:
     """``write_limit`` decides which connection is slow."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None, write_limit=limit) as server:
-            with await Raw.open(server, receive_buffer=4096) as raw:
-                [ws] = server.connections
-                taken = 0
-                while broadcast([ws], bytes(1000)):
-                    taken += 1
-                    if taken % 50 == 0:
-                        await asyncio.sleep(0)
-                kept = ws.stats()["send_queue_bytes"]
-                # A transport reports that it is full once it has got the data of one turn.
-                assert limit <= kept <= limit + 50 * 1004
-                for _ in range(taken):
-                    assert len((await raw.frame()).payload) == 1000
-
-    with no_leaks():
-        run(main)
-
-
-def test_sending_after_skipping(setting: Setting, run: Run) -> None:
-    """``send`` waits as usual, ``close`` is clean."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            taken = await flood([slow, fast], quick)
-            sending = asyncio.ensure_future(slow.send(b"mine"))
-            await asyncio.sleep(0.01)
-            assert not sending.done()
+    async with serve(setting, idle, compression=None, write_limit=limit) as server:
+        with await Raw.open(server, receive_buffer=4096) as raw:
+            [ws] = server.connections
+            taken = 0
+            while broadcast([ws], bytes(1000)):
+                taken += 1
+                if taken % 50 == 0:
+                    await asyncio.sleep(0)
+            kept = ws.stats()["send_queue_bytes"]
+            # A transport reports that it is full once it has got the data of one turn.
+            assert limit <= kept <= limit + 50 * 1004
             for _ in range(taken):
-                await deaf.frame()
-            await sending
-            assert (await deaf.frame()).payload == b"mine"
-            closing = asyncio.ensure_future(slow.close())
-            assert (await deaf.until_close()) == ([], Close(1000))
-            deaf.close()
-            quick.close()
-            await closing
+                assert len((await raw.frame()).payload) == 1000
 
-    with no_leaks():
-        run(main)
+
+@pytest.mark.no_leaks
+async def test_sending_after_skipping(setting: Setting) -> None:
+    """``send`` waits as usual, ``close`` is clean."""
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        taken = await flood([slow, fast], quick)
+        sending = asyncio.ensure_future(slow.send(b"mine"))
+        await asyncio.sleep(0.01)
+        assert not sending.done()
+        for _ in range(taken):
+            await deaf.frame()
+        await sending
+        assert (await deaf.frame()).payload == b"mine"
+        closing = asyncio.ensure_future(slow.close())
+        assert (await deaf.until_close()) == ([], Close(1000))
+        deaf.close()
+        quick.close()
+        await closing

@@ -326,34 +326,31 @@ def test_awaitable_that_is_no_coroutine(setting: Setting, run: Run, caplog: pyte
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12 has eager tasks")
-def test_eager_tasks(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_eager_tasks(setting: Setting) -> None:
     """A task that is over before its creator has it is not kept, and the server closes as usual."""
 
     async def handler(ws: Any) -> None:
         await ws.send("x")
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(eager)
-        async with serve(setting, handler, compression=None) as server:
-            for _ in range(20):
-                (await Raw.connect(server)).close()
-            for _ in range(5):
-                with await Raw.open(server) as raw:
-                    assert (await raw.frame()).payload == b"x"
-                    assert (await raw.until_close())[1] == Close(1000)
-                    await raw.send(masked(CLOSE, b"\x03\xe8"))
-                    assert await raw.rest() == b""
-            await soon(lambda: not server._tasks)
-            half = await Raw.connect(server)
-            await half.send(b"GET / HTTP/1.1\r\n")
-            await asyncio.sleep(0)
-            server.close()
-            assert not server.is_serving()
-            await half.send(b"Host: x\r\n\r\n")
-            half.close()
-
-    with no_leaks():
-        run(main)
+    asyncio.get_running_loop().set_task_factory(eager)
+    async with serve(setting, handler, compression=None) as server:
+        for _ in range(20):
+            (await Raw.connect(server)).close()
+        for _ in range(5):
+            with await Raw.open(server) as raw:
+                assert (await raw.frame()).payload == b"x"
+                assert (await raw.until_close())[1] == Close(1000)
+                await raw.send(masked(CLOSE, b"\x03\xe8"))
+                assert await raw.rest() == b""
+        await soon(lambda: not server._tasks)
+        half = await Raw.connect(server)
+        await half.send(b"GET / HTTP/1.1\r\n")
+        await asyncio.sleep(0)
+        server.close()
+        assert not server.is_serving()
+        await half.send(b"Host: x\r\n\r\n")
+        half.close()
 
 
 @pytest.mark.parametrize("hooks", [False, True])
@@ -400,58 +397,47 @@ def test_task_factory_that_raises(setting: Setting, run: Run, caplog: pytest.Log
 # The end of a server
 
 
-def test_no_handler_after_closing_began(setting: Setting, run: Run) -> None:
+async def test_no_handler_after_closing_began(setting: Setting) -> None:
     """A connection whose handshake was answered before the server began to close is closed without a handler."""
     called = []
 
     async def handler(ws: Any) -> None:
         called.append(ws)
 
-    async def main() -> None:
-        def create(*args: Any, **options: Any) -> Any:
-            # Before the handler's task takes its first step.
-            asyncio.get_running_loop().call_soon(server.close)
-            return wirespeed.ServerConnection(*args, **options)
+    def create(*args: Any, **options: Any) -> Any:
+        # Before the handler's task takes its first step.
+        asyncio.get_running_loop().call_soon(server.close)
+        return wirespeed.ServerConnection(*args, **options)
 
-        server = await serve(setting, handler, create_connection=create)
-        with await Raw.open(server) as raw:
-            assert (await raw.until_close())[1] == Close(1001)
-            await raw.send(masked(CLOSE, b"\x03\xe9"))
-            await server.wait_closed()
-
-    run(main)
+    server = await serve(setting, handler, create_connection=create)
+    with await Raw.open(server) as raw:
+        assert (await raw.until_close())[1] == Close(1001)
+        await raw.send(masked(CLOSE, b"\x03\xe9"))
+        await server.wait_closed()
     assert called == []
 
 
-def test_second_close_closes_connections(setting: Setting, run: Run) -> None:
+async def test_second_close_closes_connections(setting: Setting) -> None:
     """The second close closes the connections that the first has left open."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            with await Raw.open(server) as raw:
-                server.close(close_connections=False)
-                closing = asyncio.ensure_future(server.wait_closed())
-                await asyncio.sleep(0.05)
-                assert not closing.done()
-                assert len(server.connections) == 1
-                server.close(code=1012, reason="restart")
-                assert (await raw.until_close())[1] == Close(1012, "restart")
-                await raw.send(masked(CLOSE, b"\x03\xf4"))
-                await asyncio.wait_for(closing, 10)
-            # The handler's result no longer matters.
-            server.close(code=4000)
-
-    run(main)
+    async with serve(setting, idle) as server:
+        with await Raw.open(server) as raw:
+            server.close(close_connections=False)
+            closing = asyncio.ensure_future(server.wait_closed())
+            await asyncio.sleep(0.05)
+            assert not closing.done()
+            assert len(server.connections) == 1
+            server.close(code=1012, reason="restart")
+            assert (await raw.until_close())[1] == Close(1012, "restart")
+            await raw.send(masked(CLOSE, b"\x03\xf4"))
+            await asyncio.wait_for(closing, 10)
+        # The handler's result no longer matters.
+        server.close(code=4000)
 
 
 @pytest.mark.parametrize(("code", "reason"), [(1006, ""), (1000, "x" * 124)], ids=str)
-def test_signals_with_a_wrong_code(setting: Setting, run: Run, code: int, reason: str) -> None:
+async def test_signals_with_a_wrong_code(setting: Setting, code: int, reason: str) -> None:
     """The call raises, not the signal handler."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            with pytest.raises(wirespeed.exceptions.ProtocolError):
-                server.close_on_signals(code=code, reason=reason)
-            assert server._signals == []
-
-    run(main)
+    async with serve(setting, idle) as server:
+        with pytest.raises(wirespeed.exceptions.ProtocolError):
+            server.close_on_signals(code=code, reason=reason)
+        assert server._signals == []

@@ -59,54 +59,43 @@ def test_max_size(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, 
     assert logged(caplog) == []
 
 
-def test_decompression_bomb(setting: Setting, run: Run) -> None:
+async def test_decompression_bomb(setting: Setting) -> None:
     """20 MB that travel as 20 kB are not inflated."""
-
-    async def main() -> None:
-        bomb = deflate(bytes(20_000_000))
-        async with serve(setting) as server:
-            with await Raw.open(server, "/", DEFLATE) as raw, within(3):
-                await raw.send(masked(BINARY, bomb, rsv=4))
-                end = (await raw.until_close())[1]
-                assert end is not None
-                assert end.code == 1009
-
-    run(main)
+    bomb = deflate(bytes(20_000_000))
+    async with serve(setting) as server:
+        with await Raw.open(server, "/", DEFLATE) as raw, within(3):
+            await raw.send(masked(BINARY, bomb, rsv=4))
+            end = (await raw.until_close())[1]
+            assert end is not None
+            assert end.code == 1009
 
 
-def test_max_fragments(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, max_fragments=3) as server:
-            with await Raw.open(server) as raw:
-                message = masked(TEXT, b"a", fin=False) + masked(CONT, b"b", fin=False)
-                await raw.send(message + masked(CONT, b"c"))
-                assert (await raw.frame()).payload == b"abc"
-                await raw.send(message + masked(CONT, b"c", fin=False) + masked(CONT, b"d"))
-                end = (await raw.until_close())[1]
-                assert end is not None
-                assert end.code in (1008, 1009)
-
-    run(main)
+async def test_max_fragments(setting: Setting) -> None:
+    async with serve(setting, max_fragments=3) as server:
+        with await Raw.open(server) as raw:
+            message = masked(TEXT, b"a", fin=False) + masked(CONT, b"b", fin=False)
+            await raw.send(message + masked(CONT, b"c"))
+            assert (await raw.frame()).payload == b"abc"
+            await raw.send(message + masked(CONT, b"c", fin=False) + masked(CONT, b"d"))
+            end = (await raw.until_close())[1]
+            assert end is not None
+            assert end.code in (1008, 1009)
 
 
 # Time
 
 
-def test_ping(setting: Setting, run: Run) -> None:
+async def test_ping(setting: Setting) -> None:
     """A client that answers stays; pings are sent at the interval."""
-
-    async def main() -> None:
-        async with serve(setting, idle, ping_interval=0.05, ping_timeout=0.5) as server:
-            with await Raw.open(server) as raw:
-                [ws] = server.connections
-                for _ in range(4):
-                    frame = await raw.frame()
-                    assert frame.opcode == PING
-                    await raw.send(masked(PONG, frame.payload))
-                await soon(lambda: ws.latency > 0)
-                assert ws.state.name == "OPEN"
-
-    run(main)
+    async with serve(setting, idle, ping_interval=0.05, ping_timeout=0.5) as server:
+        with await Raw.open(server) as raw:
+            [ws] = server.connections
+            for _ in range(4):
+                frame = await raw.frame()
+                assert frame.opcode == PING
+                await raw.send(masked(PONG, frame.payload))
+            await soon(lambda: ws.latency > 0)
+            assert ws.state.name == "OPEN"
 
 
 @pytest.mark.parametrize("client", ["silent", "talks"])
@@ -132,59 +121,50 @@ def test_ping_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixtu
     assert logged(caplog) == []
 
 
-def test_no_pings(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, echo, ping_interval=None) as server:
-            with await Raw.open(server) as raw:
-                await asyncio.sleep(0.1)
-                await raw.send(masked(TEXT, b"x"))
-                assert (await raw.frame()).opcode == TEXT
-
-    run(main)
+async def test_no_pings(setting: Setting) -> None:
+    async with serve(setting, echo, ping_interval=None) as server:
+        with await Raw.open(server) as raw:
+            await asyncio.sleep(0.1)
+            await raw.send(masked(TEXT, b"x"))
+            assert (await raw.frame()).opcode == TEXT
 
 
-def test_no_ping_timeout(setting: Setting, run: Run) -> None:
+async def test_no_ping_timeout(setting: Setting) -> None:
     """A client that never answers stays."""
-
-    async def main() -> None:
-        async with serve(setting, echo, ping_interval=0.02, ping_timeout=None) as server:
-            with await Raw.open(server) as raw:
-                assert (await raw.frame()).opcode == PING
-                await asyncio.sleep(0.1)
-                await raw.send(masked(TEXT, b"x"))
-                while (frame := await raw.frame()).opcode == PING:
-                    pass
-                assert frame.payload == b"x"
-
-    run(main)
+    async with serve(setting, echo, ping_interval=0.02, ping_timeout=None) as server:
+        with await Raw.open(server) as raw:
+            assert (await raw.frame()).opcode == PING
+            await asyncio.sleep(0.1)
+            await raw.send(masked(TEXT, b"x"))
+            while (frame := await raw.frame()).opcode == PING:
+                pass
+            assert frame.payload == b"x"
 
 
 @pytest.mark.parametrize("who", ["server", "client"])
-def test_close_timeout(setting: Setting, run: Run, who: str) -> None:
+@pytest.mark.no_leaks
+async def test_close_timeout(setting: Setting, who: str) -> None:
     """A client that neither answers the close frame nor ends the connection."""
 
     async def handler(ws: Any) -> None:
         if who == "client":
             await ws.wait_closed()
 
-    async def main() -> None:
-        async with serve(setting, handler, close_timeout=0.15) as server:
-            with within(2, at_least=0 if who == "client" else 0.15), await Raw.open(server) as raw:
-                if who == "client":
-                    await raw.send(masked(CLOSE, close(1000)[2:]))
-                assert (await raw.until_close())[1] == Close(1000)
-                await raw.rest()
-                await soon(lambda: not server._tasks)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, close_timeout=0.15) as server:
+        with within(2, at_least=0 if who == "client" else 0.15), await Raw.open(server) as raw:
+            if who == "client":
+                await raw.send(masked(CLOSE, close(1000)[2:]))
+            assert (await raw.until_close())[1] == Close(1000)
+            await raw.rest()
+            await soon(lambda: not server._tasks)
 
 
 # Backpressure
 
 
 @pytest.mark.parametrize("limit", [2**15, (2**20, 2**10), 0])
-def test_sending_to_a_client_that_does_not_read(setting: Setting, run: Run, limit: Any) -> None:
+@pytest.mark.no_leaks
+async def test_sending_to_a_client_that_does_not_read(setting: Setting, limit: Any) -> None:
     """``send`` waits; the memory is ``write_limit`` plus the data that one turn of the loop combines."""
     sent: list[int] = []
     high = limit[0] if isinstance(limit, tuple) else limit
@@ -194,23 +174,20 @@ def test_sending_to_a_client_that_does_not_read(setting: Setting, run: Run, limi
             await ws.send(number.to_bytes(2, "big") + bytes(9_998))
             sent.append(number)
 
-    async def main() -> None:
-        options: dict[str, Any] = {"write_limit": limit, "compression": None}
-        async with serve(setting, handler, None, None, sock=small_sends(), **options) as server:
-            with await Raw.open(server, receive_buffer=4096) as raw:
-                [ws] = server.connections
-                await soon(lambda: sent)
-                assert await settled(lambda: len(sent)) < 600
-                assert ws.stats()["send_queue_bytes"] <= high + 2**16
-                frames, end = await raw.until_close()
-                assert [int.from_bytes(frame.payload[:2], "big") for frame in frames] == list(range(600))
-                assert end == Close(1000)
-
-    with no_leaks():
-        run(main)
+    options: dict[str, Any] = {"write_limit": limit, "compression": None}
+    async with serve(setting, handler, None, None, sock=small_sends(), **options) as server:
+        with await Raw.open(server, receive_buffer=4096) as raw:
+            [ws] = server.connections
+            await soon(lambda: sent)
+            assert await settled(lambda: len(sent)) < 600
+            assert ws.stats()["send_queue_bytes"] <= high + 2**16
+            frames, end = await raw.until_close()
+            assert [int.from_bytes(frame.payload[:2], "big") for frame in frames] == list(range(600))
+            assert end == Close(1000)
 
 
-def test_handler_that_does_not_receive(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_handler_that_does_not_receive(setting: Setting) -> None:
     """The client's sending blocks; nothing is lost."""
     go = asyncio.Event()
     received: list[int] = []
@@ -220,25 +197,21 @@ def test_handler_that_does_not_receive(setting: Setting, run: Run) -> None:
         async for message in ws:
             received.append(len(message))
 
-    async def main() -> None:
-        options: dict[str, Any] = {"max_queue": 4, "max_queue_bytes": 100_000}
-        async with serve(setting, handler, **options) as server:
-            with await Raw.open(server) as raw:
-                [ws] = server.connections
-                message = masked(BINARY, bytes(50_000))
-                sending = asyncio.ensure_future(_send_all(raw, message, 400))
-                await soon(lambda: ws.stats()["bytes_received"])
-                assert await settled(lambda: ws.stats()["bytes_received"]) < 4_000_000
-                assert not sending.done()
-                assert ws.stats()["receive_queue_bytes"] < 2_000_000
-                go.set()
-                await sending
-                await raw.send(masked(CLOSE, close(1000)[2:]))
-                assert (await raw.until_close())[1] == Close(1000)
-            await soon(lambda: not server._tasks)
-
-    with no_leaks():
-        run(main)
+    options: dict[str, Any] = {"max_queue": 4, "max_queue_bytes": 100_000}
+    async with serve(setting, handler, **options) as server:
+        with await Raw.open(server) as raw:
+            [ws] = server.connections
+            message = masked(BINARY, bytes(50_000))
+            sending = asyncio.ensure_future(_send_all(raw, message, 400))
+            await soon(lambda: ws.stats()["bytes_received"])
+            assert await settled(lambda: ws.stats()["bytes_received"]) < 4_000_000
+            assert not sending.done()
+            assert ws.stats()["receive_queue_bytes"] < 2_000_000
+            go.set()
+            await sending
+            await raw.send(masked(CLOSE, close(1000)[2:]))
+            assert (await raw.until_close())[1] == Close(1000)
+        await soon(lambda: not server._tasks)
     assert received == [50_000] * 400
 
 
@@ -247,7 +220,8 @@ async def _send_all(raw: Raw, data: bytes, count: int) -> None:
         await raw.loop.sock_sendall(raw.sock, data)
 
 
-def test_slow_client_does_not_block_others(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_slow_client_does_not_block_others(setting: Setting) -> None:
     """Only the handler of the slow client waits."""
 
     async def handler(ws: Any) -> None:
@@ -256,15 +230,11 @@ def test_slow_client_does_not_block_others(setting: Setting, run: Run) -> None:
                 await ws.send(bytes(100_000))
         await echo(ws)
 
-    async def main() -> None:
-        async with serve(setting, handler, close_timeout=0.1, compression=None) as server:
-            deaf = [await Raw.open(server, "/deaf", receive_buffer=4096) for _ in range(5)]
-            with await Raw.open(server) as raw, within(3):
-                for number in range(50):
-                    await raw.send(masked(TEXT, b"%d" % number))
-                    assert (await raw.frame()).payload == b"%d" % number
-            for other in deaf:
-                other.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, close_timeout=0.1, compression=None) as server:
+        deaf = [await Raw.open(server, "/deaf", receive_buffer=4096) for _ in range(5)]
+        with await Raw.open(server) as raw, within(3):
+            for number in range(50):
+                await raw.send(masked(TEXT, b"%d" % number))
+                assert (await raw.frame()).payload == b"%d" % number
+        for other in deaf:
+            other.close()

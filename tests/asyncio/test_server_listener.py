@@ -70,22 +70,18 @@ def listening(setting: Setting, listener: Any, **options: Any) -> Any:
 @pytest.mark.parametrize(
     "factory", [Recorder, lambda: Recorder(), functools.partial(Recorder)], ids=["class", "function", "partial"]
 )
-def test_events(setting: Setting, run: Run, factory: Any) -> None:
+@pytest.mark.no_leaks
+async def test_events(setting: Setting, factory: Any) -> None:
     """Frames in the packet of the request come after ``on_open``."""
-
-    async def main() -> None:
-        async with listening(setting, factory) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request("/path") + masked(TEXT, "é".encode()) + masked(PING, b"1"))
-                assert (await raw.head()).status == 101
-                assert await raw.frame() == Frame(PONG, b"1", masked=False)
-                await raw.send(masked(BINARY, b"\x00") + masked(CLOSE, close(4000, "bye")[2:]))
-                assert await raw.until_close() == ([], Close(4000, "bye"))
-            await soon(lambda: not server._tasks)
-            assert server.connections == set()
-
-    with no_leaks():
-        run(main)
+    async with listening(setting, factory) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request("/path") + masked(TEXT, "é".encode()) + masked(PING, b"1"))
+            assert (await raw.head()).status == 101
+            assert await raw.frame() == Frame(PONG, b"1", masked=False)
+            await raw.send(masked(BINARY, b"\x00") + masked(CLOSE, close(4000, "bye")[2:]))
+            assert await raw.until_close() == ([], Close(4000, "bye"))
+        await soon(lambda: not server._tasks)
+        assert server.connections == set()
     [listener] = Recorder.made
     assert listener.events == [
         ("open", "OPEN", "/path"),
@@ -125,20 +121,17 @@ def test_echo(
     assert logged(caplog) == []
 
 
-def test_one_for_each_connection(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with listening(setting, Echo) as server:
-            clients = [await dial(uri(server, f"/{number}")) for number in range(20)]
-            assert len(server.connections) == 20
-            for number, ws in enumerate(clients):
-                await ws.send(f"{number}")
-            for number, ws in enumerate(clients):
-                assert await ws.recv() == f"{number}"
-            await asyncio.gather(*[ws.close() for ws in clients])
-            await soon(lambda: server.connections == set())
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_one_for_each_connection(setting: Setting) -> None:
+    async with listening(setting, Echo) as server:
+        clients = [await dial(uri(server, f"/{number}")) for number in range(20)]
+        assert len(server.connections) == 20
+        for number, ws in enumerate(clients):
+            await ws.send(f"{number}")
+        for number, ws in enumerate(clients):
+            assert await ws.recv() == f"{number}"
+        await asyncio.gather(*[ws.close() for ws in clients])
+        await soon(lambda: server.connections == set())
     assert len({id(listener) for listener in Recorder.made}) == 20
     assert {(e.events[0][2], e.events[1][1]) for e in Recorder.made} == {(f"/{n}", f"{n}") for n in range(20)}
 
@@ -219,18 +212,15 @@ def test_factory_fails(setting: Setting, run: Run, caplog: pytest.LogCaptureFixt
     assert sum("handshake failed" in text for text in logged(caplog, logging.INFO)) == 1
 
 
-def test_close_of_the_server(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with listening(setting, Recorder) as server:
-            ws = await dial(uri(server))
-            server.close(code=1012)
-            with within(3):
-                await server.wait_closed()
-            await ws.wait_closed()
-            assert ws.close_code == 1012
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_close_of_the_server(setting: Setting) -> None:
+    async with listening(setting, Recorder) as server:
+        ws = await dial(uri(server))
+        server.close(code=1012)
+        with within(3):
+            await server.wait_closed()
+        await ws.wait_closed()
+        assert ws.close_code == 1012
     assert [event[0] for event in Recorder.made[0].events] == ["open", "close"]
 
 
@@ -246,18 +236,14 @@ def test_connection_lost(setting: Setting, run: Run, caplog: pytest.LogCaptureFi
     assert logged(caplog) == []
 
 
-def test_refused_client(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_refused_client(setting: Setting) -> None:
     """``on_open`` is not called."""
-
-    async def main() -> None:
-        async with listening(setting, Recorder, process_request=lambda ws, request: ws.respond(404, "no")) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request())
-                assert (await raw.reply()).status == 404
-            await soon(lambda: not server._tasks)
-
-    with no_leaks():
-        run(main)
+    async with listening(setting, Recorder, process_request=lambda ws, request: ws.respond(404, "no")) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request())
+            assert (await raw.reply()).status == 404
+        await soon(lambda: not server._tasks)
     assert [event[0] for listener in Recorder.made for event in listener.events if event[0] != "close"] == []
 
 
