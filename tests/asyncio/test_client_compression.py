@@ -172,16 +172,12 @@ def test_context_is_taken_over(scripted: Scripted, run: Run, connect: Connect) -
     assert second == first
 
 
-def test_fragments_are_compressed_as_one_message(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_fragments_are_compressed_as_one_message(scripted: Scripted, connect: Connect) -> None:
     """Section 6.1: the bit is on the first frame only, and the payloads joined are one compressed message."""
     server = scripted(collecting())
-
-    async def main() -> None:
-        async with connect(server.uri, close_timeout=1) as ws:
-            await ws.send([LONG[:100_000], LONG[100_000:]])
-
-    run(main)
-    frames = server.result
+    async with connect(server.uri, close_timeout=1) as ws:
+        await ws.send([LONG[:100_000], LONG[100_000:]])
+    frames = await server.wait_result()
     assert [frame.opcode for frame in frames] == [TEXT] + [CONT] * (len(frames) - 1)
     assert [frame.rsv for frame in frames] == [RSV1] + [0] * (len(frames) - 1)
     whole = Frame(TEXT, b"".join(frame.payload for frame in frames))

@@ -61,18 +61,14 @@ MAKERS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize(
     ("pieces", "opcode"), [(["a", "é", "c"], TEXT), ([b"a", b"\xc3\xa9", b"c"], BINARY)], ids=["text", "binary"]
 )
-def test_send_fragments(
-    scripted: Scripted, run: Run, connect: Connect, make: Callable[..., Any], pieces: list[Any], opcode: int
+async def test_send_fragments(
+    scripted: Scripted, connect: Connect, make: Callable[..., Any], pieces: list[Any], opcode: int
 ) -> None:
     server = scripted(collect)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            await ws.send(make(pieces))
-            await ws.send("next")
-
-    run(main)
-    frames, on_the_wire = server.result
+    async with connect(server.uri, compression=None) as ws:
+        await ws.send(make(pieces))
+        await ws.send("next")
+    frames, on_the_wire = await server.wait_result()
     assert on_the_wire == Close(1000)
     assert frames.pop() == Frame(TEXT, b"next")
     assert [frame.opcode for frame in frames] == [opcode] + [CONT] * (len(frames) - 1)

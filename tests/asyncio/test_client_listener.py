@@ -105,7 +105,7 @@ async def test_types(scripted: Scripted, connect: Connect) -> None:
     assert kinds == [[str], [bytes], [bytes], [bytes], [int, str]]
 
 
-def test_open_is_first(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_open_is_first(server: WebSocketsServer, connect: Connect) -> None:
     """on_open runs before ``connect`` returns, and can use the connection."""
 
     class PendingHandshake(Recorder):
@@ -114,15 +114,11 @@ def test_open_is_first(server: WebSocketsServer, run: Run, connect: Connect) -> 
             ws.send_nowait("from on_open")
 
     recorder = PendingHandshake()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder)
-        assert recorder.events[:1] == [("open", "OPEN")]
-        assert recorder.connections == {ws}
-        await soon(lambda: recorder.of("message") == ["from on_open"])
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri, listener=recorder)
+    assert recorder.events[:1] == [("open", "OPEN")]
+    assert recorder.connections == {ws}
+    await soon(lambda: recorder.of("message") == ["from on_open"])
+    await ws.close()
 
 
 @pytest.mark.parametrize("end", ["reset", "fault", "abort", "close", "no-code"])
@@ -252,7 +248,7 @@ async def test_send_in_a_callback(server: WebSocketsServer, connect: Connect) ->
     assert recorder.of("message") == [str(number) for number in range(101)]
 
 
-def test_create_task_in_a_callback(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_create_task_in_a_callback(server: WebSocketsServer, connect: Connect) -> None:
     class Spawning(Recorder):
         tasks: list[Any] = []  # noqa: RUF012 - one for all
 
@@ -262,19 +258,15 @@ def test_create_task_in_a_callback(server: WebSocketsServer, run: Run, connect: 
                 self.tasks.append(asyncio.get_running_loop().create_task(ws.send("from a task")))
 
     recorder = Spawning()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder) as ws:
-            await ws.send("go")
-            await soon(lambda: recorder.of("message") == ["go", "from a task"])
-            await asyncio.gather(*recorder.tasks)
-
-    run(main)
+    async with connect(server.uri, listener=recorder) as ws:
+        await ws.send("go")
+        await soon(lambda: recorder.of("message") == ["go", "from a task"])
+        await asyncio.gather(*recorder.tasks)
 
 
 @pytest.mark.parametrize("when", ["open", "message", "ping", "pong", "close", "writable"])
 @pytest.mark.parametrize("how", ["abort", "close"])
-def test_abort_in_a_callback(scripted: Scripted, run: Run, connect: Connect, when: str, how: str) -> None:
+async def test_abort_in_a_callback(scripted: Scripted, connect: Connect, when: str, how: str) -> None:
     """Remaining data is not delivered after an abort."""
 
     def script(wire: Wire) -> Any:
@@ -301,31 +293,27 @@ def test_abort_in_a_callback(scripted: Scripted, run: Run, connect: Connect, whe
                 self.tasks.append(asyncio.ensure_future(ws.close(4000)))
 
     recorder = Ending()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder, compression=None, close_timeout=2)
-        if when == "writable":
-            with pytest.raises(BlockingIOError):
-                while True:
-                    ws.send_nowait(bytes(100_000))
-        server.release.set()
-        if when == "close":
-            await ws.close()
-        with within(8):
-            await ws.wait_closed()
-            await asyncio.gather(*recorder.tasks)
-        if how == "abort" and when not in ("close", "writable"):
-            assert len(recorder.of(when)) == 1
-        assert len(recorder.of("close")) == 1
-        assert recorder.events[-1][0] == "close"
-
-    run(main)
+    ws = await connect(server.uri, listener=recorder, compression=None, close_timeout=2)
+    if when == "writable":
+        with pytest.raises(BlockingIOError):
+            while True:
+                ws.send_nowait(bytes(100_000))
+    server.release.set()
+    if when == "close":
+        await ws.close()
+    with within(8):
+        await ws.wait_closed()
+        await asyncio.gather(*recorder.tasks)
+    if how == "abort" and when not in ("close", "writable"):
+        assert len(recorder.of(when)) == 1
+    assert len(recorder.of("close")) == 1
+    assert recorder.events[-1][0] == "close"
 
 
 # Flow control
 
 
-def test_on_writable(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_on_writable(scripted: Scripted, connect: Connect) -> None:
     """on_writable is called once for each time that ``send_nowait`` was refused."""
 
     def script(wire: Wire) -> Any:
@@ -351,20 +339,16 @@ def test_on_writable(scripted: Scripted, run: Run, connect: Connect) -> None:
                 pass
 
     recorder = Pump()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder, compression=None) as ws:
-            recorder.pump(ws)
-            assert 0 < recorder.sent < 200
-            await asyncio.sleep(0.05)
-            assert recorder.of("writable") == []
-            server.release.set()
-            await soon(lambda: recorder.sent == 200, 15)
-            await ws.flush()
-
-    run(main)
+    async with connect(server.uri, listener=recorder, compression=None) as ws:
+        recorder.pump(ws)
+        assert 0 < recorder.sent < 200
+        await asyncio.sleep(0.05)
+        assert recorder.of("writable") == []
+        server.release.set()
+        await soon(lambda: recorder.sent == 200, 15)
+        await ws.flush()
     assert recorder.events.count(("writable",)) >= 1
-    payloads = [frame.payload for frame in server.result[0]]
+    payloads = [frame.payload for frame in (await server.wait_result())[0]]
     assert payloads == [number.to_bytes(2, "big") + bytes(100_000) for number in range(200)]
 
 
@@ -560,8 +544,9 @@ async def test_listener_of_wrong_type(server: WebSocketsServer, connect: Connect
         await connect(server.uri, listener=listener)
 
 
-def test_exception_is_logged_before_closing(
-    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
+@pytest.mark.within(20)
+async def test_exception_is_logged_before_closing(
+    scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A peer that does not answer the close frame does not delay the log record."""
     logged = threading.Event()
@@ -573,40 +558,29 @@ def test_exception_is_logged_before_closing(
         wire.send(close(1011))
 
     server = scripted(reluctant)
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=Failing("message", ZeroDivisionError()), close_timeout=30)
-        await soon(lambda: caplog.records)
-        assert ws.state.name == "CLOSING"
-        logged.set()
-        with pytest.raises(ZeroDivisionError):
-            await ws.wait_closed()
-
-    with within(20):
-        run(main)
+    ws = await connect(server.uri, listener=Failing("message", ZeroDivisionError()), close_timeout=30)
+    await soon(lambda: caplog.records)
+    assert ws.state.name == "CLOSING"
+    logged.set()
+    with pytest.raises(ZeroDivisionError):
+        await ws.wait_closed()
     assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("method", ["message", "close"])
-def test_exception_is_logged_once(
-    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, method: str
+async def test_exception_is_logged_once(
+    scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     """The exception is logged once, whether or not it is retrieved."""
     server = scripted(sending(text("x") + close(1000)))
     error = ZeroDivisionError("mine")
-
-    async def main() -> None:
-        ws = await connect(server.uri + "feed?token=secret", listener=Failing(method, error))
-        await soon(lambda: ws.state.name == "CLOSED")
-        await soon(lambda: caplog.records)
-        for _ in range(2):
-            with pytest.raises(ZeroDivisionError):
-                await ws.wait_closed()
-        assert [record.getMessage() for record in caplog.records] == [
-            f"listener failed ({ws.id} to {server.uri}feed?***)"
-        ]
-
-    run(main)
+    ws = await connect(server.uri + "feed?token=secret", listener=Failing(method, error))
+    await soon(lambda: ws.state.name == "CLOSED")
+    await soon(lambda: caplog.records)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            await ws.wait_closed()
+    assert [record.getMessage() for record in caplog.records] == [f"listener failed ({ws.id} to {server.uri}feed?***)"]
     [record] = caplog.records
     assert (record.name, record.levelname) == ("wirespeed.client", "ERROR")
     assert record.exc_info is not None

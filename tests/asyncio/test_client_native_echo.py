@@ -14,7 +14,6 @@ from interop.frames import Close
 from interop.native import NativeEcho
 from interop.subject import IS_WIRESPEED, exceptions
 
-Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
 
@@ -73,8 +72,8 @@ async def test_blast(target: tuple[str, dict[str, Any]], connect: Connect, size:
 @pytest.mark.wirespeed_only("callbacks are ours")
 @pytest.mark.parametrize("zero_copy", [False, True], ids=["bytes", "views"])
 @pytest.mark.parametrize("size", [64, 100_000])
-def test_blast_to_a_listener(
-    target: tuple[str, dict[str, Any]], run: Run, connect: Connect, size: int, zero_copy: bool
+async def test_blast_to_a_listener(
+    target: tuple[str, dict[str, Any]], connect: Connect, size: int, zero_copy: bool
 ) -> None:
     import wirespeed
 
@@ -91,14 +90,8 @@ def test_blast_to_a_listener(
                 ws.abort()
 
     counting = Counting()
-
-    async def main() -> None:
-        ws = await connect(
-            f"{uri}/blast?size={size}", compression=None, listener=counting, zero_copy=zero_copy, **options
-        )
-        await ws.wait_closed()
-
-    run(main)
+    ws = await connect(f"{uri}/blast?size={size}", compression=None, listener=counting, zero_copy=zero_copy, **options)
+    await ws.wait_closed()
     assert counting.count == 2000
 
 

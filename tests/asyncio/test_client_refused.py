@@ -252,9 +252,8 @@ async def test_connection_dropped_after_a_cancelled_wait(scripted: Scripted, con
     assert any("unclosed connection" in str(warning.message) for warning in caught)
 
 
-def test_refused_sender_is_not_notified_while_fragments_are_sent(
-    scripted: Scripted, run: Run, connect: Connect
-) -> None:
+@pytest.mark.within(8)
+async def test_refused_sender_is_not_notified_while_fragments_are_sent(scripted: Scripted, connect: Connect) -> None:
     """A task that is refused in the middle of a fragmented message is not notified of room in each turn."""
 
     def script(wire: Wire) -> Any:
@@ -270,30 +269,26 @@ def test_refused_sender_is_not_notified_while_fragments_are_sent(
             self.called += 1
             ws.send_nowait("now")
 
-    async def main() -> None:
-        listener = Writable()
-        async with connect(server.uri, listener=listener, **OPTIONS) as ws:
-            go_on = asyncio.Event()
+    listener = Writable()
+    async with connect(server.uri, listener=listener, **OPTIONS) as ws:
+        go_on = asyncio.Event()
 
-            async def slowly() -> Any:
-                yield "a"
-                await go_on.wait()
-                yield "b"
+        async def slowly() -> Any:
+            yield "a"
+            await go_on.wait()
+            yield "b"
 
-            sender = asyncio.ensure_future(ws.send(slowly()))
-            await spin()
-            with pytest.raises(BlockingIOError):
-                ws.send_nowait("too early")
-            await spin()
-            assert listener.called == 0
-            assert ws.state.name == "OPEN"
-            go_on.set()
-            await sender
-            await soon(lambda: listener.called == 1)
-
-    with within(8):
-        run(main)
-    assert [frame.payload for frame in server.result[0]][-1] == b"now"
+        sender = asyncio.ensure_future(ws.send(slowly()))
+        await spin()
+        with pytest.raises(BlockingIOError):
+            ws.send_nowait("too early")
+        await spin()
+        assert listener.called == 0
+        assert ws.state.name == "OPEN"
+        go_on.set()
+        await sender
+        await soon(lambda: listener.called == 1)
+    assert [frame.payload for frame in (await server.wait_result())[0]][-1] == b"now"
 
 
 @pytest.mark.within(8)

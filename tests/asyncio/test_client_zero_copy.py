@@ -109,7 +109,7 @@ async def test_view_released_by_the_listener(server: WebSocketsServer, connect: 
     assert received == [b"%d" % number * 1000 for number in range(20)]
 
 
-def test_view_sent_on(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_view_sent_on(server: WebSocketsServer, connect: Connect) -> None:
     """A view of received bytes may be sent inside the callback."""
     received = []
 
@@ -119,12 +119,9 @@ def test_view_sent_on(server: WebSocketsServer, run: Run, connect: Connect) -> N
             if len(received) < 10:
                 ws.send_nowait(message)
 
-    async def main() -> None:
-        async with connect(server.uri, listener=Forwarding(), zero_copy=True, compression=None) as ws:
-            await ws.send(bytes(range(256)) * 1000)
-            await soon(lambda: len(received) == 10)
-
-    run(main)
+    async with connect(server.uri, listener=Forwarding(), zero_copy=True, compression=None) as ws:
+        await ws.send(bytes(range(256)) * 1000)
+        await soon(lambda: len(received) == 10)
     assert set(received) == {bytes(range(256)) * 1000}
 
 

@@ -305,14 +305,10 @@ async def test_messages_that_came_with_the_answer(scripted: Scripted, connect: C
     assert ws.close_reason == "bye"
 
 
-def test_connection_that_is_lost_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_connection_that_is_lost_at_once(scripted: Scripted, connect: Connect) -> None:
     server = scripted(lambda wire: wire.accept())
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.raises(exceptions.ConnectionClosedError):
-                await ws.recv()
-            await soon(lambda: ws.state.name == "CLOSED")
-
-    with no_leaks():
-        run(main)
+    async with connect(server.uri) as ws:
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
+        await soon(lambda: ws.state.name == "CLOSED")

@@ -175,7 +175,8 @@ async def test_while_the_listener_is_slow(server: WebSocketsServer, connect: Con
     assert task.cancelled()
 
 
-def test_while_writing(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_while_writing(scripted: Scripted, connect: Connect) -> None:
     """The request is larger than what the socket takes."""
 
     def script(wire: Wire) -> None:
@@ -184,18 +185,13 @@ def test_while_writing(scripted: Scripted, run: Run, connect: Connect) -> None:
 
     server = scripted(script, receive_buffer=4096)
     headers = [("X-Spam", "x" * 60_000)] * 100
-
-    async def main() -> None:
-        task = asyncio.ensure_future(connect(server.uri, additional_headers=headers))
-        await soon(server.reached.is_set)
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        server.release.set()
-
-    with no_leaks():
-        run(main)
+    task = asyncio.ensure_future(connect(server.uri, additional_headers=headers))
+    await soon(server.reached.is_set)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    server.release.set()
 
 
 # Deadlines of the caller

@@ -247,7 +247,8 @@ async def test_create_connection_of_something_else(server: WebSocketsServer) -> 
 
 @pytest.mark.wirespeed_only("create_connection is not called so by websockets")
 @pytest.mark.parametrize("how", ["function", "class", "other type"])
-def test_create_connection_that_fails(scripted: Any, run: Run, connect: Any, how: str) -> None:
+@pytest.mark.no_leaks
+async def test_create_connection_that_fails(scripted: Any, connect: Any, how: str) -> None:
     """The server sees the end, although the exception, and thus its frames, are kept."""
     import wirespeed
 
@@ -268,17 +269,12 @@ def test_create_connection_that_fails(scripted: Any, run: Run, connect: Any, how
 
     server = scripted(script)
     kept: list[Exception] = []
-
-    async def main() -> None:
-        made = {"function": fail, "class": Failing, "other type": server_connection}[how]
-        try:
-            await connect(server.uri, create_connection=made)
-        except (LookupError, TypeError) as exc:
-            kept.append(exc)
-        server.join()
-
-    with no_leaks():
-        run(main)
+    made = {"function": fail, "class": Failing, "other type": server_connection}[how]
+    try:
+        await connect(server.uri, create_connection=made)
+    except (LookupError, TypeError) as exc:
+        kept.append(exc)
+    server.join()
     assert server.results == [b""]
     assert type(kept[0]) is (TypeError if how == "other type" else LookupError)
 

@@ -159,19 +159,15 @@ def test_delays_are_used_in_their_order(
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_fatal_error_is_raised(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_fatal_error_is_raised(scripted: Scripted, connect: Connect) -> None:
     server = scripted(in_turn(refuse, lambda wire: refuse(wire, 401)))
-
-    async def main() -> None:
-        iterator = aiter(connect(server.uri, reconnect_delays=at_once))
-        with pytest.raises(exceptions.InvalidStatus) as raised:
-            await anext(iterator)
-        assert raised.value.response.status_code == 401
-        with pytest.raises(StopAsyncIteration):
-            await anext(iterator)
-
-    with no_leaks():
-        run(main)
+    iterator = aiter(connect(server.uri, reconnect_delays=at_once))
+    with pytest.raises(exceptions.InvalidStatus) as raised:
+        await anext(iterator)
+    assert raised.value.response.status_code == 401
+    with pytest.raises(StopAsyncIteration):
+        await anext(iterator)
 
 
 @pytest.mark.parametrize("how", ["return", "raise"])

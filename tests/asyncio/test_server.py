@@ -15,14 +15,12 @@ import pytest
 from websockets.sync.client import connect as websockets_sync_connect
 
 from interop.asyncio_tools import Setting, soon, spin
-from interop.checks import no_leaks, within
 from interop.frames import CONT, PING, PONG, TEXT, Close, Frame, close
 from interop.serving import LOGGER, Raw, dial, echo, idle, logged, masked, request, serve, unnamed, uri
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
-Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
 LARGE = os.urandom(1000) * 10_486
@@ -183,51 +181,43 @@ async def test_attributes(setting: Setting) -> None:
 # The end of a handler
 
 
-def test_handler_returns(setting: Setting, run: Run, client: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handler_returns(setting: Setting, client: Connect, caplog: pytest.LogCaptureFixture) -> None:
     async def handler(ws: Any) -> None:
         await ws.send("bye")
 
-    async def main() -> None:
-        async with serve(setting, handler) as server, client(uri(server)) as ws:
-            assert await ws.recv() == "bye"
-            with pytest.raises(Exception, match="1000") as raised:
-                await ws.recv()
-            assert type(raised.value).__name__ == "ConnectionClosedOK"
-            assert ws.close_code == 1000
-
-    run(main)
+    async with serve(setting, handler) as server, client(uri(server)) as ws:
+        assert await ws.recv() == "bye"
+        with pytest.raises(Exception, match="1000") as raised:
+            await ws.recv()
+        assert type(raised.value).__name__ == "ConnectionClosedOK"
+        assert ws.close_code == 1000
     assert logged(caplog) == []
 
 
-def test_handler_raises(setting: Setting, run: Run, client: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handler_raises(setting: Setting, client: Connect, caplog: pytest.LogCaptureFixture) -> None:
     async def handler(ws: Any) -> None:
         raise ZeroDivisionError("mine")
 
-    async def main() -> None:
-        async with serve(setting, handler) as server, client(uri(server)) as ws:
-            with pytest.raises(Exception, match="1011"):
-                await ws.recv()
-            assert ws.close_code == 1011
-
-    run(main)
+    async with serve(setting, handler) as server, client(uri(server)) as ws:
+        with pytest.raises(Exception, match="1011"):
+            await ws.recv()
+        assert ws.close_code == 1011
     [record] = [record for record in caplog.records if record.name == LOGGER]
     assert (record.levelname, *unnamed([record.getMessage()])) == ("ERROR", "connection handler failed")
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "mine"
 
 
-def test_handler_is_no_coroutine_function(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with serve(setting, lambda ws: 1) as server:  # type: ignore[arg-type,return-value]
-            with await Raw.open(server) as raw:
-                assert (await raw.until_close())[1] == Close(1011)
-
-    run(main)
+async def test_handler_is_no_coroutine_function(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(setting, lambda ws: 1) as server:  # type: ignore[arg-type,return-value]
+        with await Raw.open(server) as raw:
+            assert (await raw.until_close())[1] == Close(1011)
     assert unnamed(logged(caplog)) == ["connection handler failed"]
 
 
 @pytest.mark.parametrize("how", ["task", "raise"])
-def test_handler_is_cancelled(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
+@pytest.mark.no_leaks
+async def test_handler_is_cancelled(setting: Setting, caplog: pytest.LogCaptureFixture, how: str) -> None:
     """The connection is closed, and nothing is reported."""
     tasks: list[Any] = []
 
@@ -237,26 +227,24 @@ def test_handler_is_cancelled(setting: Setting, run: Run, caplog: pytest.LogCapt
         tasks.append(asyncio.current_task())
         await ws.recv()
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            with await Raw.open(server) as raw:
-                if how == "task":
-                    await soon(lambda: tasks)
-                    tasks[0].cancel()
-                assert (await raw.until_close())[1] == Close(1011)
-                await raw.send(masked(8, close(1011)[2:]))
-                assert await raw.rest() == b""
-            await soon(lambda: server.connections == set())
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        with await Raw.open(server) as raw:
+            if how == "task":
+                await soon(lambda: tasks)
+                tasks[0].cancel()
+            assert (await raw.until_close())[1] == Close(1011)
+            await raw.send(masked(8, close(1011)[2:]))
+            assert await raw.rest() == b""
+        await soon(lambda: server.connections == set())
     assert logged(caplog) == []
 
 
 @pytest.mark.parametrize("how", ["reset", "eof", "close"])
 @pytest.mark.parametrize("doing", ["recv", "send", "idle", "iterate"])
-def test_connection_ends_inside_the_handler(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, doing: str
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_connection_ends_inside_the_handler(
+    setting: Setting, caplog: pytest.LogCaptureFixture, how: str, doing: str
 ) -> None:
     """The handler gets an exception; no error is logged, because this is normal."""
     codes: list[int] = []
@@ -275,21 +263,17 @@ def test_connection_ends_inside_the_handler(
         finally:
             codes.append(ws.close_code)
 
-    async def main() -> None:
-        async with serve(setting, handler, close_timeout=0.2) as server:
-            raw = await Raw.open(server)
-            if how == "close":
-                await raw.send(masked(8, close(4001, "mine")[2:]))
-                await raw.until_close()
-            if how == "reset":
-                raw.reset()
-            else:
-                raw.close()
-            await soon(lambda: codes)
-            await soon(lambda: server.connections == set())
-
-    with no_leaks(), within(8):
-        run(main)
+    async with serve(setting, handler, close_timeout=0.2) as server:
+        raw = await Raw.open(server)
+        if how == "close":
+            await raw.send(masked(8, close(4001, "mine")[2:]))
+            await raw.until_close()
+        if how == "reset":
+            raw.reset()
+        else:
+            raw.close()
+        await soon(lambda: codes)
+        await soon(lambda: server.connections == set())
     assert len(codes) == 1
     if doing != "send":
         assert codes == [4001 if how == "close" else 1006]

@@ -11,7 +11,6 @@ import pytest
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks
 from interop.frames import BINARY, PING, TEXT, Close, Frame
 from interop.serving import Raw, dial, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
 if IS_WIRESPEED:
     from wirespeed import Deflate, broadcast
 
-Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
 
@@ -178,7 +176,8 @@ async def test_compressed_once(setting: Setting) -> None:
 # Connections in other states
 
 
-def test_connections_that_are_not_open(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_connections_that_are_not_open(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """Closed, closing and connecting connections are skipped."""
     kept: list[Any] = []
     go = asyncio.Event()
@@ -188,28 +187,24 @@ def test_connections_that_are_not_open(setting: Setting, run: Run, caplog: pytes
         if request.path == "/wait":
             await go.wait()
 
-    async def main() -> None:
-        async with serve(setting, idle, process_request=process, close_timeout=0.2) as server:
-            live, closed, closing = [await Raw.open(server, path) for path in ("/1", "/2", "/3")]
-            connecting = await Raw.connect(server)
-            await connecting.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
-            await soon(lambda: len(kept) == 4)
-            kept[1].abort()
-            task = asyncio.ensure_future(kept[2].close())
-            await asyncio.sleep(0)
-            assert [ws.state.name for ws in kept] == ["OPEN", "CLOSED", "CLOSING", "CONNECTING"]
-            for raising in (False, True):
-                assert broadcast(kept, "x", raise_exceptions=raising, slow="close") == 1
-            assert await live.frame() == Frame(TEXT, b"x", masked=False)
-            assert await closing.until_close() == ([], Close(1000))
-            go.set()
-            assert (await connecting.reply()).status == 426
-            await task
-            for raw in (live, closed, closing, connecting):
-                raw.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, process_request=process, close_timeout=0.2) as server:
+        live, closed, closing = [await Raw.open(server, path) for path in ("/1", "/2", "/3")]
+        connecting = await Raw.connect(server)
+        await connecting.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        await soon(lambda: len(kept) == 4)
+        kept[1].abort()
+        task = asyncio.ensure_future(kept[2].close())
+        await asyncio.sleep(0)
+        assert [ws.state.name for ws in kept] == ["OPEN", "CLOSED", "CLOSING", "CONNECTING"]
+        for raising in (False, True):
+            assert broadcast(kept, "x", raise_exceptions=raising, slow="close") == 1
+        assert await live.frame() == Frame(TEXT, b"x", masked=False)
+        assert await closing.until_close() == ([], Close(1000))
+        go.set()
+        assert (await connecting.reply()).status == 426
+        await task
+        for raw in (live, closed, closing, connecting):
+            raw.close()
     assert logged(caplog) == []
 
 
@@ -230,9 +225,7 @@ async def test_connections_of_clients(setting: Setting, connect: Connect) -> Non
 
 
 @pytest.mark.parametrize("raising", [False, True])
-def test_inside_a_fragmented_message(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, raising: bool
-) -> None:
+async def test_inside_a_fragmented_message(setting: Setting, caplog: pytest.LogCaptureFixture, raising: bool) -> None:
     """The fragments of another message are not interrupted; other connections get the message."""
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -247,47 +240,40 @@ def test_inside_a_fragmented_message(
             await ws.send(fragments())
         await ws.wait_closed()
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            busy, free = await dial(uri(server, "/fragments")), await dial(uri(server))
-            await begun.wait()
-            connections = server.connections
-            if raising:
-                with pytest.raises(BaseException) as raised:
-                    broadcast(connections, "x", raise_exceptions=True)
-                [error] = getattr(raised.value, "exceptions", [raised.value])
-                assert type(error).__name__ == "ConcurrencyError"
-            else:
-                assert broadcast(connections, "x") == 1
-            assert await free.recv() == "x"
-            go.set()
-            assert await busy.recv() == "ab"
-            assert broadcast(connections, "y") == 2
-            assert [await ws.recv() for ws in (busy, free)] == ["y", "y"]
-            await end(busy, free)
-
-    run(main)
+    async with serve(setting, handler) as server:
+        busy, free = await dial(uri(server, "/fragments")), await dial(uri(server))
+        await begun.wait()
+        connections = server.connections
+        if raising:
+            with pytest.raises(BaseException) as raised:
+                broadcast(connections, "x", raise_exceptions=True)
+            [error] = getattr(raised.value, "exceptions", [raised.value])
+            assert type(error).__name__ == "ConcurrencyError"
+        else:
+            assert broadcast(connections, "x") == 1
+        assert await free.recv() == "x"
+        go.set()
+        assert await busy.recv() == "ab"
+        assert broadcast(connections, "y") == 2
+        assert [await ws.recv() for ws in (busy, free)] == ["y", "y"]
+        await end(busy, free)
     assert [text.split(": ", 1)[1] for text in logged(caplog)] == ([] if raising else ["sending a fragmented message"])
 
 
-def test_connection_that_fails(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_connection_that_fails(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """The peer has reset the connection, and the loop has not noticed yet."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            raw, other = await Raw.open(server), await Raw.open(server)
-            connections = server.connections
-            raw.reset()
-            for _ in range(3):
-                assert 1 <= broadcast(connections, "x" * 100) <= 2
-            for _ in range(3):
-                assert (await other.frame()).payload == b"x" * 100
-            await soon(lambda: len(server.connections) == 1)
-            assert broadcast(connections, "x") == 1
-            other.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle) as server:
+        raw, other = await Raw.open(server), await Raw.open(server)
+        connections = server.connections
+        raw.reset()
+        for _ in range(3):
+            assert 1 <= broadcast(connections, "x" * 100) <= 2
+        for _ in range(3):
+            assert (await other.frame()).payload == b"x" * 100
+        await soon(lambda: len(server.connections) == 1)
+        assert broadcast(connections, "x") == 1
+        other.close()
     assert len(logged(caplog)) <= 1
 
 

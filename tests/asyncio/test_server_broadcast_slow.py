@@ -9,13 +9,12 @@ import re
 import sys
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.frames import Close
 from interop.serving import LOGGER, Raw, idle, logged, serve, small_sends, unnamed
 from interop.subject import IS_WIRESPEED
@@ -26,7 +25,6 @@ if IS_WIRESPEED:
     from wirespeed import Listener, State, broadcast
     from wirespeed.asyncio._broadcasting import report
 
-Run = Callable[..., Any]
 
 BLOCK = bytes(60_000)
 ROUNDS = 300
@@ -61,28 +59,24 @@ async def flood(connections: list[Any], quick: Raw, **options: Any) -> int:
     raise AssertionError("it takes everything")
 
 
-def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_skip(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """The slow client misses messages and continues when it reads again; its queue does not grow."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            taken = await flood([slow, fast], quick)
-            kept = slow.stats()
-            for _ in range(50):
-                assert broadcast([slow, fast], BLOCK) == 1
-                assert (await quick.frame()).payload == BLOCK
-            assert slow.stats() == kept
-            assert slow.state.name == "OPEN"
-            for _ in range(taken):
-                assert (await deaf.frame()).payload == BLOCK
-            await soon(lambda: broadcast([slow], b"again") == 1)
-            assert (await deaf.frame()).payload == b"again"
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        taken = await flood([slow, fast], quick)
+        kept = slow.stats()
+        for _ in range(50):
+            assert broadcast([slow, fast], BLOCK) == 1
+            assert (await quick.frame()).payload == BLOCK
+        assert slow.stats() == kept
+        assert slow.state.name == "OPEN"
+        for _ in range(taken):
+            assert (await deaf.frame()).payload == BLOCK
+        await soon(lambda: broadcast([slow], b"again") == 1)
+        assert (await deaf.frame()).payload == b"again"
+        deaf.close()
+        quick.close()
     # One record at the start of each stall, and one with the number. The stall may have taken some attempts to end.
     first, *rest = logged(caplog)
     assert unnamed([first]) == ["skipped broadcast: its peer does not read"]
@@ -93,24 +87,20 @@ def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> N
     assert int(match[1]) >= 51
 
 
-def test_endless_stall_is_logged_twice(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_endless_stall_is_logged_twice(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A client that no longer reads causes two log records, for any number of skipped messages."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick)
-            for _ in range(20):
-                # An iterator can be gone through once.
-                broadcast(iter([slow, fast]), BLOCK)
-                assert (await quick.frame()).payload == BLOCK
-            # Other broadcasts log nothing about it.
-            assert broadcast([fast], b"x") == 1
-            slow.abort()
-            quick.close()
-            deaf.close()
-
-    run(main)
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick)
+        for _ in range(20):
+            # An iterator can be gone through once.
+            broadcast(iter([slow, fast]), BLOCK)
+            assert (await quick.frame()).payload == BLOCK
+        # Other broadcasts log nothing about it.
+        assert broadcast([fast], b"x") == 1
+        slow.abort()
+        quick.close()
+        deaf.close()
     assert unnamed(logged(caplog)) == [
         "skipped broadcast: its peer does not read",
         "connection closed without broadcasts: 21 were skipped",
@@ -160,26 +150,23 @@ def test_many_slow_clients_do_not_fill_the_log(caplog: pytest.LogCaptureFixture,
     assert logged(caplog)[20:] == ["skipped broadcast (it): failed to write message; 80 lines like it were left out"]
 
 
-def test_stalled_connection_is_freed(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_stalled_connection_is_freed(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """The state of a stall keeps no connection alive, and is freed with it."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick)
-            assert len(broadcasting._stalls) == 1
-            known = weakref.ref(slow)
-            slow.abort()
-            await slow.wait_closed()
-            del slow
-            quick.close()
-            deaf.close()
-            await soon(lambda: gc.collect() >= 0 and known() is None)
-            assert not broadcasting._stalls
-            assert not broadcasting._known
-
-    run(main)
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick)
+        assert len(broadcasting._stalls) == 1
+        known = weakref.ref(slow)
+        slow.abort()
+        await slow.wait_closed()
+        del slow
+        quick.close()
+        deaf.close()
+        await soon(lambda: gc.collect() >= 0 and known() is None)
+        assert not broadcasting._stalls
+        assert not broadcasting._known
     assert unnamed(logged(caplog)) == ["skipped broadcast: its peer does not read"]
 
 
@@ -203,24 +190,21 @@ def stalled(connection: Watched, times: int) -> None:
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
-def test_many_stalls_of_one(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, is_slow: bool) -> None:
+async def test_many_stalls_of_one(setting: Setting, caplog: pytest.LogCaptureFixture, is_slow: bool) -> None:
     """Repeated stalls do not accumulate state; the end of the connection is logged if it happens during one."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
-    async def main() -> None:
-        connection = Watched()
-        stalled(connection, 5)
-        if is_slow:
-            for _ in range(3):
-                report([connection], [(connection, "failed")], False)
-        [end] = connection.ends
-        assert len(broadcasting._known) == 1
-        assert len(broadcasting._stalls) == is_slow
-        end.set_result(None)
-        await soon(lambda: not broadcasting._known)
-        assert not broadcasting._stalls
-
-    run(main)
+    connection = Watched()
+    stalled(connection, 5)
+    if is_slow:
+        for _ in range(3):
+            report([connection], [(connection, "failed")], False)
+    [end] = connection.ends
+    assert len(broadcasting._known) == 1
+    assert len(broadcasting._stalls) == is_slow
+    end.set_result(None)
+    await soon(lambda: not broadcasting._known)
+    assert not broadcasting._stalls
     texts = ["skipped broadcast (it): its peer does not read", "broadcasts arrive again (it): 2 were skipped"] * 5
     if is_slow:
         texts += [
@@ -318,28 +302,24 @@ async def test_close_of_a_client_that_never_reads(setting: Setting) -> None:
         quick.close()
 
 
-def test_raise(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_raise(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """One exception for each connection is raised, after all connections have been served."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick)
-            caplog.clear()
-            with pytest.raises(Exception) as raised:
-                broadcast([slow, fast, slow], b"x", raise_exceptions=True)
-            errors = getattr(raised.value, "exceptions", [raised.value])
-            if sys.version_info >= (3, 11):
-                assert type(raised.value).__name__ == "ExceptionGroup"
-                assert len(errors) == 2
-            assert {type(error) for error in errors} == {BlockingIOError}
-            assert "does not read" in str(errors[0])
-            assert (await quick.frame()).payload == b"x"
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick)
+        caplog.clear()
+        with pytest.raises(Exception) as raised:
+            broadcast([slow, fast, slow], b"x", raise_exceptions=True)
+        errors = getattr(raised.value, "exceptions", [raised.value])
+        if sys.version_info >= (3, 11):
+            assert type(raised.value).__name__ == "ExceptionGroup"
+            assert len(errors) == 2
+        assert {type(error) for error in errors} == {BlockingIOError}
+        assert "does not read" in str(errors[0])
+        assert (await quick.frame()).payload == b"x"
+        deaf.close()
+        quick.close()
     assert logged(caplog) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from interop import serving
 from interop.asyncio_tools import Setting, cancelled, soon, spin
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.frames import CLOSE, TEXT, Close, Frame, close
 from interop.serving import LOGGER, Raw, dial, echo, idle, logged, masked, serve, unnamed, uri
 from interop.subject import exceptions
@@ -68,7 +68,7 @@ async def test_close(
     assert await refused(server, name)
 
 
-def test_handler_sees_the_end(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handler_sees_the_end(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """``recv`` raises a clean end, iteration ends; neither is logged as an error."""
     ends: list[Any] = []
 
@@ -88,13 +88,10 @@ def test_handler_sees_the_end(setting: Setting, run: Run, caplog: pytest.LogCapt
                 await ws.send("x")
                 await asyncio.sleep(0)
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            clients = [await dial(uri(server, path)) for path in ("/recv", "/iterate", "/send")]
-        for ws in clients:
-            await ws.wait_closed()
-
-    run(main)
+    async with serve(setting, handler) as server:
+        clients = [await dial(uri(server, path)) for path in ("/recv", "/iterate", "/send")]
+    for ws in clients:
+        await ws.wait_closed()
     assert ends == [1001, 1001]
     assert logged(caplog) == []
 
@@ -345,7 +342,8 @@ async def test_closed_server_does_not_start_again(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("after", ["return", "message", "raise"])
-def test_close_in_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, after: str) -> None:
+@pytest.mark.no_leaks
+async def test_close_in_a_handler(setting: Setting, caplog: pytest.LogCaptureFixture, after: str) -> None:
     async def handler(ws: Any) -> None:
         await ws.recv()
         ws.server.close(reason="enough")
@@ -355,19 +353,15 @@ def test_close_in_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptur
         elif after == "raise":
             raise ZeroDivisionError
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            ws, other = await dial(uri(server)), await dial(uri(server))
-            await ws.send("x")
-            with within(3):
-                await server.wait_closed()
-            await other.wait_closed()
-            assert (other.close_code, other.close_reason) == (1001, "enough")
-            await ws.wait_closed()
-            assert ws.close_code == {"return": 1000, "message": 1001, "raise": 1011}[after]
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        ws, other = await dial(uri(server)), await dial(uri(server))
+        await ws.send("x")
+        with within(3):
+            await server.wait_closed()
+        await other.wait_closed()
+        assert (other.close_code, other.close_reason) == (1001, "enough")
+        await ws.wait_closed()
+        assert ws.close_code == {"return": 1000, "message": 1001, "raise": 1011}[after]
     assert unnamed(logged(caplog)) == (["connection handler failed"] if after == "raise" else [])
 
 

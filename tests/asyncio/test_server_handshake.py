@@ -61,76 +61,69 @@ async def works(server: Any) -> None:
 
 
 @pytest.mark.parametrize(("how", "hooks"), [("eof", False), ("half", False), ("reset", False), ("reset", True)])
-def test_client_leaves_at_every_byte(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_client_leaves_at_every_byte(
+    setting: Setting, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
 ) -> None:
     """Nothing is left or reported, and the server continues."""
 
     async def nothing(ws: Any, request: Any) -> None:
         await asyncio.sleep(0)
 
-    async def main() -> None:
-        options: dict[str, Any] = {"process_request": nothing} if hooks else {}
-        async with serve(setting, **options) as server:
-            for offset in range(len(REQUEST) + 1):
-                raw = await Raw.connect(server)
-                await raw.send(REQUEST[:offset])
-                if offset % 3 == 0:
-                    await spin(3)
-                if how == "reset":
-                    raw.reset()
-                elif how == "eof":
-                    raw.close()
-                else:
-                    raw.sock.shutdown(socket.SHUT_WR)
-                    if offset < len(REQUEST):
-                        assert await raw.rest() == b""
-                    raw.close()
-            await soon(lambda: not server._tasks)
-            assert server.connections == set()
-            await works(server)
-
-    with no_leaks(), within(8):
-        run(main)
+    options: dict[str, Any] = {"process_request": nothing} if hooks else {}
+    async with serve(setting, **options) as server:
+        for offset in range(len(REQUEST) + 1):
+            raw = await Raw.connect(server)
+            await raw.send(REQUEST[:offset])
+            if offset % 3 == 0:
+                await spin(3)
+            if how == "reset":
+                raw.reset()
+            elif how == "eof":
+                raw.close()
+            else:
+                raw.sock.shutdown(socket.SHUT_WR)
+                if offset < len(REQUEST):
+                    assert await raw.rest() == b""
+                raw.close()
+        await soon(lambda: not server._tasks)
+        assert server.connections == set()
+        await works(server)
     assert logged(caplog) == []
 
 
 @pytest.mark.parametrize("how", ["eof", "reset"])
-def test_client_leaves_inside_tls(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, server_tls: Any, how: str
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_client_leaves_inside_tls(
+    setting: Setting, caplog: pytest.LogCaptureFixture, server_tls: Any, how: str
 ) -> None:
     hello = client_hello()
-
-    async def main() -> None:
-        async with serve(setting, ssl=server_tls) as server:
-            for offset in [*range(12), *range(12, len(hello), 41), len(hello)]:
-                raw = await Raw.connect(server)
-                await raw.send(hello[:offset])
-                await spin(3)
-                if how == "reset":
-                    raw.reset()
-                else:
-                    raw.close()
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(8):
-        run(main)
+    async with serve(setting, ssl=server_tls) as server:
+        for offset in [*range(12), *range(12, len(hello), 41), len(hello)]:
+            raw = await Raw.connect(server)
+            await raw.send(hello[:offset])
+            await spin(3)
+            if how == "reset":
+                raw.reset()
+            else:
+                raw.close()
+        await soon(lambda: not server._tasks)
     assert logged(caplog) == []
 
 
-def test_client_leaves_before_it_is_accepted(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with serve(setting) as server:
-            address = server.sockets[0].getsockname()
-            for how in (Raw.close, Raw.reset) * 5:
-                # Without a turn of the loop in between.
-                sock = socket.create_connection(address)
-                how(Raw(sock))
-            await works(server)
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(5):
-        run(main)
+@pytest.mark.no_leaks
+@pytest.mark.within(5)
+async def test_client_leaves_before_it_is_accepted(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(setting) as server:
+        address = server.sockets[0].getsockname()
+        for how in (Raw.close, Raw.reset) * 5:
+            # Without a turn of the loop in between.
+            sock = socket.create_connection(address)
+            how(Raw(sock))
+        await works(server)
+        await soon(lambda: not server._tasks)
     assert logged(caplog) == []
 
 
@@ -152,34 +145,32 @@ async def test_byte_by_byte(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("part", ["nothing", "half", "drip"])
-def test_open_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, part: str) -> None:
+@pytest.mark.no_leaks
+async def test_open_timeout(setting: Setting, caplog: pytest.LogCaptureFixture, part: str) -> None:
     """The timeout counts from the beginning: received bytes do not extend it."""
+    caplog.set_level(logging.DEBUG, LOGGER)
 
     async def drip(raw: Raw) -> None:
         for index in range(len(REQUEST)):
             await raw.send(REQUEST[index : index + 1])
             await asyncio.sleep(0.05)
 
-    async def main() -> None:
-        async with serve(setting, open_timeout=0.2) as server:
-            with await Raw.connect(server) as raw:
-                start = time.monotonic()
-                if part == "half":
-                    await raw.send(REQUEST[:50])
-                dripping = asyncio.ensure_future(drip(raw) if part == "drip" else spin())
-                try:
-                    assert b" 101 " not in await raw.rest()
-                except ConnectionResetError:
-                    assert part == "drip"
-                assert 0.15 < time.monotonic() - start < load_scaled(3)
-                dripping.cancel()
-                await asyncio.wait([dripping])
-                if not dripping.cancelled():
-                    dripping.exception()
-            await works(server)
-
-    with caplog.at_level(logging.DEBUG, LOGGER), no_leaks():
-        run(main)
+    async with serve(setting, open_timeout=0.2) as server:
+        with await Raw.connect(server) as raw:
+            start = time.monotonic()
+            if part == "half":
+                await raw.send(REQUEST[:50])
+            dripping = asyncio.ensure_future(drip(raw) if part == "drip" else spin())
+            try:
+                assert b" 101 " not in await raw.rest()
+            except ConnectionResetError:
+                assert part == "drip"
+            assert 0.15 < time.monotonic() - start < load_scaled(3)
+            dripping.cancel()
+            await asyncio.wait([dripping])
+            if not dripping.cancelled():
+                dripping.exception()
+        await works(server)
     [record] = [record for record in caplog.records if "open_timeout" in record.getMessage()]
     assert record.levelname == ("DEBUG" if part == "nothing" else "INFO")
     assert logged(caplog) == []

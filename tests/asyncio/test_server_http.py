@@ -74,21 +74,20 @@ REFUSED: list[tuple[str, bytes, int, str]] = [
 
 
 @pytest.mark.parametrize(("data", "status", "words"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_refused(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, status: int, words: str
+@pytest.mark.no_leaks
+@pytest.mark.within(4)
+async def test_refused(
+    setting: Setting, caplog: pytest.LogCaptureFixture, data: bytes, status: int, words: str
 ) -> None:
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            reply = await answer(server, data)
-            assert reply.status == status, reply
-            check(reply)
-            assert words.lower() in reply.body.decode().lower()
-            assert reply["Date"] is not None
-            assert reply["Server"] is not None
-            assert server.connections == set()
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks(), within(4):
-        run(main)
+    caplog.set_level(logging.INFO, LOGGER)
+    async with serve(setting, idle) as server:
+        reply = await answer(server, data)
+        assert reply.status == status, reply
+        check(reply)
+        assert words.lower() in reply.body.decode().lower()
+        assert reply["Date"] is not None
+        assert reply["Server"] is not None
+        assert server.connections == set()
     assert sum("refused" in text or "failed" in text for text in logged(caplog, logging.INFO)) == 1
     assert logged(caplog) == []
 
@@ -256,16 +255,14 @@ async def test_garbage_with_a_tail(setting: Setting) -> None:
 # The wrong port
 
 
-def test_tls_to_a_plain_port(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            host, port = server.sockets[0].getsockname()
-            with pytest.raises((ssl.SSLError, OSError)):
-                await asyncio.wait_for(asyncio.open_connection(host, port, ssl=ssl.create_default_context()), 5)
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(8):
-        run(main)
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_tls_to_a_plain_port(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(setting, idle) as server:
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises((ssl.SSLError, OSError)):
+            await asyncio.wait_for(asyncio.open_connection(host, port, ssl=ssl.create_default_context()), 5)
+        await soon(lambda: not server._tasks)
     [text] = logged(caplog)
     assert "TLS" in text
     assert "ws://" in text
@@ -274,43 +271,31 @@ def test_tls_to_a_plain_port(setting: Setting, run: Run, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("data", [PLAIN, serving.request(), b"HEAD / HTTP/1.0\r\n\r\n"], ids=["get", "ws", "head"])
 @pytest.mark.parametrize("kind", ["native", "context"])
-def test_plain_http_to_a_tls_port(
-    setting: Setting,
-    run: Run,
-    caplog: pytest.LogCaptureFixture,
-    certificates: Certificates,
-    kind: str,
-    data: bytes,
+@pytest.mark.no_leaks
+@pytest.mark.within(5)
+async def test_plain_http_to_a_tls_port(
+    setting: Setting, caplog: pytest.LogCaptureFixture, certificates: Certificates, kind: str, data: bytes
 ) -> None:
     cert, key = certificates.server_files()
     tls: Any = TLS(cert=cert, key=key) if kind == "native" else certificates.server_context()
-
-    async def main() -> None:
-        async with serve(setting, idle, ssl=tls) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(data)
-                assert b"HTTP/1.1 101" not in await raw.rest()
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(5):
-        run(main)
+    async with serve(setting, idle, ssl=tls) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(data)
+            assert b"HTTP/1.1 101" not in await raw.rest()
+        await soon(lambda: not server._tasks)
     [text] = logged(caplog)
     assert "plain HTTP" in text
     assert "wss://" in text
 
 
-def test_no_hint_for_garbage(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, certificates: Certificates
+async def test_no_hint_for_garbage(
+    setting: Setting, caplog: pytest.LogCaptureFixture, certificates: Certificates
 ) -> None:
     cert, key = certificates.server_files()
-
-    async def main() -> None:
-        async with serve(setting, idle, ssl=TLS(cert=cert, key=key)) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(b"\x00garbage\r\n\r\n")
-                await raw.rest()
-
-    run(main)
+    async with serve(setting, idle, ssl=TLS(cert=cert, key=key)) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(b"\x00garbage\r\n\r\n")
+            await raw.rest()
     assert logged(caplog) == []
 
 

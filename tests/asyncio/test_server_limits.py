@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import Setting, settled, soon
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Close, close, deflate
 from interop.load_scaling import load_scaled
 from interop.serving import Raw, echo, idle, logged, masked, serve, small_sends
@@ -18,7 +17,6 @@ from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
-Run = Callable[..., Any]
 
 DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
 
@@ -27,7 +25,8 @@ DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
 
 
 @pytest.mark.parametrize("how", ["declared", "fragments", "inflated"])
-def test_max_size(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
+@pytest.mark.no_leaks
+async def test_max_size(setting: Setting, caplog: pytest.LogCaptureFixture, how: str) -> None:
     ends: list[Any] = []
 
     async def handler(ws: Any) -> None:
@@ -37,24 +36,20 @@ def test_max_size(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, 
             ends.append((exc.sent and exc.sent.code, "max_size" in str(exc)))
             raise
 
-    async def main() -> None:
-        async with serve(setting, handler, max_size=1000) as server:
-            with await Raw.open(server, "/", *([DEFLATE] if how == "inflated" else [])) as raw:
-                await raw.send(masked(BINARY, bytes(1000)))
-                await raw.frame()
-                if how == "declared":
-                    await raw.send(masked(BINARY, b"", length=1001))
-                elif how == "fragments":
-                    await raw.send(masked(BINARY, bytes(600), fin=False) + masked(CONT, bytes(401)))
-                else:
-                    await raw.send(masked(BINARY, deflate(bytes(1001)), rsv=4))
-                frames, end = await raw.until_close()
-                assert frames == []
-                assert end is not None
-                assert end.code == 1009
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, max_size=1000) as server:
+        with await Raw.open(server, "/", *([DEFLATE] if how == "inflated" else [])) as raw:
+            await raw.send(masked(BINARY, bytes(1000)))
+            await raw.frame()
+            if how == "declared":
+                await raw.send(masked(BINARY, b"", length=1001))
+            elif how == "fragments":
+                await raw.send(masked(BINARY, bytes(600), fin=False) + masked(CONT, bytes(401)))
+            else:
+                await raw.send(masked(BINARY, deflate(bytes(1001)), rsv=4))
+            frames, end = await raw.until_close()
+            assert frames == []
+            assert end is not None
+            assert end.code == 1009
     assert [code for code, _ in ends] == [1009]
     assert logged(caplog) == []
 
@@ -99,25 +94,21 @@ async def test_ping(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("client", ["silent", "talks"])
-def test_ping_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, client: str) -> None:
+@pytest.mark.no_leaks
+async def test_ping_timeout(setting: Setting, caplog: pytest.LogCaptureFixture, client: str) -> None:
     """Messages do not answer a ping."""
-
-    async def main() -> None:
-        async with serve(setting, echo, ping_interval=0.05, ping_timeout=0.1, close_timeout=0.1) as server:
-            with await Raw.open(server) as raw:
-                start = time.monotonic()
-                if client == "talks":
-                    await raw.send(masked(TEXT, b"x"))
-                frames, end = await raw.until_close()
-                assert end is not None
-                assert end.code == 1011
-                assert 0.1 < time.monotonic() - start < load_scaled(3)
-                assert PING in {frame.opcode for frame in frames}
-                assert await raw.rest() == b""
-            await soon(lambda: server.connections == set())
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, echo, ping_interval=0.05, ping_timeout=0.1, close_timeout=0.1) as server:
+        with await Raw.open(server) as raw:
+            start = time.monotonic()
+            if client == "talks":
+                await raw.send(masked(TEXT, b"x"))
+            frames, end = await raw.until_close()
+            assert end is not None
+            assert end.code == 1011
+            assert 0.1 < time.monotonic() - start < load_scaled(3)
+            assert PING in {frame.opcode for frame in frames}
+            assert await raw.rest() == b""
+        await soon(lambda: server.connections == set())
     assert logged(caplog) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from interop import serving
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.frames import TEXT, Close, Frame, deflate
 from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, dial, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED, exceptions
@@ -25,7 +25,6 @@ else:
 
 SETTINGS = ONE_OF_EACH_PORT
 
-Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
 
@@ -74,20 +73,18 @@ PATTERN = re.compile(r"https?://([a-z]+\.)*example\.com")
     ],
     ids=str,
 )
-def test_origins(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, origins: Any, sent: list[str], accepted: bool
+@pytest.mark.no_leaks
+async def test_origins(
+    setting: Setting, caplog: pytest.LogCaptureFixture, origins: Any, sent: list[str], accepted: bool
 ) -> None:
-    async def main() -> None:
-        async with serve(setting, idle, origins=origins) as server:
-            reply = await answer(server, *[f"Origin: {value}" for value in sent])
-            assert reply.status == (101 if accepted else 403)
-            if not accepted:
-                assert b"origin" in reply.body.lower()
-                assert reply["Content-Type"] == "text/plain; charset=utf-8"
-                assert reply["Date"]
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks():
-        run(main)
+    caplog.set_level(logging.INFO, LOGGER)
+    async with serve(setting, idle, origins=origins) as server:
+        reply = await answer(server, *[f"Origin: {value}" for value in sent])
+        assert reply.status == (101 if accepted else 403)
+        if not accepted:
+            assert b"origin" in reply.body.lower()
+            assert reply["Content-Type"] == "text/plain; charset=utf-8"
+            assert reply["Date"]
     refusals = [text for text in logged(caplog, logging.INFO) if "Origin" in text]
     assert len(refusals) == (not accepted)
     assert logged(caplog) == []
@@ -144,13 +141,9 @@ async def test_subprotocols(setting: Setting, supported: Any, offered: list[str]
     ],
     ids=["last", "none", "not-offered", "refuses", "raises", "type", "empty"],
 )
-def test_select_subprotocol(
-    setting: Setting,
-    run: Run,
-    caplog: pytest.LogCaptureFixture,
-    select: Any,
-    status: int,
-    chosen: str | None,
+@pytest.mark.no_leaks
+async def test_select_subprotocol(
+    setting: Setting, caplog: pytest.LogCaptureFixture, select: Any, status: int, chosen: str | None
 ) -> None:
     calls: list[Any] = []
 
@@ -161,16 +154,12 @@ def test_select_subprotocol(
             raise outcome
         return outcome
 
-    async def main() -> None:
-        async with serve(setting, idle, subprotocols=["ignored"], select_subprotocol=choose) as server:
-            reply = await answer(server, "Sec-WebSocket-Protocol: a, b")
-            assert reply.status == status
-            assert reply["Sec-WebSocket-Protocol"] == chosen
-            assert b"secret" not in reply.body
-            assert (b"no v2" in reply.body) == (status == 400)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, subprotocols=["ignored"], select_subprotocol=choose) as server:
+        reply = await answer(server, "Sec-WebSocket-Protocol: a, b")
+        assert reply.status == status
+        assert reply["Sec-WebSocket-Protocol"] == chosen
+        assert b"secret" not in reply.body
+        assert (b"no v2" in reply.body) == (status == 400)
     assert calls == [("/", ["a", "b"])]
     assert (logged(caplog) != []) == (status == 500)
 
@@ -264,7 +253,8 @@ async def test_server_header_by_default(setting: Setting) -> None:
 # Logger
 
 
-def test_logger(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_logger(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     own = logging.getLogger("tests.mine")
     seen: list[Any] = []
 
@@ -272,14 +262,10 @@ def test_logger(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) ->
         seen.append(ws.logger)
         raise ZeroDivisionError
 
-    async def main() -> None:
-        async with serve(setting, handler, logger=own) as server:
-            assert server.logger is own
-            with await Raw.open(server) as raw:
-                assert (await raw.until_close())[1] == Close(1011)
-
-    with caplog.at_level(logging.DEBUG):
-        run(main)
+    async with serve(setting, handler, logger=own) as server:
+        assert server.logger is own
+        with await Raw.open(server) as raw:
+            assert (await raw.until_close())[1] == Close(1011)
     assert seen == [own]
     names = {record.name for record in caplog.records if record.name.startswith(("tests", "wirespeed"))}
     assert names == {"tests.mine"}
@@ -338,37 +324,34 @@ def _failing(how: str) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("hooks", [False, True])
 @pytest.mark.parametrize("how", ["type", "raise", "client", "listener"])
-def test_create_connection_fails(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
+@pytest.mark.no_leaks
+async def test_create_connection_fails(
+    setting: Setting, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
 ) -> None:
     """The client gets an error response without the reason, if its connection was not taken yet; the server
     continues.
     """
+    caplog.set_level(logging.INFO, LOGGER)
     called: list[Any] = []
-
-    async def main() -> None:
-        options: dict[str, Any] = {"process_request": lambda *_: called.append(_)} if hooks else {}
-        if how == "listener":
-            options |= {"handler": None, "listener": _failing("raise")}
-        else:
-            options |= {"create_connection": _failing(how)}
-        async with serve(setting, **options) as server:
-            for _ in range(2):
-                with await Raw.connect(server) as raw:
-                    await raw.send(serving.request())
-                    with within(1):
-                        answered = await raw.rest()
-                    if how == "client":
-                        assert answered == b""
-                    else:
-                        assert answered.startswith(b"HTTP/1.1 500 ")
-                        assert answered.endswith(b"\nSee server log for more information.\n")
-                    assert b"mine" not in answered
-            assert server.is_serving()
-            assert server.connections == set()
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks():
-        run(main)
+    options: dict[str, Any] = {"process_request": lambda *_: called.append(_)} if hooks else {}
+    if how == "listener":
+        options |= {"handler": None, "listener": _failing("raise")}
+    else:
+        options |= {"create_connection": _failing(how)}
+    async with serve(setting, **options) as server:
+        for _ in range(2):
+            with await Raw.connect(server) as raw:
+                await raw.send(serving.request())
+                with within(1):
+                    answered = await raw.rest()
+                if how == "client":
+                    assert answered == b""
+                else:
+                    assert answered.startswith(b"HTTP/1.1 500 ")
+                    assert answered.endswith(b"\nSee server log for more information.\n")
+                assert b"mine" not in answered
+        assert server.is_serving()
+        assert server.connections == set()
     texts = [text for text in logged(caplog, logging.INFO) if "handshake failed" in text]
     assert len(texts) == 2
     for text in texts:
@@ -377,14 +360,11 @@ def test_create_connection_fails(
 
 
 @pytest.mark.parametrize("how", ["raise", "client"])
-def test_create_connection_fails_loudly(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    async def main() -> None:
-        async with serve(setting, create_connection=_failing(how)) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request())
-                await raw.rest()
-
-    run(main)
+async def test_create_connection_fails_loudly(setting: Setting, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    async with serve(setting, create_connection=_failing(how)) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request())
+            await raw.rest()
     [record] = [record for record in caplog.records if record.name == LOGGER]
     assert record.levelno == logging.ERROR
     assert record.exc_info

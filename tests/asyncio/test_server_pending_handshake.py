@@ -63,7 +63,9 @@ async def test_message_that_looks_like_the_end_of_a_head(setting: Setting) -> No
             await converse(raw)
 
 
-def test_silent_clients_time_out_one_by_one(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(5)
+async def test_silent_clients_time_out_one_by_one(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """Each silent client is closed when its own time is over."""
     caplog.set_level(logging.DEBUG, LOGGER)
     ends: list[float] = []
@@ -74,18 +76,14 @@ def test_silent_clients_time_out_one_by_one(setting: Setting, run: Run, caplog: 
             assert await raw.rest() == b""
             ends.append(time.monotonic() - since)
 
-    async def main() -> None:
-        async with serve(setting, open_timeout=0.2) as server:
-            watching = []
-            for _ in range(4):
-                watching.append(asyncio.ensure_future(watch(server)))
-                await asyncio.sleep(0.06)
-            with await Raw.open(server) as raw:
-                await asyncio.gather(*watching)
-                await converse(raw)
-
-    with no_leaks(), within(5):
-        run(main)
+    async with serve(setting, open_timeout=0.2) as server:
+        watching = []
+        for _ in range(4):
+            watching.append(asyncio.ensure_future(watch(server)))
+            await asyncio.sleep(0.06)
+        with await Raw.open(server) as raw:
+            await asyncio.gather(*watching)
+            await converse(raw)
     assert all(0.15 < end < load_scaled(2) for end in ends), ends
     timeouts = [text for text in logged(caplog, logging.DEBUG) if "open_timeout" in text]
     assert len(timeouts) == 4
@@ -146,28 +144,27 @@ async def test_server_closes_over_silent_clients(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_client_leaves_in_silence(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(3)
+async def test_client_leaves_in_silence(setting: Setting, caplog: pytest.LogCaptureFixture, how: str) -> None:
     """Like port scans: one log record at level DEBUG."""
     caplog.set_level(logging.DEBUG, LOGGER)
-
-    async def main() -> None:
-        async with serve(setting) as server:
-            raw = await Raw.connect(server)
-            await asyncio.sleep(0.02)
-            getattr(raw, how)()
-            while not any("has sent nothing" in text for text in logged(caplog, logging.DEBUG)):
-                await asyncio.sleep(0.005)
-            assert len(server.connections) == 0
-            with await Raw.open(server) as other:
-                await converse(other)
-
-    with no_leaks(), within(3):
-        run(main)
+    async with serve(setting) as server:
+        raw = await Raw.connect(server)
+        await asyncio.sleep(0.02)
+        getattr(raw, how)()
+        while not any("has sent nothing" in text for text in logged(caplog, logging.DEBUG)):
+            await asyncio.sleep(0.005)
+        assert len(server.connections) == 0
+        with await Raw.open(server) as other:
+            await converse(other)
     assert len([text for text in logged(caplog, logging.DEBUG) if "has sent nothing" in text]) == 1
     assert not any("handshake failed" in text for text in logged(caplog, logging.DEBUG))
 
 
-def test_connection_constructor_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(5)
+async def test_connection_constructor_that_raises(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """The loop no longer watches the descriptor: the next socket with its number is served."""
     broken = True
 
@@ -176,24 +173,19 @@ def test_connection_constructor_that_raises(setting: Setting, run: Run, caplog: 
             raise ValueError("not now")
         return wirespeed.ServerConnection(*arguments, **options)
 
-    async def main() -> None:
-        nonlocal broken
-        async with serve(setting, create_connection=make) as server:
-            for _ in range(3):
-                with await Raw.connect(server) as raw:
-                    await asyncio.sleep(0.01)
-                    await raw.send(request())
-                    assert (await raw.reply()).status == 500
-            broken = False
-            for _ in range(3):
-                with await Raw.connect(server) as raw:
-                    await asyncio.sleep(0.01)
-                    await raw.send(request())
-                    assert (await raw.head()).status == 101
-                    await converse(raw)
-
-    with no_leaks(), within(5):
-        run(main)
+    async with serve(setting, create_connection=make) as server:
+        for _ in range(3):
+            with await Raw.connect(server) as raw:
+                await asyncio.sleep(0.01)
+                await raw.send(request())
+                assert (await raw.reply()).status == 500
+        broken = False
+        for _ in range(3):
+            with await Raw.connect(server) as raw:
+                await asyncio.sleep(0.01)
+                await raw.send(request())
+                assert (await raw.head()).status == 101
+                await converse(raw)
     failed = "opening handshake failed: not now"
     assert unnamed([text for text in logged(caplog) if "not now" in text]) == [failed, f"{failed}; 2 more like it"]
 

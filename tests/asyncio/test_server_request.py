@@ -13,7 +13,6 @@ import pytest
 from websockets.exceptions import InvalidStatus as WebsocketsInvalidStatus
 
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks, within
 from interop.frames import TEXT, Close, Frame
 from interop.serving import (
     LOGGER,
@@ -38,7 +37,6 @@ if IS_WIRESPEED:
 
 SETTINGS = ONE_OF_EACH_PORT
 
-Run = Callable[..., Any]
 Connect = Callable[..., Any]
 Wrap = Callable[..., Any]
 
@@ -134,7 +132,9 @@ async def test_sending_before_open(setting: Setting, operation: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["abort", "close"])
-def test_ending_before_open(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(3)
+async def test_ending_before_open(setting: Setting, caplog: pytest.LogCaptureFixture, how: str) -> None:
     """The handler is not called, and nothing breaks."""
     handled: list[Any] = []
 
@@ -147,15 +147,11 @@ def test_ending_before_open(setting: Setting, run: Run, caplog: pytest.LogCaptur
     async def handler(ws: Any) -> None:
         handled.append(ws.state.name)
 
-    async def main() -> None:
-        async with serve(setting, handler, process_request=process, open_timeout=1, close_timeout=0.2) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(request())
-                assert b" 101 " not in await asyncio.wait_for(raw.rest(), 0.5)
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(3):
-        run(main)
+    async with serve(setting, handler, process_request=process, open_timeout=1, close_timeout=0.2) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(request())
+            assert b" 101 " not in await asyncio.wait_for(raw.rest(), 0.5)
+        await soon(lambda: not server._tasks)
     assert handled == []
     assert logged(caplog) == []
 
@@ -192,29 +188,28 @@ async def test_health_check(setting: Setting, wrap: Wrap) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204, 401, 404, 503])
-def test_request_refuses(
-    setting: Setting, run: Run, connect: Connect, wrap: Wrap, caplog: pytest.LogCaptureFixture, status: int
+@pytest.mark.no_leaks
+async def test_request_refuses(
+    setting: Setting, connect: Connect, wrap: Wrap, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+
     def process(ws: Any, request: Any) -> Any:
         response = ws.respond(status, "" if status == 204 else "Go away.\n")
         if status == 401:
             response.headers["WWW-Authenticate"] = 'Basic realm="x"'
         return response
 
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(process)) as server:
-            with pytest.raises(exceptions.InvalidStatus) as raised:
-                await connect(uri(server))
-            response = raised.value.response
-            assert response.status_code == status
-            assert response.body == (b"" if status == 204 else b"Go away.\n")
-            assert ("WWW-Authenticate" in response.headers) == (status == 401)
-            with pytest.raises(WebsocketsInvalidStatus) as refused:
-                await dial(uri(server))
-            assert refused.value.response.status_code == status
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks():
-        run(main)
+    async with serve(setting, process_request=wrap(process)) as server:
+        with pytest.raises(exceptions.InvalidStatus) as raised:
+            await connect(uri(server))
+        response = raised.value.response
+        assert response.status_code == status
+        assert response.body == (b"" if status == 204 else b"Go away.\n")
+        assert ("WWW-Authenticate" in response.headers) == (status == 401)
+        with pytest.raises(WebsocketsInvalidStatus) as refused:
+            await dial(uri(server))
+        assert refused.value.response.status_code == status
     assert any("refused" in text and str(status) in text for text in logged(caplog, logging.INFO))
     assert logged(caplog) == []
 
@@ -234,40 +229,37 @@ async def test_request_redirects(setting: Setting, connect: Connect, wrap: Wrap)
 
 
 @pytest.mark.parametrize("wrong", ["text", 200, (200, [], b""), True], ids=repr)
-def test_request_returns_another_type(
-    setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture, wrong: Any
+async def test_request_returns_another_type(
+    setting: Setting, wrap: Wrap, caplog: pytest.LogCaptureFixture, wrong: Any
 ) -> None:
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(lambda ws, request: wrong)) as server:
-            reply = await answer(server, request())
-            assert reply.status == 500
-            assert b"log" in reply.body
-
-    run(main)
+    async with serve(setting, process_request=wrap(lambda ws, request: wrong)) as server:
+        reply = await answer(server, request())
+        assert reply.status == 500
+        assert b"log" in reply.body
     assert unnamed(logged(caplog)) == ["process_request failed"]
     assert type(wrong).__name__ in str(caplog.records[-1].exc_info)
 
 
-def test_request_raises(setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_request_raises(setting: Setting, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
     """The reason is logged, not sent to the client."""
 
     def process(ws: Any, request: Any) -> Any:
         raise ZeroDivisionError("secret")
 
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(process)) as server:
-            reply = await answer(server, request())
-            assert reply.status == 500
-            assert b"secret" not in reply.body
-            assert reply["Connection"] == "close"
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, process_request=wrap(process)) as server:
+        reply = await answer(server, request())
+        assert reply.status == 500
+        assert b"secret" not in reply.body
+        assert reply["Connection"] == "close"
     assert unnamed(logged(caplog)) == ["process_request failed"]
     assert "secret" in caplog.text
 
 
-def test_request_takes_too_long(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(3)
+async def test_request_takes_too_long(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
     cancelled: list[bool] = []
 
     async def process(ws: Any, request: Any) -> None:
@@ -277,23 +269,18 @@ def test_request_takes_too_long(setting: Setting, run: Run, caplog: pytest.LogCa
             cancelled.append(True)
             raise
 
-    async def main() -> None:
-        async with serve(setting, process_request=process, open_timeout=0.1) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(request())
-                assert b"101" not in await raw.rest()
-            assert server.connections == set()
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks(), within(3):
-        run(main)
+    async with serve(setting, process_request=process, open_timeout=0.1) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(request())
+            assert b"101" not in await raw.rest()
+        assert server.connections == set()
     assert cancelled == [True]
     assert any("open_timeout" in text for text in logged(caplog, logging.INFO))
     assert logged(caplog) == []
 
 
-def test_client_leaves_while_the_request_is_processed(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.no_leaks
+async def test_client_leaves_while_the_request_is_processed(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     handled: list[Any] = []
     left = asyncio.Event()
 
@@ -305,17 +292,13 @@ def test_client_leaves_while_the_request_is_processed(
         handled.append("handler")
         await ws.wait_closed()
 
-    async def main() -> None:
-        async with serve(setting, handler, process_request=process) as server:
-            raw = await Raw.connect(server)
-            await raw.send(request())
-            await soon(lambda: handled)
-            raw.reset()
-            left.set()
-            await soon(lambda: not server._tasks)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, process_request=process) as server:
+        raw = await Raw.connect(server)
+        await raw.send(request())
+        await soon(lambda: handled)
+        raw.reset()
+        left.set()
+        await soon(lambda: not server._tasks)
     assert logged(caplog) == []
 
 
@@ -389,7 +372,7 @@ async def test_check_of_credentials(setting: Setting, kind: str, right: bool, st
             assert (await raw.head()).status == status
 
 
-def test_credentials_check_without_await(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_credentials_check_without_await(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A hook that forgets to await returns a coroutine, which is true."""
 
     async def forgotten() -> bool:
@@ -398,11 +381,8 @@ def test_credentials_check_without_await(setting: Setting, run: Run, caplog: pyt
     async def check(username: str, password: str) -> Any:
         return forgotten()
 
-    async def main() -> None:
-        async with serve(setting, process_request=basic_auth("here", check_credentials=check)) as server:
-            assert (await answer(server, request("/", "Authorization: Basic bWU6aXQ="))).status == 500
-
-    run(main)
+    async with serve(setting, process_request=basic_auth("here", check_credentials=check)) as server:
+        assert (await answer(server, request("/", "Authorization: Basic bWU6aXQ="))).status == 500
     assert "check_credentials must return whether they are right, not coroutine" in caplog.text
 
 
@@ -440,36 +420,30 @@ async def test_response_sees_refusals(setting: Setting, wrap: Wrap) -> None:
     assert statuses == [404, 403, 426]
 
 
-def test_response_is_replaced(setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_response_is_replaced(setting: Setting, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
     def process(ws: Any, request: Any, response: Any) -> Any:
         return ws.respond(409, "full")
 
-    async def main() -> None:
-        async with serve(setting, idle, process_response=wrap(process)) as server:
-            reply = await answer(server, request())
-            assert (reply.status, reply.body) == (409, b"full")
-            assert server.connections == set()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, process_response=wrap(process)) as server:
+        reply = await answer(server, request())
+        assert (reply.status, reply.body) == (409, b"full")
+        assert server.connections == set()
     assert logged(caplog) == []
 
 
 @pytest.mark.parametrize("how", ["raise", "type"])
-def test_response_fails(setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture, how: str) -> None:
+@pytest.mark.no_leaks
+async def test_response_fails(setting: Setting, wrap: Wrap, caplog: pytest.LogCaptureFixture, how: str) -> None:
     def process(ws: Any, request: Any, response: Any) -> Any:
         if how == "type":
             return "text"
         raise ZeroDivisionError("secret")
 
-    async def main() -> None:
-        async with serve(setting, process_response=wrap(process)) as server:
-            reply = await answer(server, request())
-            assert reply.status == 500
-            assert b"secret" not in reply.body
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, process_response=wrap(process)) as server:
+        reply = await answer(server, request())
+        assert reply.status == 500
+        assert b"secret" not in reply.body
     assert unnamed(logged(caplog)) == ["process_response failed"]
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from interop.asyncio_tools import Setting, soon
 from interop.certificates import Certificates
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.frames import CLOSE, TEXT, close
 from interop.serving import dial, echo, idle, logged, masked, request, serve, uri
 from interop.subject import IS_WIRESPEED, exceptions
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 if IS_WIRESPEED:
     from wirespeed import TLS
 
-Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
 # Exceptions of a client that is refused inside TLS.
@@ -121,8 +120,9 @@ async def test_request_and_frames_at_once(setting: Setting, certificates: Certif
         writer.close()
 
 
-def test_client_disappears(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, certificates: Certificates, tls: Settings
+@pytest.mark.no_leaks
+async def test_client_disappears(
+    setting: Setting, caplog: pytest.LogCaptureFixture, certificates: Certificates, tls: Settings
 ) -> None:
     codes: list[int] = []
 
@@ -132,18 +132,14 @@ def test_client_disappears(
         finally:
             codes.append(ws.close_code)
 
-    async def main() -> None:
-        async with serve(setting, handler, ssl=server_side(tls.kind, certificates)) as server:
-            host, port = server.sockets[0].getsockname()
-            context = certificates.client_context()
-            reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
-            writer.write(request())
-            await reader.readuntil(b"\r\n\r\n")
-            writer.transport.abort()
-            await soon(lambda: codes)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, ssl=server_side(tls.kind, certificates)) as server:
+        host, port = server.sockets[0].getsockname()
+        context = certificates.client_context()
+        reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
+        writer.write(request())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+        await soon(lambda: codes)
     assert codes == [1006]
     assert logged(caplog) == []
 
@@ -188,29 +184,26 @@ async def test_client_certificate(
 
 
 @pytest.mark.parametrize("which", ["missing", "strange"])
-def test_client_certificate_is_wrong(
+@pytest.mark.no_leaks
+async def test_client_certificate_is_wrong(
     setting: Setting,
-    run: Run,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
     certificates: Certificates,
     tls: Settings,
     which: str,
 ) -> None:
+    caplog.set_level("INFO", "wirespeed.server")
     handled: list[Any] = []
 
     async def handler(ws: Any) -> None:
         handled.append(ws)
 
-    async def main() -> None:
-        async with serve(setting, handler, ssl=server_side(tls.kind, certificates, client=True)) as server:
-            settings = tls.trusting() if which == "missing" else tls.with_strange_certificate()
-            with pytest.raises(REFUSED), within(4):
-                await connect(uri(server, scheme="wss", host="localhost"), ssl=settings)
-            await soon(lambda: not server._tasks)
-
-    with caplog.at_level("INFO", "wirespeed.server"), no_leaks():
-        run(main)
+    async with serve(setting, handler, ssl=server_side(tls.kind, certificates, client=True)) as server:
+        settings = tls.trusting() if which == "missing" else tls.with_strange_certificate()
+        with pytest.raises(REFUSED), within(4):
+            await connect(uri(server, scheme="wss", host="localhost"), ssl=settings)
+        await soon(lambda: not server._tasks)
     assert handled == []
     assert logged(caplog) == []
     [record] = [record for record in caplog.records if "handshake failed" in record.getMessage()]

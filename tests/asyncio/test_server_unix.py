@@ -32,7 +32,6 @@ if IS_WIRESPEED:
 
 SETTINGS = one_loop()
 
-Run = Callable[..., Any]
 Connect = Callable[..., Any]
 
 
@@ -70,8 +69,8 @@ async def test_unix(setting: Setting, unix_connect: Connect, tmp_path: Path, kin
 @pytest.mark.parametrize(
     "is_abstract", [False, pytest.param(True, marks=pytest.mark.skipif("sys.platform != 'linux'"))]
 )
-def test_unix_client_path_cannot_forge_log_lines(
-    setting: Setting, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_abstract: bool
+async def test_unix_client_path_cannot_forge_log_lines(
+    setting: Setting, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_abstract: bool
 ) -> None:
     """A client may bind its socket to any path: the path stays on one log line."""
     caplog.set_level(logging.DEBUG, LOGGER)
@@ -81,19 +80,16 @@ def test_unix_client_path_cannot_forge_log_lines(
     async def fails(ws: Any) -> None:
         raise ValueError("of the handler")
 
-    async def main() -> None:
-        async with unix(setting, tmp_path / "socket", fails) as server:
-            for sent, status in ((request(), 101), (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 426), (b"?\r\n\r\n", 400)):
-                with Raw(socket.socket(socket.AF_UNIX)) as raw:
-                    raw.sock.bind(address)
-                    raw.sock.setblocking(False)
-                    await raw.loop.sock_connect(raw.sock, server.sockets[0].getsockname())
-                    await raw.send(sent)
-                    assert (await raw.head()).status == status
-                if not is_abstract:
-                    os.unlink(address)
-
-    run(main)
+    async with unix(setting, tmp_path / "socket", fails) as server:
+        for sent, status in ((request(), 101), (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 426), (b"?\r\n\r\n", 400)):
+            with Raw(socket.socket(socket.AF_UNIX)) as raw:
+                raw.sock.bind(address)
+                raw.sock.setblocking(False)
+                await raw.loop.sock_connect(raw.sock, server.sockets[0].getsockname())
+                await raw.send(sent)
+                assert (await raw.head()).status == status
+            if not is_abstract:
+                os.unlink(address)
     lines = logged(caplog, logging.DEBUG)
     assert not [line for line in lines if "\n" in line]
     assert len([line for line in lines if r"x\nERROR forged" in line]) >= 3

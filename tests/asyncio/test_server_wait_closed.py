@@ -5,22 +5,20 @@ ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop import serving
 from interop.asyncio_tools import Setting, cancelled, eager, soon, spin
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.serving import Raw, dial, echo, idle, logged, serve, uri
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
-Run = Callable[..., Any]
 
-
-def test_by_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_by_a_handler(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """The handler waits until the other handlers have returned, and then continues."""
     steps: list[str] = []
 
@@ -38,19 +36,15 @@ def test_by_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixtu
             await asyncio.sleep(0.02)
         steps.append(ws.request.path)
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            ws, other = await dial(uri(server, "/stop")), await dial(uri(server, "/other"))
-            await ws.send("x")
-            with within(3):
-                await server.wait_closed()
-            steps.append("closed")
-            for client in (ws, other):
-                await client.wait_closed()
-                assert client.close_code == 1001
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        ws, other = await dial(uri(server, "/stop")), await dial(uri(server, "/other"))
+        await ws.send("x")
+        with within(3):
+            await server.wait_closed()
+        steps.append("closed")
+        for client in (ws, other):
+            await client.wait_closed()
+            assert client.close_code == 1001
     assert steps == ["/other", "stopped", "/stop", "closed"]
     assert logged(caplog) == []
 

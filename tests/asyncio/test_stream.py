@@ -21,7 +21,6 @@ from wirespeed import ConnectionClosedOK, StreamReader, open_stream
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")
 
 Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
 Open = Callable[..., Any]
 
 
@@ -103,20 +102,16 @@ async def test_bytes_may_be_changed_after_the_call(scripted: Scripted, stream: O
     assert (await server.wait_result())[0] == [Frame(BINARY, b"before")]
 
 
-def test_size_of_messages(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_size_of_messages(scripted: Scripted, stream: Open) -> None:
     server = scripted(collect)
     sent = bytes(range(256)) * 10
-
-    async def main() -> None:
-        _, writer = await stream(server.uri, message_size=1000)
-        writer.write(sent[:999])
-        writer.write(sent[999:])
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
-    payloads = [each.payload for each in server.result[0]]
+    _, writer = await stream(server.uri, message_size=1000)
+    writer.write(sent[:999])
+    writer.write(sent[999:])
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    payloads = [each.payload for each in (await server.wait_result())[0]]
     assert b"".join(payloads) == sent
     assert [len(payload) for payload in payloads] == [1000, 1000, 560]
 

@@ -61,6 +61,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with contextlib.ExitStack() as checks:
         if pyfuncitem.get_closest_marker("no_leaks") is not None:
             checks.enter_context(no_leaks())
+            if (scripted := pyfuncitem.funcargs.get("scripted")) is not None:
+                # The servers that the test started are in this process.
+                checks.callback(cast(Any, scripted).stop)
         if (bounds := pyfuncitem.get_closest_marker("within")) is not None:
             checks.enter_context(within(*bounds.args, **bounds.kwargs))
         run = cast(Callable[..., Any], pyfuncitem.funcargs["run"])
