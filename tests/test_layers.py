@@ -418,7 +418,7 @@ USERS = sorted(
 
 TESTED_INSIDE = {
     "tests/api/heads.py": {"_net.redirects", "_net.uri"},
-    "tests/test_cli_engine.py": {"cli._engine_rates", "cli._engine_screen"},
+    "tests/cli/test_engine.py": {"cli._engine_rates", "cli._engine_screen"},
     "tests/asyncio/test_client_codecs.py": {"_connection.codec"},
     "tests/asyncio/test_connect_routes.py": {"asyncio._opening"},
     "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._dial", "asyncio._sockets"},
@@ -447,9 +447,9 @@ TESTED_INSIDE = {
     "tests/sync/test_server_failure_log.py": {"_serving.log_throttle"},
     "tests/test_accepting.py": {"_serving.accepting"},
     "tests/test_eviction.py": {"_handshake.eviction"},
-    "tests/test_asgi_slow_application.py": {"asgi._send_after_close"},
-    "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
-    "tests/test_cli_renewal.py": {"cli._renewal"},
+    "tests/asgi/test_slow_application.py": {"asgi._send_after_close"},
+    "tests/asgi/test_requests.py": {"asgi._head", "asgi._server"},
+    "tests/cli/test_renewal.py": {"cli._renewal"},
     "tests/asyncio/test_io_backends.py": {"_native"},
     "tests/test_cycles.py": {"_native"},
     "tests/test_client_options.py": {"_native", "_net.uri", "_options.client"},

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for 
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", [OURS, THEIRS], ids=["ours", "theirs"])
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 TIMEOUT = 30
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 REQUEST = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

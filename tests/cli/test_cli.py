@@ -1,6 +1,6 @@
 """The command line in pipes and scripts, as a process of its own.
 
-Its ends are in test_cli_ending.py, its behaviour on a terminal in test_cli_terminal.py.
+Its ends are in test_ending.py, its behaviour on a terminal in test_terminal.py.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], expecte
 
 
 def test_script_is_declared() -> None:
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["scripts"] == {"wirespeed": "wirespeed.cli:main"}
     assert [name for name in project["optional-dependencies"]["cli"] if name.startswith("prompt_toolkit")]
 
