@@ -10,15 +10,13 @@ import pytest
 
 from interop.asyncio_tools import soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import BINARY, TEXT, Close, Frame, binary, close, frame, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("ours")
-
-Scripted = Callable[..., ScriptedServer]
-Connect = Callable[..., Any]
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import as_close, no_leaks, within
+from interop.connecting import Connect
 from interop.frames import CONT, PONG, Close, Frame, close, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def reply_to_close(wire: Wire) -> tuple[list[Frame], Close | None]:

@@ -7,14 +7,14 @@ import dataclasses
 import datetime
 import json
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
-from interop.asyncio_tools import cancelled, spin
+from interop.asyncio_tools import Run, cancelled, spin
+from interop.connecting import Connect
 from interop.frames import BINARY, TEXT, Close, Frame, binary, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 else:
     msgspec = pytest.importorskip("msgspec")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 VALUES = [None, True, 0, -1, 1.5, "", "é€😀", [], [1, [2, {"three": 3}]], {}, {"a": None, "b": [1, 2]}]
 

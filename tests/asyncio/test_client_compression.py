@@ -14,15 +14,12 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import CONT, TEXT, Frame
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
+from interop.scripted import Scripted, Wire
+from interop.servers import Serving, WebSocketsServer
 
 # Compresses well, in more than one block and beyond every window.
 LONG = "".join(f"{number}: the quick brown fox jumps over the lazy dog\n" for number in range(5000))

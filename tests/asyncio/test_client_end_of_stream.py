@@ -6,21 +6,19 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import soon
+from interop.connecting import Connect
 from interop.frames import text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.subject import exceptions
 from interop.tls_settings import Settings
 
 pytestmark = pytest.mark.wirespeed_only("max_queue of messages is ours")
 
-Scripted = Callable[..., ScriptedServer]
-Connect = Callable[..., Any]
 
 OPTIONS = {"compression": None, "ping_interval": None, "close_timeout": None}
 FULL = {"max_queue": 4, "max_queue_bytes": None}

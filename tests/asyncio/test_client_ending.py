@@ -13,14 +13,12 @@ import pytest
 
 from interop.asyncio_tools import cancelled, settled, soon, spin
 from interop.checks import as_close, open_descriptors, within
+from interop.connecting import Connect
 from interop.frames import Close, close, text
 from interop.load_scaling import load_scaled
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Connect = Callable[..., Any]
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import one_loop
+from interop.asyncio_tools import Run, one_loop
 from interop.checks import as_close, describe, exception_types, no_leaks, within
+from interop.connecting import Connect
 from interop.faults import (
     FRAME_FAULTS,
     GREETING,
@@ -22,12 +23,8 @@ from interop.faults import (
     Oddity,
 )
 from interop.frames import PONG, Close, Frame, close, text
-from interop.scripted import ScriptedServer, Wire, accept_key
+from interop.scripted import Scripted, ScriptedServer, Wire, accept_key
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 SETTINGS = one_loop()
 

@@ -10,17 +10,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, cancelled, settled, soon, spin
+from interop.asyncio_tools import Run, Setting, cancelled, settled, soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import PING, Close, Frame, binary, frame, ping, pong, text
-from interop.scripted import DEADLINE, Disconnected, ScriptedServer, Wire
+from interop.scripted import DEADLINE, Disconnected, Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
-
 
 # An application that does not receive
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, new_loop, soon
+from interop.asyncio_tools import Run, Setting, new_loop, soon
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
 
@@ -21,8 +22,6 @@ pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 if IS_WIRESPEED:
     from wirespeed import State, broadcast
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0

@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, soon, spin
+from interop.asyncio_tools import Run, cancelled, soon, spin
 from interop.checks import as_close, within
+from interop.connecting import Connect
 from interop.frames import BINARY, CONT, TEXT, Close, Frame
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:

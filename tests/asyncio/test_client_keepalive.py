@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import cancelled, soon, spin
 from interop.checks import as_close, within
+from interop.connecting import Connect
 from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
 from interop.load_scaling import load_scaled
 from interop.pace import ENOUGH, check_pace, pace
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.slow import read_slowly, send_slowly
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Connect = Callable[..., Any]
 
 
 def answering(wire: Wire) -> list[Frame]:

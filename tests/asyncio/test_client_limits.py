@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import describe
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import BINARY, CONT, binary, deflate, frame
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 @pytest.mark.parametrize("max_size", [1, 125, 126, 1000, 65_535, 65_536, 1 << 20])

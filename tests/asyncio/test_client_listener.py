@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, soon, spin
+from interop.asyncio_tools import Run, Setting, soon, spin
 from interop.checks import as_close, within
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import CONT, PONG, Close, Frame, binary, close, deflate, frame, ping, pong, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
 
@@ -27,10 +28,6 @@ if IS_WIRESPEED:
     from wirespeed import Listener
 else:
     Listener = object
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 class Recorder(Listener):

@@ -16,11 +16,11 @@ import pytest
 
 import wirespeed
 from interop.certificates import Certificates
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0

@@ -9,12 +9,13 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import soon
+from interop.connecting import Connect
 from interop.frames import binary
 from interop.scripted import Disconnected, Wire
 
@@ -23,7 +24,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it asks the system how much memory this takes"),
 ]
 
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 10.0

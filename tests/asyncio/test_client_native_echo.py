@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.checks import as_close, within
+from interop.connecting import Connect
 from interop.frames import Close
 from interop.native import NativeEcho
 from interop.subject import IS_WIRESPEED, exceptions
-
-Connect = Callable[..., Any]
 
 
 @pytest.fixture(params=["ws", "wss"])

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import settled, soon
+from interop.connecting import Connect
 from interop.frames import binary
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
 
 pytestmark = pytest.mark.wirespeed_only("limits in bytes, and stats, are ours")
 
-Scripted = Callable[..., ScriptedServer]
-Connect = Callable[..., Any]
 
 SIZE = 1000
 COST = SIZE + 64  # of a message in the queue

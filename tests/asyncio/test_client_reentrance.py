@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import SETTINGS, soon
+from interop.asyncio_tools import SETTINGS, Run, soon
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0

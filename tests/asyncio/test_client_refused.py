@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, new_loop, soon, spin
+from interop.asyncio_tools import Run, Setting, new_loop, soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import PONG, binary, frame, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED
 
@@ -25,9 +26,6 @@ if IS_WIRESPEED:
 
 pytestmark = pytest.mark.wirespeed_only("decode, send_many and listeners are ours")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 OPTIONS = {"compression": None, "ping_interval": None}
 # Bytes that are not valid as text.

@@ -18,16 +18,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, cancelled, soon, spin
+from interop.asyncio_tools import Run, Setting, cancelled, soon, spin
 from interop.checks import no_leaks, open_descriptors
+from interop.connecting import Connect
 from interop.frames import close, frame, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, SUBJECT, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
 

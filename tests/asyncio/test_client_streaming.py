@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import cancelled, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import CONT, TEXT, binary, deflate, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Connect = Callable[..., Any]
 
 
 def serve(scripted: Scripted, data: bytes, *headers: str) -> str:

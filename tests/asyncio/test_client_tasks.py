@@ -8,20 +8,16 @@ import functools
 import itertools
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, eager, spin
+from interop.asyncio_tools import Run, cancelled, eager, spin
+from interop.connecting import Connect
 from interop.frames import close, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 since_311 = pytest.mark.skipif(sys.version_info < (3, 11), reason="new in Python 3.11")
 since_312 = pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,16 +12,13 @@ import pytest
 from interop.asyncio_tools import cancelled
 from interop.certificates import Certificates
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import Close, close, text
 from interop.openssl import forget_errors, leave_error
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from interop.scripted import Scripted, Wire
+from interop.servers import Serving, WebSocketsServer
 from interop.subject import exceptions
 from interop.tls_settings import Settings
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Connect = Callable[..., Any]
 
 # Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)

@@ -12,19 +12,15 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, spin
+from interop.asyncio_tools import Run, cancelled, spin
 from interop.certificates import Certificates
 from interop.checks import describe, no_leaks, within
+from interop.connecting import Connect
 from interop.frames import Close, close, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 from interop.tls_settings import Settings
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)

@@ -6,17 +6,14 @@ import asyncio
 import enum
 import inspect
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, one_loop
+from interop.asyncio_tools import Run, Setting, one_loop
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 METHODS = ["send", "recv", "recv_streaming", "ping", "pong", "close", "wait_closed", "__aiter__", "__aenter__"]
 PROPERTIES = [

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
 from interop.checks import no_leaks
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it is ours")
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def other(name: str) -> str:

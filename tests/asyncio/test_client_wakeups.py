@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 
 from interop import threads
-from interop.asyncio_tools import Setting, spin
+from interop.asyncio_tools import Run, Setting, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import BINARY, CLOSE, TEXT, Frame
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Wire
 from interop.servers import WebSocketsServer
 from interop.serving import idle, masked, serve, small_sends
 from interop.subject import IS_WIRESPEED, exceptions
@@ -37,9 +38,6 @@ pytestmark = [
 if IS_WIRESPEED:
     from wirespeed import broadcast
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 BLOCK = bytes(1000)
 

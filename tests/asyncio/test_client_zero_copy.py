@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
+from interop.connecting import Connect
 from interop.frames import binary, close
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED
 
@@ -20,10 +21,6 @@ if IS_WIRESPEED:
     from wirespeed import Listener
 else:
     Listener = object
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def sending(data: bytes, *headers: str) -> Callable[[Wire], Any]:

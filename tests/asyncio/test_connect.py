@@ -11,19 +11,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
 from interop.checks import no_leaks
-from interop.connecting import echo, fails
+from interop.connecting import Connect, echo, fails
 from interop.frames import Close, close, text
 from interop.replacing import REPLACEMENTS, replace
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 

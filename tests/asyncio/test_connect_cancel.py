@@ -13,18 +13,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import eager, soon
+from interop.asyncio_tools import Run, eager, soon
 from interop.certificates import Certificates
 from interop.checks import no_leaks, open_descriptors, within
-from interop.connecting import echo
+from interop.connecting import Connect, echo
 from interop.proxies import Proxy
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 PROXIES = {"http": "http", "https": "https", "socks5": "socks5", "tls-in-tls": "https"}
 ROUTES = ["plain", "name", "context", "native", "redirect", "unix", *PROXIES]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from interop.asyncio_subject import connect, unix_connect
+from interop.asyncio_tools import Run
 from interop.certificates import Certificates
 from interop.checks import no_leaks
 from interop.connecting import ONE_PORT, echo
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.wirespeed_only("websockets does not check its arguments
 
 SETTINGS = ONE_PORT
 
-Run = Callable[..., Any]
 
 URI = "ws://127.0.0.1:1/"
 

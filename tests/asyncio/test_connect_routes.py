@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import no_leaks, within
-from interop.connecting import echo, fails
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from interop.connecting import Connect, echo, fails
+from interop.scripted import Scripted, Wire
+from interop.servers import Serving, WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 

@@ -19,15 +19,13 @@ import pytest
 
 from interop import asyncio_tools
 from interop.addresses import Resolve, full_listener
-from interop.asyncio_tools import LOOPS, cancelled, soon, spin
+from interop.asyncio_tools import LOOPS, Run, cancelled, soon, spin
 from interop.checks import no_leaks, open_descriptors, within
 from wirespeed._net.addresses import Failures
 from wirespeed.asyncio._dial import dial, dial_address, dial_unix
 from wirespeed.asyncio._sockets import ready
 
 pytestmark = pytest.mark.wirespeed_only("the modules are ours")
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture(params=LOOPS)

@@ -14,16 +14,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import new_loop, soon, spin
+from interop.asyncio_tools import Run, new_loop, soon, spin
+from interop.connecting import Connect
 from interop.frames import Close, close
 from interop.load_scaling import load_scaled
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 SIZE = 50_000
 

@@ -12,12 +12,12 @@ import pytest
 
 import wirespeed
 from interop.asyncio_tools import one_loop
+from interop.connecting import Connect
 from interop.native import NativeEcho
 
 pytestmark = pytest.mark.wirespeed_only("websockets leaves this to the caller")
 
 SETTINGS = one_loop()
-Connect = Callable[..., Any]
 Repeated = Callable[[], Awaitable[Any]]
 
 # Seconds for which a call is repeated, and turns of the loop in that time. On a busy machine that may be few calls, so

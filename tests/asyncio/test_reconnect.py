@@ -6,23 +6,19 @@ import asyncio
 import itertools
 import logging
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT, echo
+from interop.connecting import ONE_PORT, Connect, echo
 from interop.reconnecting import at_once, echo_close, in_turn, refuse
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
 
 SETTINGS = ONE_PORT
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 # Policy

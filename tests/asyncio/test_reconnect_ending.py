@@ -12,18 +12,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
 from interop.checks import no_leaks, within
-from interop.connecting import echo
+from interop.connecting import Connect, echo
 from interop.frames import Close, close, text
 from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def answer_with(code: int | None) -> Callable[[Wire], None]:

@@ -10,16 +10,15 @@ import logging
 import re
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, soon
+from interop.asyncio_tools import Run, cancelled, soon
 from interop.certificates import Certificates
-from interop.connecting import ONE_PORT
+from interop.connecting import ONE_PORT, Connect
 from interop.frames import close
 from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.subject import IS_WIRESPEED, exceptions
 from interop.tls_settings import Settings
 
@@ -29,10 +28,6 @@ if IS_WIRESPEED:
     from wirespeed import ConnectAttempt
 
 SETTINGS = ONE_PORT
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def texts(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:

@@ -9,21 +9,18 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT, echo
+from interop.connecting import ONE_PORT, Connect, echo
 from interop.frames import close
 from interop.reconnecting import at_once
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no such hook")
 
 SETTINGS = ONE_PORT
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def want_token(token: str) -> Callable[[Wire], str | None]:

@@ -10,14 +10,12 @@ import pytest
 
 from interop.asyncio_tools import Setting, settled
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import frame
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.serving import Raw, serve
 from interop.slow import fill
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Connect = Callable[..., Any]
 
 OPTIONS: dict[str, Any] = {"compression": None, "ping_interval": None, "max_queue": 2, "close_timeout": 20}
 

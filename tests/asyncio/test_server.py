@@ -8,20 +8,19 @@ import logging
 import os
 import uuid
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from websockets.sync.client import connect as websockets_sync_connect
 
 from interop.asyncio_tools import Setting, soon, spin
+from interop.connecting import Connect
 from interop.frames import CONT, PING, PONG, TEXT, Close, Frame, close
 from interop.serving import LOGGER, Raw, dial, echo, idle, logged, masked, request, serve, unnamed, uri
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
-Connect = Callable[..., Any]
 
 LARGE = os.urandom(1000) * 10_486
 

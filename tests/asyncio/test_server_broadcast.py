@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
 from interop.asyncio_tools import Setting, soon
+from interop.connecting import Connect
 from interop.frames import BINARY, PING, TEXT, Close, Frame
 from interop.serving import Raw, dial, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED
@@ -19,8 +19,6 @@ pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
 
 if IS_WIRESPEED:
     from wirespeed import Deflate, broadcast
-
-Connect = Callable[..., Any]
 
 
 async def opened(server: Any, count: int, **options: Any) -> list[Any]:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, cancelled, soon, spin
+from interop.asyncio_tools import Run, Setting, cancelled, soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import CLOSE, TEXT, Close, Frame, close
 from interop.serving import LOGGER, Raw, dial, echo, idle, logged, masked, serve, unnamed, uri
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 async def refused(server: Any, name: Any) -> bool:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, eager, one_loop, soon
+from interop.asyncio_tools import Run, Setting, eager, one_loop, soon
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import CLOSE, Close
 from interop.serving import LOGGER, Raw, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED
@@ -25,9 +26,6 @@ if IS_WIRESPEED:
     import wirespeed
 
 SETTINGS = one_loop()
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:

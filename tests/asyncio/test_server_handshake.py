@@ -9,15 +9,15 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, soon, spin
+from interop.asyncio_tools import Run, Setting, soon, spin
 from interop.certificates import Certificates
 from interop.checks import no_leaks, within
+from interop.connecting import Connect
 from interop.frames import TEXT, Frame
 from interop.load_scaling import load_scaled
 from interop.serving import LOGGER, Raw, idle, logged, masked, serve, uri
@@ -28,8 +28,6 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 if IS_WIRESPEED:
     from wirespeed import TLS
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 REQUEST = serving.request("/", "Origin: http://a")
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, soon
+from interop.asyncio_tools import Run, Setting, soon
 from interop.certificates import Certificates
 from interop.checks import no_leaks, within
 from interop.frames import TEXT, Frame
@@ -26,7 +25,6 @@ if IS_WIRESPEED:
 
 SETTINGS = ONE_OF_EACH_PORT
 
-Run = Callable[..., Any]
 
 PLAIN = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 MANY = "".join(f"X-{number}: y\r\n" for number in range(129)).encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from interop import serving
 from interop.asyncio_tools import Setting, soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close
 from interop.serving import LOGGER, Raw, dial, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED
@@ -23,8 +23,6 @@ if IS_WIRESPEED:
     from wirespeed import Listener
 else:
     Listener = object
-
-Connect = Callable[..., Any]
 
 
 class Recorder(Listener):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.addresses import Resolve
 from interop.asyncio_tools import Setting, one_loop, soon
+from interop.connecting import Connect
 from interop.frames import TEXT, Frame
 from interop.serving import Raw, echo, idle, masked, serve, uri
 from interop.subject import IS_WIRESPEED
@@ -21,8 +21,6 @@ if IS_WIRESPEED:
     pass
 
 SETTINGS = one_loop()
-
-Connect = Callable[..., Any]
 
 
 async def works(server: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 from interop import serving
 from interop.asyncio_tools import Setting, soon
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import TEXT, Close, Frame, deflate
 from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, dial, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED, exceptions
@@ -24,8 +25,6 @@ else:
     ClientConnection = Deflate = NegotiationError = ServerConnection = Exception
 
 SETTINGS = ONE_OF_EACH_PORT
-
-Connect = Callable[..., Any]
 
 
 async def answer(server: Any, *fields: str) -> Any:

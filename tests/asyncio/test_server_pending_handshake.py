@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting
+from interop.asyncio_tools import Run, Setting
 from interop.checks import no_leaks, within
 from interop.frames import TEXT, Close
 from interop.load_scaling import load_scaled
@@ -21,8 +20,6 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
     import wirespeed
-
-Run = Callable[..., Any]
 
 
 async def converse(raw: Raw) -> None:

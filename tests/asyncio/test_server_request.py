@@ -13,6 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus as WebsocketsInvalidStatus
 
 from interop.asyncio_tools import Setting, soon
+from interop.connecting import Connect
 from interop.frames import TEXT, Close, Frame
 from interop.serving import (
     LOGGER,
@@ -37,7 +38,6 @@ if IS_WIRESPEED:
 
 SETTINGS = ONE_OF_EACH_PORT
 
-Connect = Callable[..., Any]
 Wrap = Callable[..., Any]
 
 

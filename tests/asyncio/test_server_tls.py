@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from interop.asyncio_tools import Setting, soon
 from interop.certificates import Certificates
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import CLOSE, TEXT, close
 from interop.serving import dial, echo, idle, logged, masked, request, serve, uri
 from interop.subject import IS_WIRESPEED, exceptions
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 if IS_WIRESPEED:
     from wirespeed import TLS
 
-Connect = Callable[..., Any]
 
 # Exceptions of a client that is refused inside TLS.
 REFUSED = (ssl.SSLError, OSError, EOFError, exceptions.InvalidHandshake)

@@ -9,7 +9,6 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from interop.asyncio_tools import Setting, one_loop
 from interop.certificates import Certificates
+from interop.connecting import Connect
 from interop.frames import TEXT, Close, Frame
 from interop.serving import LOGGER, Raw, echo, logged, masked, request
 from interop.subject import IS_WIRESPEED
@@ -31,8 +31,6 @@ if IS_WIRESPEED:
     from wirespeed import TLS
 
 SETTINGS = one_loop()
-
-Connect = Callable[..., Any]
 
 
 async def works(server: Any) -> None:

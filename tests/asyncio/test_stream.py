@@ -14,13 +14,12 @@ import pytest
 from interop import asyncio_tools
 from interop.asyncio_tools import Setting, cancelled, spin
 from interop.frames import BINARY, CONT, PONG, Close, Frame, binary, close, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from wirespeed import ConnectionClosedOK, StreamReader, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")
 
-Scripted = Callable[..., ScriptedServer]
 Open = Callable[..., Any]
 
 

@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, cancelled, spin
+from interop.asyncio_tools import Run, Setting, cancelled, spin
 from interop.checks import within
 from interop.frames import binary, close
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from wirespeed import StreamClosedError, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
 Open = Callable[..., Any]
 Ending = Callable[[Callable[[Wire], None]], ScriptedServer]
 

@@ -17,17 +17,15 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from interop.asyncio_tools import Setting, cancelled, settled, soon, spin
+from interop.asyncio_tools import Run, Setting, cancelled, settled, soon, spin
 from interop.checks import within
 from interop.frames import binary, close
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, Wire
 from interop.servers import WebSocketsServer
 from wirespeed import StreamClosedError, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
 Open = Callable[..., Any]
 
 MEBIBYTE = 1 << 20

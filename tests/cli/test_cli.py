@@ -21,7 +21,7 @@ from interop.certificates import Certificates
 from interop.command import call, result
 from interop.frames import BINARY, TEXT, Close, Frame, binary, close, frame, ping, text
 from interop.proxies import Proxy
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.terminal import environment
 from wirespeed.cli import main
@@ -32,8 +32,6 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found]  # comes with pytest
 
 pytestmark = pytest.mark.wirespeed_only("the command line is ours")
-
-Scripted = Callable[..., ScriptedServer]
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:

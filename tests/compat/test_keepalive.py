@@ -14,12 +14,11 @@ import pytest
 
 from interop.frames import CLOSE, PING, Close, frame
 from interop.pace import ENOUGH, check_pace, pace, time_pings
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.serving import MASK, request
 
 pytest.importorskip("websockets", minversion="17")
 
-Scripted = Callable[..., ScriptedServer]
 
 LIMIT = 20.0
 

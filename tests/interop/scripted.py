@@ -20,7 +20,7 @@ from typing import Any
 
 from .frames import CLOSE, Close, Frame
 
-__all__ = ["Disconnected", "ScriptedServer", "Wire", "accept_key"]
+__all__ = ["Disconnected", "Scripted", "ScriptedServer", "Wire", "accept_key"]
 
 # Longer than any expected wait of a test, shorter than the watchdog of the suite.
 DEADLINE = 20.0
@@ -302,3 +302,7 @@ class ScriptedServer:
             # Does not hide the exception of the test.
             with contextlib.suppress(BaseException):
                 self.stop()
+
+
+# The fixture ``scripted``.
+Scripted = Callable[..., ScriptedServer]
